@@ -41,7 +41,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def kafka_libs() -> Path:
-    """Directory with the jars of Apache Kafka 4.3.0, its server, tools and clients."""
+    """Directory with the jars of Apache Kafka 4.4.0, its server, tools and clients."""
     return _libs("kafka")
 
 

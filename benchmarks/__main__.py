@@ -183,7 +183,7 @@ def table(samples: dict[str, dict[str, list[work.Figures]]], limit: dict[str, wo
     return lines
 
 
-BESIDE = {"kafka": "Apache Kafka 4.3.0", "before": "kbroker before"}
+BESIDE = {"kafka": "Apache Kafka 4.4.0", "before": "kbroker before"}
 
 
 def headings(beside: str) -> list[str]:
@@ -215,7 +215,7 @@ def save(lines: list[list[str]], samples: Any, touches: list[float], command: st
         "",
         f"- command: `{command}` (medians of {len(touches) - 1} rounds, kbroker and {BESIDE[beside]} in turn)",
         f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, clients on it too",
-        f"- versions: Python {platform.python_version()}, Apache Kafka 4.3.0 (-Xmx1G, G1), {java}",
+        f"- versions: Python {platform.python_version()}, Apache Kafka 4.4.0 (-Xmx1G, G1), {java}",
         f"- first touch of a page of memory, before and after each round: {', '.join(f'{t:.1f}' for t in touches)} us",
         "",
         "| " + " | ".join(headings(beside)) + " |",

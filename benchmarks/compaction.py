@@ -219,7 +219,7 @@ def table(results: dict[str, dict[str, float]], args: argparse.Namespace) -> str
     lines = [
         f"- command: `{command}` (medians, brokers in turn)",
         f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}; "
-        f"Python {platform.python_version()}; Apache Kafka 4.3.0 (-Xmx1G, G1)",
+        f"Python {platform.python_version()}; Apache Kafka 4.4.0 (-Xmx1G, G1)",
         "",
         f"| | {' | '.join(names)} |",
         "|---|" + "---|" * len(names),

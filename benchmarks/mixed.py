@@ -157,7 +157,7 @@ def _part(part: str, address: str, seconds: float) -> subprocess.Popen[str]:
 
 
 def table(rounds: dict[str, list[Figures]]) -> list[str]:
-    lines = ["| figure | kbroker | Apache Kafka 4.3.0 | ratio |", "|---|---|---|---|"]
+    lines = ["| figure | kbroker | Apache Kafka 4.4.0 | ratio |", "|---|---|---|---|"]
     for figure in rounds["kbroker"][0]:
         ours, theirs = (median(each[figure] for each in rounds[name]) for name in ("kbroker", "kafka"))
         lines.append(f"| {figure} | {ours:,.2f} | {theirs:,.2f} | {ours / theirs if theirs else 0:.2f}x |")

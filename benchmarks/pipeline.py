@@ -108,7 +108,7 @@ def table(results: dict[str, dict[str, float]], args: argparse.Namespace) -> str
     lines = [
         f"- command: `python -m benchmarks.pipeline --events {args.events} --rounds {args.rounds}` (medians)",
         f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}; Spark on it too; "
-        f"Python {platform.python_version()}; Apache Kafka 4.3.0 (-Xmx1G, G1)",
+        f"Python {platform.python_version()}; Apache Kafka 4.4.0 (-Xmx1G, G1)",
         "",
         f"| | {' | '.join(results)} | kbroker / kafka | aim |",
         "|---|" + "---|" * (len(results) + 2),

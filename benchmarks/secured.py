@@ -1,4 +1,4 @@
-"""A secured broker beside Apache Kafka 4.3.0, in one run: `python -m benchmarks.secured`.
+"""A secured broker beside Apache Kafka 4.4.0, in one run: `python -m benchmarks.secured`.
 
 Both have one listener of SASL_SSL (TLSv1.3, keys on P-256, PLAIN), an authorizer and 1,000 ACLs, of which some concern
 the user who works. Told are medians of rounds in turns; the table is written under benchmarks/results/.
@@ -247,7 +247,7 @@ def sides() -> Iterator[tuple[dict[str, BrokerProcess], Path]]:
 
 
 def table(samples: dict[str, list[Figures]]) -> list[str]:
-    lines = ["| | kbroker | Apache Kafka 4.3.0 | ratio | target |", "|---|---|---|---|---|"]
+    lines = ["| | kbroker | Apache Kafka 4.4.0 | ratio | target |", "|---|---|---|---|---|"]
     for figure in samples["kbroker"][0]:
         ours, theirs = (statistics.median(each[figure] for each in samples[s]) for s in ("kbroker", "Apache Kafka"))
         target = ""
@@ -267,7 +267,7 @@ def save(lines: list[str], rounds: int) -> Path:
         "",
         f"- command: `python -m benchmarks.secured --rounds {rounds}` (medians, in turns; SASL_SSL, {ACLS} ACLs)",
         f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, clients on it too",
-        f"- versions: Python {platform.python_version()}, {ssl.OPENSSL_VERSION}, Apache Kafka 4.3.0 (-Xmx1G, G1)",
+        f"- versions: Python {platform.python_version()}, {ssl.OPENSSL_VERSION}, Apache Kafka 4.4.0 (-Xmx1G, G1)",
         "",
     ]
     path.write_text("\n".join([*head, *lines, ""]))

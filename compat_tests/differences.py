@@ -1,4 +1,4 @@
-"""Where kbroker answers otherwise than Apache Kafka 4.3.0, each with the reason why that is right.
+"""Where kbroker answers otherwise than Apache Kafka 4.4.0, each with the reason why that is right.
 
 Owns the only list of them. A difference that is not here fails its scenario, and so does an entry that no longer
 occurs.

@@ -32,6 +32,7 @@ TOPIC, GROUP, TRANSACTIONAL_ID = "beside", "beside-group", "beside-id"
 WAIT_S = 30
 _FIRST_HEADERS = ("GROUP", "TransactionalId", "CoordinatorId", "ProducerId")
 _GROUPS = "consumer.group.ConsumerGroupCommand"
+_CONFIGS = "ConfigCommand"
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def test_groups(side: Side) -> None:
 
 
 def test_configs(side: Side) -> None:
-    text = side.tool("kafka.admin.ConfigCommand", "--describe", "--all", "--topic", TOPIC)
+    text = side.tool(_CONFIGS, "--describe", "--all", "--topic", TOPIC)
     shown = dict(re.findall(r"^  ([\w.]+)=(.*?) sensitive=", text, re.MULTILINE))
     told = side.verb.ok("config", "describe", "--topic", TOPIC, "--all", "--json").json
     assert {each["key"]: each["value"] or "" for each in told} == {key: value or "" for key, value in shown.items()}
@@ -263,7 +264,7 @@ def test_apis(side: Side) -> None:
 
 
 def test_users_and_their_limits(side: Side) -> None:
-    text = side.tool("kafka.admin.ConfigCommand", "--describe", "--entity-type", "users", "--entity-name", "alice")
+    text = side.tool(_CONFIGS, "--describe", "--entity-type", "users", "--entity-name", "alice")
     ((user,),) = [side.verb.ok("user", "list", "alice", "--json").json]
     assert f"{user['mechanism']}=iterations={user['iterations']}" in text
     ((limits,),) = [side.verb.ok("quota", "list", "--user", "alice", "--json").json]

@@ -117,7 +117,7 @@ def assert_equal_logs(cluster: Cluster, topic: str, partitions: int) -> int:
 
 def test_a_partition_travels_under_load(cluster: Cluster, name: str) -> None:
     client = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-    # Apache Kafka 3.9 takes segments that 4.3, and so kbroker, finds too small: whoever is the controller judges.
+    # Apache Kafka 3.9 takes segments that 4.4, and so kbroker, finds too small: whoever is the controller judges.
     segment = "100000" if cluster.controller() in (JAVA, OTHER_JAVA) else "1048576"
     new = NewTopic(name, 1, replica_assignment=[[JAVA, OTHER_JAVA]], config={"segment.bytes": segment})
     client.create_topics([new])[name].result(DEADLINE_S)

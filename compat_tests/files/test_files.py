@@ -1,4 +1,4 @@
-"""Both ways: Kafka's files in kbroker, kbroker's files in Kafka 3.9.1 on ZooKeeper and 4.3.0, every answer equal."""
+"""Both ways: Kafka's files in kbroker, kbroker's files in Kafka 3.9.1 on ZooKeeper and 4.4.0, every answer equal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from kbroker.protocol.records import build_batch, build_marker
 pytestmark = pytest.mark.java
 handlers.load_all()
 
-NEWEST_LISTED = {"4.3.0": 11, "3.9.1": 9}
+NEWEST_LISTED = {"4.4.0": 11, "3.9.1": 9}
 # What was compacted stays as it is while answers are compared.
 ADOPTED = {name: {**configs, "min.cleanable.dirty.ratio": "1.0"} for name, configs in TOPICS.items()}
 
@@ -118,7 +118,7 @@ def new_epochs(zookeeper: ZooKeeper) -> None:
             client.set(path, json.dumps({**state, "leader_epoch": state["leader_epoch"] + 2}).encode())
 
 
-@pytest.fixture(scope="module", params=["4.3.0", "3.9.1"])
+@pytest.fixture(scope="module", params=["4.4.0", "3.9.1"])
 def of_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Written]:
     """A directory that Apache Kafka wrote: all codecs, transactions, compaction, a deleted prefix, several epochs."""
     version: str = request.param
@@ -304,7 +304,7 @@ def log_starts(data: Path) -> dict[tuple[str, int], int]:
     return checkpoints.read_offsets(str(data / checkpoints.LOG_STARTS))
 
 
-@pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
+@pytest.mark.parametrize("version", ["3.9.1", "4.4.0"])
 def test_our_files_open_in_kafka(version: str, of_kbroker: Written, tmp_path: Path) -> None:
     special = NEWEST_LISTED[version]
     # What was compacted stays as it is while answers are compared.

@@ -1,4 +1,4 @@
-"""Both brokers as processes: Apache Kafka 4.3.0 and kbroker, on loopback, each with a private data directory.
+"""Both brokers as processes: Apache Kafka 4.4.0 and kbroker, on loopback, each with a private data directory.
 
 Owns starting, waiting until ready, and stopping by process id. The settings of both are the same (`COMMON`); what only
 one of them needs stands with it. Never talks Kafka's protocol.
@@ -170,7 +170,7 @@ class BrokerProcess(ABC):
 
 
 class ApacheKafka(BrokerProcess):
-    """Apache Kafka 4.3.0 as a KRaft node that is broker and controller in one."""
+    """Apache Kafka 4.4.0 as a KRaft node that is broker and controller in one."""
 
     name = "apache"
 

@@ -40,14 +40,14 @@ def wanted_sides() -> tuple[str, ...]:
 
 @pytest.fixture(scope="session")
 def apache_kafka(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    """Apache Kafka 4.3.0, running."""
+    """Apache Kafka 4.4.0, running."""
     with ApacheKafka(kafka_libs, tmp_path_factory.mktemp("apache")) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def second_apache_kafka(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    """Another Apache Kafka 4.3.0."""
+    """Another Apache Kafka 4.4.0."""
     with ApacheKafka(kafka_libs, tmp_path_factory.mktemp("apache")) as broker:
         yield broker
 

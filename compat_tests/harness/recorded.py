@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 DIRECTORY: Final = Path(__file__).parents[1] / "recorded"
-VERSION: Final = "4.3.0"
+VERSION: Final = "4.4.0"
 MOST_BYTES: Final = 20_000
 """Of one observation: what takes more is asked live."""
 _NUMBER: Final = re.compile(r"(?<!\d)\d{13}(?!\d)")

@@ -29,7 +29,7 @@ SASL: Final = {
 
 
 class ApacheWithSasl(ApacheKafka):
-    """Apache Kafka 4.3.0, likewise."""
+    """Apache Kafka 4.4.0, likewise."""
 
     open = ""
 

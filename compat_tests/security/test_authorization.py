@@ -273,13 +273,36 @@ def _odd_acls() -> Iterator[tuple[str, Any]]:
         "resource_type": 2, "resource_name": "odd", "resource_pattern_type": 3, "principal": "User:odd", "host": "*",
         "operation": 3, "permission_type": 3,
     }  # fmt: skip
-    # Not the code of ANY or MATCH: there Kafka 4.3.0 fails altogether (UNKNOWN_SERVER_ERROR for all of the request).
+    # Not the code of ANY or MATCH: there Kafka 4.4.0 fails altogether (UNKNOWN_SERVER_ERROR for all of the request).
     odd: dict[str, list[int | str]] = {
         "resource_type": [0, 4, 6, 7, 8, 99],
         "resource_name": ["", "*", "a/b", "x" * 300],
         "resource_pattern_type": [0, 4, 9],
         "principal": ["", "odd", ":odd", "User:", "User:a:b", "Group:x"],
-        "host": ["", "not-an-address", "192.0.2.1"],
+        "host": [
+            "",
+            "not-an-address",
+            "192.0.2.1",
+            "192.0.2.0/24",
+            "192.0.2.7/24",
+            "0.0.0.0/0",
+            "192.0.2.0/33",
+            "192.0.2/24",
+            "192.0.2.0/",
+            "/24",
+            "*/24",
+            "192.0.2.300/24",
+            "2001:db8::/32",
+            "2001:db8::/129",
+            "2001:db8::/x",
+            "::/0",
+            "2001:db8::",
+            "::ffff:192.0.2.1/96",
+            "2001:db8::/+32",
+            "192.0.2.0/024",
+            "192.0.2.0/8/8",
+            ":::/64",
+        ],
         "operation": [0, 2, 12, 13, 15, 16, 99],
         "permission_type": [0, 2, 9],
     }

@@ -92,7 +92,8 @@ def test_what_both_make_of_variables(kafka_libs: Path, tmp_path: Path) -> None:
     # Declared in FINDINGS.md: what a provider tells of a dynamic config is not shown, and a variable of none refused.
     assert theirs.pop("dynamic") == "20000"
     assert ours.pop("dynamic") == f"${{file:{secrets}/some.properties:more}}"
-    for unknown in (f"${{file:{secrets}/some.properties:none}}", "${file:/etc/hosts:x}"):
+    for name in (f"{secrets}/some.properties:none", f"{secrets}/none.properties:x", "/etc/hosts:x"):
+        unknown = f"${{file:{name}}}"
         assert theirs.pop(f"{DYNAMIC}={unknown}") == "done"
         assert ours.pop(f"{DYNAMIC}={unknown}") == "INVALID_REQUEST"
     assert ours == theirs

@@ -250,7 +250,7 @@ def limit(brokers: dict[str, BrokerProcess]) -> Iterator[Callable[..., None]]:
 @pytest.fixture
 def kafka_configs(kafka_libs: Path) -> Callable[..., list[str]]:
     def run(broker: BrokerProcess, *arguments: str) -> list[str]:
-        main = "kafka.admin.ConfigCommand"
+        main = "org.apache.kafka.tools.ConfigCommand"
         status, out, err = run_java(kafka_libs, main, "--bootstrap-server", broker.bootstrap, *arguments)
         assert status == 0, out + err
         # Limits of one entity have no order.

@@ -122,7 +122,7 @@ def test_a_java_producer_pushes_the_same_to_both(
                 until(lambda: kbroker.page(**page).get(sent) == 10, lambda: kbroker.page(**page))  # noqa: B023
                 assert kbroker.page(**page, client_software_name="apache-kafka-java")[sent] == 10
                 assert kbroker.page(**page, topic="pushed")[topical] == 10
-                assert kbroker.page(**page, client_software_version="4.3.0")["kbroker_telemetry_client_info"] == 1
+                assert kbroker.page(**page, client_software_version="4.4.0")["kbroker_telemetry_client_info"] == 1
             names[broker.name] = broker.names_of(instance_id)
     assert names["kbroker"] == names["apache"]
 

@@ -28,7 +28,7 @@ from kbroker.protocol.messages.consumer_groups import (
 )
 
 TYPES: Final = ("classic", "consumer", "share", "streams")
-"""The group types of Apache Kafka 4.3."""
+"""The group types of Apache Kafka 4.4."""
 OF_OTHER_APIS: Final = ("share", "streams")
 """The types that have APIs of their own for members and offsets."""
 STATES: Final = (

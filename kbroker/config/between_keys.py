@@ -15,6 +15,11 @@ from kbroker.config.values import per_ip_overrides
 # The same pattern as Kafka's Utils.validHostPattern.
 _HOST: Final = re.compile(r"([0-9a-zA-Z\-%._:]*)")
 _BOUNDED: Final = ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms")
+_STREAMS: Final = (
+    ("group.streams.num.standby.replicas", "less", "group.streams.max.standby.replicas"),
+    ("group.streams.task.offset.interval.ms", "greater", "group.streams.min.task.offset.interval.ms"),
+    ("group.streams.num.warmup.replicas", "less", "group.streams.max.warmup.replicas"),
+)
 
 
 class Values(Protocol):
@@ -118,8 +123,12 @@ def check_start(values: Values) -> None:
         raise ConfigError(
             "log.cleaner.min.compaction.lag.ms must not be greater than log.cleaner.max.compaction.lag.ms"
         )
-    for kind in ("consumer", "share"):
+    for kind in ("consumer", "share", "streams"):
         _check_groups(values, kind)
+    for name, word, bound in _STREAMS:
+        difference = values.get_int(name) - values.get_int(bound)
+        if difference < 0 if word == "greater" else difference > 0:
+            raise ConfigError(f"{name} must be {word} than or equal to {bound}")
 
 
 def _overrides(values: Values) -> dict[str, int]:
@@ -175,6 +184,13 @@ def check_topic(values: Mapping[str, Value]) -> None:
         raise InvalidConfig(
             f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
         )
+
+
+def check_tags(name: str, text: str) -> None:
+    """Raise InvalidConfig if the list `text` of key `name` has a tag twice. Other lists may: the second is dropped."""
+    tags = re.split(r"\s*,\s*", text.strip())
+    if len(set(tags)) < len(tags):
+        raise InvalidConfig(f"{name} must not contain duplicate tag keys.")
 
 
 def check_group(values: Mapping[str, Value], kind: str) -> None:

@@ -72,10 +72,12 @@ def _created_source(config: BrokerConfig, name: str, configs: Mapping[str, str])
 
 
 def describe_group(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
-    """Describe a group with its own `configs` (text by key)."""
+    """Describe a group with its own `configs` (text by key). Internal keys are shown only where they are set."""
     values = parse_all(GROUP, {name: text for name, text in configs.items() if name in GROUP}, config.group_defaults())
     described = []
     for name, key in GROUP.items():
+        if key.internal and name not in configs and all(each.name not in config.static for each in key.synonyms):
+            continue
         if key.synonyms:
             synonyms = config.synonyms(key.synonyms[0].name)
         else:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from kbroker.config import listeners as listener_rules
 from kbroker.config.between_keys import check_start
-from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
+from kbroker.config.model import ConfigError, ConfigSource, ConfigType, InvalidConfig, Mode, Value
 from kbroker.config.password_encoder import PasswordEncoder
 from kbroker.config.providers import Providers
 from kbroker.config.sources import merged
@@ -265,8 +265,13 @@ class BrokerConfig:
 
     def group_defaults(self) -> dict[str, Value]:
         """Return the value of each group key in a group that does not set it."""
-        return {
+        defaults = {
             name: self._values[key.synonyms[0].name] if key.synonyms else key.default for name, key in GROUP.items()
+        }
+        # A group's assignor is one, by default the first of the broker's.
+        return {
+            name: value[0] if isinstance(value, tuple) and GROUP[name].type is ConfigType.STRING else value
+            for name, value in defaults.items()
         }
 
     def set_dynamic(self, cluster_wide: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:

@@ -100,7 +100,7 @@ def stored_values(
 ) -> dict[str, Value]:
     """Parse stored texts like `parse_all`, but accept values that this broker refuses: another broker accepted them.
 
-    For example, the least segment.bytes is 14 in Apache Kafka 3.9, and 1 MiB in 4.3. A number outside the limits stays
+    For example, the least segment.bytes is 14 in Apache Kafka 3.9, and 1 MiB in 4.4. A number outside the limits stays
     in effect; any other invalid value counts as unset.
     """
     values: dict[str, Value] = {}

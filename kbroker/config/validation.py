@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kbroker.config.between_keys import check_group, check_topic
+from kbroker.config.between_keys import check_group, check_tags, check_topic
 from kbroker.config.client_match import parse_match
+from kbroker.config.limits import java_text
 from kbroker.config.model import InvalidConfig, Value
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import CLIENT_METRICS, GROUP, TOPIC
@@ -19,8 +20,27 @@ from kbroker.config.values import parse_all
 from kbroker.protocol.errors import ErrorCode
 
 _GROUP_KINDS: Final = ("consumer", "share", "streams")
+_TAGS: Final = "streams.rack.aware.assignment.tags"
+_DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 _LEAST_INTERVAL_MS: Final = 100
 _MOST_INTERVAL_MS: Final = 3_600_000
+
+
+def _bounds(kind: str, *names: str) -> list[tuple[str, str | None, str | None]]:
+    return [(f"{kind}.{name}", f"group.{kind}.min.{name}", f"group.{kind}.max.{name}") for name in names]
+
+
+_GROUP_BOUNDS: Final[tuple[tuple[str, str | None, str | None], ...]] = (
+    *_bounds("consumer", "heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"),
+    *_bounds("share", "heartbeat.interval.ms", "session.timeout.ms", "record.lock.duration.ms"),
+    *_bounds("share", "delivery.count.limit", "partition.max.record.locks", "assignment.interval.ms"),
+    *_bounds("streams", "heartbeat.interval.ms", "session.timeout.ms"),
+    ("streams.num.standby.replicas", None, "group.streams.max.standby.replicas"),
+    *_bounds("streams", "assignment.interval.ms"),
+    ("streams.task.offset.interval.ms", "group.streams.min.task.offset.interval.ms", None),
+    ("streams.num.warmup.replicas", None, "group.streams.max.warmup.replicas"),
+)
+"""Group keys with the broker keys that bound them, in the order of Kafka's checks (GroupConfig.validateValues)."""
 
 
 def validate_topic(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str, Value]:
@@ -39,39 +59,44 @@ def validate_topic(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str
 
 
 def validate_group(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str, Value]:
-    """Check a group's own configs and return the resulting value of every group key."""
+    """Check a group's own configs and return the resulting value of every group key.
+
+    What the group does not set is not checked: the broker's own values are its operator's.
+    """
     for name in configs:
         if name not in GROUP:
             raise InvalidConfig(f"Unknown group config name: {name}")
+    check_tags(_TAGS, configs.get(_TAGS, ""))
     values = parse_all(GROUP, configs, config.group_defaults())
-    for name, low, high in _group_bounds(configs):
-        value = values[name]
-        assert isinstance(value, int)
-        if low is not None and value < config.get_int(low):
-            raise InvalidConfig(f"{name} must be greater than or equal to {low}")
-        if high is not None and value > config.get_int(high):
-            raise InvalidConfig(f"{name} must be less than or equal to {high}")
+    for name, low, high in _GROUP_BOUNDS:
+        if name in configs:
+            _check_bounds(config, name, values[name], low, high)
+    assignor, registered = values["streams.assignor.name"], config.get_list("group.streams.assignors")
+    if "streams.assignor.name" in configs and assignor not in registered:
+        raise InvalidConfig(
+            f"streams.assignor.name '{java_text(assignor)}' is not a registered task assignor. "
+            f"Registered assignors are: {java_text(registered)}."
+        )
     for kind in _GROUP_KINDS:
-        check_group(values, kind)
+        if f"{kind}.session.timeout.ms" in configs or f"{kind}.heartbeat.interval.ms" in configs:
+            check_group(values, kind)
+    if str(values[_DEAD_LETTERS]).startswith("__"):
+        raise InvalidConfig(f"{_DEAD_LETTERS}: DLQ topic name must not start with '__'")
     return values
 
 
-def _group_bounds(configs: Mapping[str, str]) -> list[tuple[str, str | None, str | None]]:
-    """Return group keys with the broker keys that bound them, in the order of Kafka's checks."""
-    bounds: list[tuple[str, str | None, str | None]] = []
-    for kind in _GROUP_KINDS:
-        names = [f"{kind}.heartbeat.interval.ms", f"{kind}.session.timeout.ms"]
-        if kind == "share":
-            names += ["share.record.lock.duration.ms", "share.delivery.count.limit", "share.partition.max.record.locks"]
-        pairs = [(name, f"min.{name.partition('.')[2]}", f"max.{name.partition('.')[2]}") for name in names]
-        bounds += [(name, f"group.{kind}.{low}", f"group.{kind}.{high}") for name, low, high in pairs]
-        if kind == "streams":
-            bounds.append(("streams.num.standby.replicas", None, "group.streams.max.standby.replicas"))
-        # An interval from the broker's own configuration is not checked against the broker's bounds.
-        if (name := f"{kind}.assignment.interval.ms") in configs:
-            low, high = f"group.{kind}.min.assignment.interval.ms", f"group.{kind}.max.assignment.interval.ms"
-            bounds.append((name, low, high))
-    return bounds
+def _check_bounds(config: BrokerConfig, name: str, value: Value, low: str | None, high: str | None) -> None:
+    """Raise InvalidConfig for a number out of the broker's bounds, the values of the keys `low` and `high`."""
+    assert isinstance(value, int)
+    least = config.get_int(low) if low is not None else value
+    most = config.get_int(high) if high is not None else value
+    if least <= value <= most:
+        return
+    if low is not None and high is not None:
+        raise InvalidConfig(f"{name} must be in the range {least} to {most} inclusive.")
+    if value < least:
+        raise InvalidConfig(f"{name} must be greater than or equal to {least}")
+    raise InvalidConfig(f"{name} must be less than or equal to {most}")
 
 
 def validate_client_metrics(name: str, configs: Mapping[str, str]) -> dict[str, Value]:

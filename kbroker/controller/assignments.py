@@ -63,6 +63,8 @@ def check_assignment(state: ClusterState, replicas: Sequence[int], factor: int |
     for broker in sorted(replicas[: len(state.brokers) + 1]):
         if fault is None and broker not in state.brokers:
             fault = f"{prefix} broker {broker}, but no such broker is registered."
+        elif fault is None and state.brokers[broker].cordoned:
+            fault = f"{prefix} broker {broker}, but all its log directories are cordoned."
         elif fault is None and broker == previous:
             fault = f"{prefix} the broker {broker} more than once."
         previous = broker

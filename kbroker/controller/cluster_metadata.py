@@ -82,13 +82,8 @@ class ClusterMetadata(ABC):
         """Plan a topic that a client uses, with the broker's defaults or an internal topic's settings."""
 
     @abstractmethod
-    def plan_growth(
-        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None, most: int = ...
-    ) -> TopicState:
-        """Return the topic with `count` partitions in all, and store nothing. Raises ApiError where Kafka refuses that.
-
-        At most `most` partitions are added.
-        """
+    def plan_growth(self, name: str, count: int, assignments: Sequence[Sequence[int]] | None) -> TopicState:
+        """Return the topic with `count` partitions in all; store nothing. Raises ApiError where Kafka refuses that."""
 
     @abstractmethod
     def auto_create(self, name: str) -> None:

@@ -10,8 +10,9 @@ protocol, in which each end of a transaction bumps the producer epoch (KIP-890).
 group.version: 1 enables the consumer groups of KIP-848, 0 disables them.
 
 Kafka's tools look for metadata.version and kraft.version. These two describe Kafka's own metadata log, which kbroker
-does not have. So neither has an effect, and metadata.version stays at Apache Kafka 4.3's level (30). A node of a
-cluster has neither feature: a cluster on ZooKeeper has no metadata log.
+does not have. So kraft.version has no effect. metadata.version begins at Apache Kafka 4.4's level (33); all it does is
+to allow ACLs for ranges of addresses. A node of a cluster has neither feature: a cluster on ZooKeeper has no metadata
+log.
 """
 
 from __future__ import annotations
@@ -27,18 +28,21 @@ GROUP_VERSION: Final = "group.version"
 
 METADATA_VERSION: Final = "metadata.version"
 
+RANGES_OF_HOSTS_SINCE: Final = 32
+"""The level of metadata.version from which on ACLs may have ranges of addresses (4.4-IV1)."""
+
 KRAFT_VERSION: Final = "kraft.version"
 
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
     GROUP_VERSION: (0, 1),
     KRAFT_VERSION: (0, 1),
-    METADATA_VERSION: (7, 30),
+    METADATA_VERSION: (7, 33),
     TRANSACTION_VERSION: (0, 2),
 }
 """Lowest and highest level by feature."""
 
-BOOTSTRAP: Final[Mapping[str, int]] = {GROUP_VERSION: 1, METADATA_VERSION: 30, TRANSACTION_VERSION: 2}
-"""The levels of a new cluster, as Apache Kafka 4.3 sets them."""
+BOOTSTRAP: Final[Mapping[str, int]] = {GROUP_VERSION: 1, METADATA_VERSION: 33, TRANSACTION_VERSION: 2}
+"""The levels of a new cluster, as Apache Kafka 4.4 sets them."""
 
 SUPPORTED_IN_CLUSTER: Final[Mapping[str, tuple[int, int]]] = {
     name: SUPPORTED[name] for name in (GROUP_VERSION, TRANSACTION_VERSION)

@@ -1,6 +1,6 @@
 """Partitions on a single broker: the answers to elections and reassignments, and the effect of a lost log directory.
 
-Owns the answers of Kafka's controller to such requests (4.3: ReplicationControlManager): success without a change, or
+Owns the answers of Kafka's controller to such requests (4.4: ReplicationControlManager): success without a change, or
 an error. Also owns a partition's state while its replica is lost, and after the replica is back. An election or
 reassignment never changes anything, because there is only one possible leader.
 """
@@ -79,13 +79,13 @@ async def _why_not_moved(
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
     if target is None:
         return ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    text = await _why_not_there(node_id, target)
+    text = await _why_not_there(node_id, target, cordoned=state.brokers[node_id].cordoned)
     if text is not None:
         return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {text}")
     return None
 
 
-async def _why_not_there(node_id: int, target: Sequence[int]) -> str | None:
+async def _why_not_there(node_id: int, target: Sequence[int], *, cordoned: bool) -> str | None:
     """Return the fault of a target. Two ids suffice: Kafka checks in ascending order, and only one id is valid."""
     if not target:
         return "an empty replica list."
@@ -96,6 +96,8 @@ async def _why_not_there(node_id: int, target: Sequence[int]) -> str | None:
     for each in lowest:
         if each != node_id:
             return f"broker {each}, but no such broker is registered."
+        if cordoned:
+            return f"broker {each}, but all its log directories are cordoned."
     return f"the broker {node_id} more than once." if len(target) > 1 else None
 
 

@@ -157,13 +157,7 @@ class TopicPlans(ClusterMetadata):
         factor = self._defaults.replication_factor if replication_factor == -1 else replication_factor
         return self.place(0, count, factor, None)
 
-    def plan_growth(
-        self,
-        name: str,
-        count: int,
-        assignments: Sequence[Sequence[int]] | None,
-        most: int = MAX_PARTITIONS_PER_REQUEST,
-    ) -> TopicState:
+    def plan_growth(self, name: str, count: int, assignments: Sequence[Sequence[int]] | None) -> TopicState:
         topic = self.decided.topics.get(name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -176,8 +170,6 @@ class TopicPlans(ClusterMetadata):
                 f"The topic {name} currently has {current} partition(s); {count} would not be an increase.",
             )
         additional = count - current
-        if additional > most:
-            raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         factor = len(topic.partitions[0].replicas)
         if assignments is None:
             added = self.place(current, additional, factor, topic)

@@ -133,10 +133,12 @@ async def build_commit_in_transaction(
             if code is ErrorCode.NONE:
                 if not commit.fits(topic.name, asked):
                     return commit
-                commit.add(topic.name, b"", index, _value(asked, now_ms))
+                value = _value(asked, now_ms)
+                value.topic_id = topic.topic_id
+                commit.add(topic.name, topic.topic_id, index, value)
             partitions.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=code))
             await turn
-        topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+        topics.append(TxnOffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     commit.reply = TxnOffsetCommitResponse(topics=topics)
     return commit
 

@@ -274,9 +274,11 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         return await build_commit_in_transaction(request, self._clock.now_ms(), limit, most_bytes)
 
     def commit_offsets_in_transaction(
-        self, request: TxnOffsetCommitRequest, guard: object, commit: Commit
+        self, request: TxnOffsetCommitRequest, guard: object, commit: Commit, *, version: int
     ) -> TxnOffsetCommitResponse | ErrorCode | Awaitable[TxnOffsetCommitResponse | ErrorCode]:
-        """TxnOffsetCommit of existing partitions; `guard` proves that the transaction was verified.
+        """TxnOffsetCommit of topics with both name and id, and of existing partitions.
+
+        `guard` proves that the transaction was verified.
 
         If the result is an error code, it applies to all partitions.
         """
@@ -284,7 +286,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             return ErrorCode.INVALID_GROUP_ID
         return self._runtime.run(
             self.partition_for(request.group_id),
-            lambda shard, _now: shard.commits.commit_in_transaction(request, guard, commit),
+            lambda shard, _now: shard.commits.commit_in_transaction(request, version, guard, commit),
             lambda code, _message: code,
         )
 

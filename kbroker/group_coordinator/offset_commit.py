@@ -6,8 +6,7 @@ replay of the records does (offsets.py). commit_building.py has built the record
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
 from kbroker.coordination.shard import InTransaction, Outcome
@@ -23,6 +22,9 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_offsets import OffsetCommitRequest, TxnOffsetCommitRequest
 
 GROUP_ID_NOT_FOUND_SINCE = 9
+TXN_KNOWS_EPOCHS_SINCE = 6
+"""From this version of TxnOffsetCommit on, GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH are told as such."""
+_NEWER_ERRORS = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH)
 
 
 class OffsetCommits:
@@ -77,41 +79,35 @@ class OffsetCommits:
         _validate_classic_commit(group, request, version, out)
         return None
 
-    def commit_in_transaction(self, request: TxnOffsetCommitRequest, guard: object, commit: Commit) -> Outcome:
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, version: int, guard: object, commit: Commit
+    ) -> Outcome:
         """Handle a TxnOffsetCommit of existing partitions; raises ApiError for all of them. See `commit`."""
-        check = self._validate_in_transaction(request)
-        if check is not None:
-            for topic, _, index in commit.places:
-                check(topic, index)
+        try:
+            check = self._validate_in_transaction(request)
+            if check is not None:
+                for _, topic_id, index in commit.places:
+                    check(topic_id, index)
+        except ApiError as error:
+            if version >= TXN_KNOWS_EPOCHS_SINCE or error.code not in _NEWER_ERRORS:
+                raise
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION) from error
         producer = InTransaction(request.producer_id, request.producer_epoch, guard)
         return self._write(commit, Outcome(producer=producer if request.producer_id >= 0 else None))
 
-    def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Callable[[str, int], None] | None:
+    def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Callable[[bytes, int], None] | None:
         """Accept a member of the current generation, and a request without any member (before KIP-447).
 
         Unlike a plain commit, a transactional one is accepted while a rebalance completes, and does not count as a
-        heartbeat. In a consumer group the returned function may have to check each partition; the error of a stale
-        epoch is ILLEGAL_GENERATION, which transactional producers know.
+        heartbeat. In a consumer group the returned function may have to check each partition.
         """
         group = self._groups.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
             _validate_classic_in_transaction(group, request)
             return None
-        with _stale_as_illegal():
-            check = _validate_consumer_commit(
-                group, request.member_id, request.group_instance_id, request.generation_id, 0, transactional=True
-            )
-        if check is None:
-            return None
-
-        def checked(topic: str, partition: int) -> None:
-            topic_id = self._topics.id_of(topic)
-            if topic_id is None:
-                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-            with _stale_as_illegal():
-                check(topic_id, partition)
-
-        return checked
+        member_id, instance_id = request.member_id, request.group_instance_id
+        epoch = request.generation_id_or_member_epoch
+        return _validate_consumer_commit(group, member_id, instance_id, epoch, 0, transactional=True)
 
 
 def _validate_classic_commit(
@@ -141,10 +137,11 @@ def _validate_classic_commit(
 
 
 def _validate_classic_in_transaction(group: ClassicGroup | None, request: TxnOffsetCommitRequest) -> None:
-    generation, member_id, instance_id = request.generation_id, request.member_id, request.group_instance_id
+    generation, member_id = request.generation_id_or_member_epoch, request.member_id
+    instance_id = request.group_instance_id
     if group is None:
         if generation >= 0:
-            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
         return
     if generation < 0 and (group.state is EMPTY or (not member_id and instance_id is None)):
         return
@@ -186,13 +183,3 @@ def _validate_consumer_commit(
             raise ApiError(stale)
 
     return check
-
-
-@contextmanager
-def _stale_as_illegal() -> Iterator[None]:
-    try:
-        yield
-    except ApiError as error:
-        if error.code is not ErrorCode.STALE_MEMBER_EPOCH:
-            raise
-        raise ApiError(ErrorCode.ILLEGAL_GENERATION) from error

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from kbroker.controller.features import METADATA_VERSION, RANGES_OF_HOSTS_SINCE
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import CloseConnection, RequestContext, handles
 from kbroker.long_work import each, turn
@@ -45,6 +46,7 @@ from kbroker.security.authorizer.acls import (
     code,
     frozen,
 )
+from kbroker.security.authorizer.hosts import is_range, parse_range
 
 MAX_ACLS: Final = 10_000
 """Most ACLs that one request may create (QuorumController's MAX_RECORDS_PER_USER_OP), and most filters of a request."""
@@ -143,6 +145,7 @@ async def create_acls(ctx: RequestContext, request: CreateAclsRequest) -> Create
     for asked in request.creations:
         try:
             acl = _acl(asked)
+            _check_host(ctx, acl.entry.host)
         except ApiError as error:
             wanted.append(error)
         else:
@@ -184,6 +187,25 @@ def _acl(asked: AclCreation) -> Acl:
         raise ApiError(ErrorCode.INVALID_REQUEST, fault)
     entry = Entry(asked.principal, asked.host, operation, permission)
     return Acl(Pattern(kind, asked.resource_name, pattern), entry)
+
+
+def _check_host(ctx: RequestContext, host: str) -> None:
+    """Refuse a host that is none, and a range of addresses that not every broker would understand. Raises ApiError."""
+    if not host:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Host pattern cannot be null or empty")
+    if not is_range(host):
+        return
+    levels = ctx.services.controller.state.features
+    if ctx.services.cluster is not None and not any(levels.values()):
+        # Kafka's brokers of 3.9 take the range for the name of a host. They do not run beside features.
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "CIDR-based ACL host patterns require a cluster with features.")
+    if ctx.services.cluster is None and levels.get(METADATA_VERSION, 0) < RANGES_OF_HOSTS_SINCE:
+        text = "CIDR-based ACL host patterns require metadata version 4.4-IV1 or higher."
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
+    try:
+        parse_range(host)
+    except ValueError as error:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Invalid CIDR notation '{host}': {error}") from None
 
 
 def _failed(code: int, message: str | None) -> DeleteAclsFilterResult:

@@ -34,7 +34,7 @@ from kbroker.protocol.messages.clients import (
     PushTelemetryResponse,
 )
 from kbroker.protocol.wire import RESERVED_UUIDS, uuid_text
-from kbroker.telemetry.instances import MOST_UNPACKED_BYTES, Client, ClientTelemetry, Instance, Push, Receiver
+from kbroker.telemetry.instances import Client, ClientTelemetry, Instance, Push, Receiver
 from kbroker.telemetry.subscriptions import Texts
 
 log = logging.getLogger(__name__)
@@ -129,12 +129,13 @@ async def push_telemetry(ctx: RequestContext, request: PushTelemetryRequest) -> 
     receiver = telemetry.receiver
     if receiver is not None and request.metrics:
         data = bytes(request.metrics)
-        push = Push(request.compression_type, data, instance.wanted.interval_ms, request.terminating)
+        interval_ms, most_bytes = instance.wanted.interval_ms, telemetry.max_bytes
+        push = Push(request.compression_type, data, interval_ms, request.terminating, most_bytes)
         return await _export(telemetry, receiver, instance, client_of(ctx, instance_id), push)
     if receiver is not None and request.terminating:
         receiver.forget(instance_id)
     try:
-        for _piece in unpack(request.compression_type, request.metrics, MOST_UNPACKED_BYTES) if request.metrics else ():
+        for _piece in unpack(request.compression_type, request.metrics, telemetry.max_bytes) if request.metrics else ():
             await turn
     except Malformed:
         return _failed(telemetry, instance, ErrorCode.INVALID_RECORD)

@@ -36,6 +36,8 @@ _LONGEST = 1_000
 _PRODUCE, _API_VERSIONS = 0, 18
 _FIRST_SOFTWARE_VERSION = 3
 _LEVEL_0_SINCE = 4
+_FIRST_ASKED_BROKER = 5
+_NO_NODE = -1
 
 
 def _advertised(key: int) -> ApiVersion:
@@ -47,17 +49,24 @@ def _keys(services: Services, *, in_cluster: bool) -> list[int]:
     return sorted(key for key, api in served(in_cluster=in_cluster).items() if api.advertised(services))
 
 
-@handles(ApiVersionsRequest, ApiVersionsResponse, "0-4")
+@handles(ApiVersionsRequest, ApiVersionsResponse, "0-5")
 def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> ApiVersionsResponse:
     """Return all APIs; `request` is None for a version that this broker does not know (KIP-511)."""
     if request is None:
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_advertised(_API_VERSIONS)])
+    if ctx.version >= _FIRST_ASKED_BROKER and (request.cluster_id is None) != (request.node_id == _NO_NODE):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     if ctx.version >= _FIRST_SOFTWARE_VERSION:
         name, version = request.client_software_name, request.client_software_version
         if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         ctx.client_software = (name[:_LONGEST], version[:_LONGEST])
     state = ctx.services.controller.state
+    if request.cluster_id is not None and (request.cluster_id, request.node_id) != (
+        state.cluster_id,
+        ctx.services.node_id,
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     in_cluster = ctx.services.cluster is not None
     return ApiVersionsResponse(
         api_keys=[_advertised(key) for key in _keys(ctx.services, in_cluster=in_cluster)],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kbroker.cluster_state import TopicState
+from kbroker.cluster_state import ClusterState, TopicState
 from kbroker.config.describe import describe_created_topic
 from kbroker.config.validation import validate_topic
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
@@ -187,12 +187,12 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
             results[name] = _not_grown(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         await turn
     controller = ctx.services.controller
-    left = MAX_PARTITIONS_PER_REQUEST
+    await _check_growth(controller.decided, [topic for topic in request.topics if seen[topic.name] == 1])
     grown: list[TopicState] = []
     for topic in request.topics:
         if seen[topic.name] == 1:
             try:
-                plan = controller.plan_growth(topic.name, topic.count, _assignments(topic), left)
+                plan = controller.plan_growth(topic.name, topic.count, _assignments(topic))
                 added = topic.count - len(controller.decided.topics[topic.name].partitions)
                 check_room(ctx, added)
                 if ctx.metering is not None:
@@ -200,7 +200,6 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
             except ApiError as err:
                 results[topic.name] = _not_grown(topic.name, err.code, err.message)
             else:
-                left -= added
                 grown.append(plan)
                 results[topic.name] = CreatePartitionsTopicResult(name=topic.name)
         await turn
@@ -209,6 +208,18 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
         refused = await controller.grow_in_pieces(grown, left_ms)
         results.update((name, _not_grown(name, why.code, why.message)) for name, why in refused.items())
     return await ctx.services.in_effect(CreatePartitionsResponse(results=list(results.values())))
+
+
+async def _check_growth(state: ClusterState, topics: Sequence[CreatePartitionsTopic]) -> None:
+    """Refuse all of a request that would add too many partitions. Raises ApiError."""
+    total = 0
+    for topic in topics:
+        if (held := state.topics.get(topic.name)) is not None:
+            total += max(topic.count - len(held.partitions), 0)
+        if total > MAX_PARTITIONS_PER_REQUEST:
+            text = "Excessively large number of additional partitions per request."
+            raise ApiError(ErrorCode.POLICY_VIOLATION, text)
+        await turn
 
 
 def _assignments(topic: CreatePartitionsTopic) -> Sequence[Sequence[int]] | None:

@@ -152,7 +152,7 @@ async def _deletions_failed(request: DeleteGroupsRequest, code: int, _message: s
     return DeleteGroupsResponse(results=await failed)
 
 
-@handles(DeleteGroupsRequest, DeleteGroupsResponse, "0-2", _deletions_failed)
+@handles(DeleteGroupsRequest, DeleteGroupsResponse, "0-3", _deletions_failed)
 async def delete_groups(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups."""
     return await ctx.services.groups.delete_groups(request.groups_names)

@@ -7,13 +7,14 @@ members. The handler answers for missing topics and partitions; the coordinator 
 Version notes: v2-4 have a retention time; v9 returns GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; v10 names topics
 by id (UNKNOWN_TOPIC_ID).
 
-TxnOffsetCommit (key 28), versions 0-5: add a group's positions to a transaction.
+TxnOffsetCommit (key 28), versions 0-6: add a group's positions to a transaction.
 
 Behaviour: the positions are pending until the transaction ends, and are then committed or dropped. Members of the
 current generation may commit, and so may clients that name no member at all.
 Version notes: v3 has the member (KIP-447); up to v4 AddOffsetsToTxn must have added the group to the transaction, since
 v5 this request adds it (KIP-890); before v2 the error is COORDINATOR_NOT_AVAILABLE instead of
-COORDINATOR_LOAD_IN_PROGRESS, which old producers do not expect.
+COORDINATOR_LOAD_IN_PROGRESS, which old producers do not expect; v6 names topics by id (UNKNOWN_TOPIC_ID), and returns
+GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH instead of ILLEGAL_GENERATION (KIP-1319).
 
 OffsetDelete (key 47), version 0.
 
@@ -52,6 +53,7 @@ from kbroker.protocol.messages.group_offsets import (
 from kbroker.txn.shard import Identity
 
 TOPIC_IDS_SINCE = 10
+_TXN_TOPIC_IDS_SINCE = 6
 _EXPECTS_LOADING_SINCE = 2
 _KNOWS_ABORTABLE_SINCE = 4
 _ADDS_IMPLICITLY_SINCE = 5
@@ -120,7 +122,7 @@ def _resolve(state: ClusterState, topic: Any, by_id: bool) -> ErrorCode:
     held = state.topics.get(topic.name)
     if held is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if isinstance(topic, OffsetCommitRequestTopic):
+    if isinstance(topic, (OffsetCommitRequestTopic, TxnOffsetCommitRequestTopic)):
         topic.topic_id = held.topic_id
     return ErrorCode.NONE
 
@@ -161,10 +163,12 @@ async def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> Of
     return await refused.with_decided(decided)
 
 
-@handles(TxnOffsetCommitRequest, TxnOffsetCommitResponse, "0-5", _txn_commit_failed)
+@handles(TxnOffsetCommitRequest, TxnOffsetCommitResponse, "0-6", _txn_commit_failed)
 async def txn_offset_commit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     """Store positions within a transaction."""
-    refused = _Refused(TxnOffsetCommitResponse, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+    by_id = ctx.version >= _TXN_TOPIC_IDS_SINCE
+    answers = TxnOffsetCommitResponse, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition
+    refused = _Refused(*answers, by_id=by_id)
     try:
         decided = await _decided(ctx, request, refused)
     except ApiError as err:
@@ -199,7 +203,7 @@ async def _decided(
     code, guard = verdicts[OFFSETS_TOPIC, index]
     if code:
         return answerable(code)
-    return await awaited(groups.commit_offsets_in_transaction(request, guard, built))
+    return await awaited(groups.commit_offsets_in_transaction(request, guard, built, version=ctx.version))
 
 
 def _client(version: int) -> Client:

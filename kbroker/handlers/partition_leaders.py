@@ -5,7 +5,7 @@ ElectLeaders (key 43), versions 0-2: elect leaders on request (KIP-460).
 Behaviour: for a single node see controller/single_broker.py. In a cluster the controller elects; the response is sent
 once this broker's own metadata has the new leaders; leaders that it does not have in time get REQUEST_TIMED_OUT. If all
 partitions are requested (null), the response omits those that need no election; a single node still names their topics,
-like Kafka 4.3.
+like Kafka 4.4.
 Version notes: v0 elects only preferred leaders, and has no error of the whole request.
 
 The APIs of reassignments (KIP-455).

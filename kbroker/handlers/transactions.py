@@ -7,7 +7,7 @@ the next epoch, which fences all other producers of the transactional id. An ope
 (CONCURRENT_TRANSACTIONS: the client retries). Since v3 a producer may send its id and epoch, and keeps the id unless
 another producer has taken over the transactional id.
 Version notes: before v4 the error is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
-Gaps: v6 (two-phase commit, KIP-939) is not released in Apache Kafka 4.3 either.
+Gaps: v6 (two-phase commit, KIP-939) is not released in Apache Kafka 4.4 either.
 
 AddOffsetsToTxn (key 25), versions 0-4: add the offsets of a group to a transaction.
 

@@ -63,6 +63,7 @@ class BatchRules:
         "level",
         "log_append_time",
         "max_decompressed",
+        "max_record",
         "max_records",
         "max_size",
         "name",
@@ -89,6 +90,8 @@ class BatchRules:
         """The codec to store with, -1 to keep the producer's."""
         self.level = config.level_of(codec_name)
         self.max_decompressed, self.max_records = most_unpacked(config.max_message_bytes)
+        self.max_record = config.max_decompressed_message_bytes
+        """The largest record of a compressed batch, in bytes."""
 
 
 def beyond_segment(size: int, rules: BatchRules) -> AppendError:

@@ -105,7 +105,7 @@ def is_in_order(records: memoryview, header: BatchHeader, rules: BatchRules, now
     start = HEADER_SIZE
     if codec:
         data, start = _unpacked_at_once(codec, records[HEADER_SIZE:]), 0
-    if data is None:
+    if data is None or (codec and len(data) > rules.max_record):
         return False
     number, end, smallest, largest, _, in_order, lacks_keys, _ = scan(data, start, count, 0)
     if number != count or end != len(data) or not in_order or (lacks_keys and rules.compact):
@@ -176,7 +176,12 @@ async def open_batch(
     kept: list[bytes] = []
     try:
         for found in record_slices(
-            records, header, rules.max_decompressed, rules.max_records, kept if target != header.codec else None
+            records,
+            header,
+            rules.max_decompressed,
+            rules.max_records,
+            kept if target != header.codec else None,
+            rules.max_record if header.codec else None,
         ):
             if found is not None:
                 findings.take(found, judge=origin is CLIENT)

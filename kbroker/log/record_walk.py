@@ -176,12 +176,13 @@ def record_slices(
     max_bytes: int,
     max_headers: int | None = None,
     kept: list[bytes] | None = None,
+    max_record: int | None = None,
 ) -> Iterator[Slice | None]:
     """Yield a batch's records; None for a pause, so that others may go first.
 
-    Unpacks at most `max_bytes`, and reads at most `max_headers` of the records' headers. Raises Malformed, possibly
-    after valid records were yielded. In the end `kept` has all unpacked bytes of a small batch, and nothing of a larger
-    one.
+    Unpacks at most `max_bytes`, and reads at most `max_headers` of the records' headers. No record may be larger than
+    `max_record` bytes. Raises Malformed, possibly after valid records were yielded. In the end `kept` has all unpacked
+    bytes of a small batch, and nothing of a larger one.
     """
     left = header.record_count
     if left < 0:
@@ -191,6 +192,7 @@ def record_slices(
     body = batch[HEADER_SIZE : header.size]
     pieces = unpack(header.codec, body, max_bytes)
     headers_left = sys.maxsize if max_headers is None else max_headers
+    largest = sys.maxsize if max_record is None else max_record
     if kept is not None:
         pieces = _keep(pieces, kept)
     window = _Window(pieces, len(body) if header.codec == NONE else None)
@@ -198,9 +200,12 @@ def record_slices(
         while window.is_short_of(_AHEAD):
             yield None
             window.fill()
+        place = window.place
         found: Slice | None = window.take(left, header.record_count - left)
         if found is None:
-            found = yield from _large_record(window, headers_left)
+            found = yield from _large_record(window, headers_left, largest)
+        elif window.place - place > largest:
+            window.check_sizes(found.number, place, largest)
         left -= found.number
         headers_left -= found.headers
         if headers_left < 0:
@@ -290,6 +295,14 @@ class _Window:
         except IndexError as error:
             raise Malformed("record ends within a number") from error
         return found if found.number else None
+
+    def check_sizes(self, number: int, place: int, largest: int) -> None:
+        """Raise Malformed if one of the `number` records that were just read from `place` on is too large."""
+        position = place - self._before
+        for _ in range(number):
+            size, position = read_varint(self._data, position)
+            _check_size(size, largest)
+            position += size
 
     def number(self, longest: int) -> int:
         """Read a number; `longest` bytes must be available unless the data ends. Raises Malformed."""
@@ -401,9 +414,15 @@ def _pass_headers(data: bytes, place: int, end: int, count: int) -> int:
     return place
 
 
-def _large_record(window: _Window, most_headers: int) -> Generator[None, None, RecordSlice]:
+def _check_size(size: int, largest: int) -> None:
+    if size > largest:
+        raise Malformed(f"Invalid record size: {size} exceeds the configured maximum record size of {largest}.")
+
+
+def _large_record(window: _Window, most_headers: int, largest: int) -> Generator[None, None, RecordSlice]:
     """Read one record of any size, field by field; yields to let others go first."""
     size = yield from _number(window, 5)
+    _check_size(size, largest)
     end = window.place + size
     if window.size is not None and end > window.size:
         raise Malformed(f"record of {size} bytes does not fit in its batch")

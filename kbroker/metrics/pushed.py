@@ -25,7 +25,7 @@ from kbroker.metrics.values import Values, put
 from kbroker.protocol.compression import decompress
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import uuid_text
-from kbroker.telemetry.instances import EXPIRY_MS, MOST_UNPACKED_BYTES, Client, Push
+from kbroker.telemetry.instances import EXPIRY_MS, Client, Push
 
 MOST_CLIENTS: Final = 1_000
 MOST_SERIES: Final = 20_000
@@ -173,7 +173,7 @@ class PushedMetrics:
 
 
 def _read(push: Push) -> Read:
-    return read_metrics(decompress(push.codec, push.data, MOST_UNPACKED_BYTES))
+    return read_metrics(decompress(push.codec, push.data, push.most_bytes))
 
 
 def _series(point: Point) -> int:

@@ -1,6 +1,6 @@
 """Kafka's error codes, by number and name, and the exceptions with such a code.
 
-Owns the code table of Apache Kafka 4.3 (org.apache.kafka.common.protocol.Errors). Never decides on the code of a
+Owns the code table of Apache Kafka 4.4 (org.apache.kafka.common.protocol.Errors). Never decides on the code of a
 response.
 """
 
@@ -147,6 +147,9 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
+    GROUP_DELETION_FAILED = 134
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
+    CONTROLLER_ID_NOT_REGISTERED = 136
 
 
 class Malformed(Exception):  # noqa: N818 - a state of the input, named so in the protocol's own words

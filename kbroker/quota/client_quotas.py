@@ -1,4 +1,4 @@
-"""How much of their quotas clients use, and the resulting pauses (Apache Kafka 4.3: ClientQuotaManager).
+"""How much of their quotas clients use, and the resulting pauses (Apache Kafka 4.4: ClientQuotaManager).
 
 Owns the counts by user and client id, the arithmetic of the four request quotas, and the choice of a client's limit:
 the most specific one, in Kafka's order. The clients of a bucket share one limit. For a user's limit, the bucket is all

@@ -1,4 +1,4 @@
-"""The configured quotas: their entities, keys and values (ClientQuotaControlManager, ClientQuotasImage of Kafka 4.3).
+"""The configured quotas: their entities, keys and values (ClientQuotaControlManager, ClientQuotasImage of Kafka 4.4).
 
 Owns `Entity`, and its path among the configs of users, clients and addresses (Apache Kafka 3.9:
 /config/users/U/clients/C and similar). Owns the keys, the checks of their values with Kafka's texts, and the stored
@@ -113,6 +113,8 @@ def check_value(entity: Entity, key: str, value: float) -> None:
     """Check a new limit; raises ApiError."""
     if key not in (CLIENT_KEYS if entity.ip is None else IP_KEYS):
         raise _invalid(f"Invalid configuration key {key}")
+    if not math.isfinite(value):
+        raise _invalid(f"Quota {key} must be a finite number")
     if not value > 0:
         raise _invalid(f"Quota {key} must be greater than 0")
     if key in _LARGEST:
@@ -143,7 +145,7 @@ def stored_text(key: str, value: float) -> str:
     """Return a limit as config text, in a form that Java brokers can also read."""
     if key in _LARGEST and value == int(value):
         return str(int(value))
-    return "Infinity" if math.isinf(value) else repr(float(value))
+    return repr(float(value))
 
 
 def values_of(entity: Entity, configs: Mapping[str, str]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The rate of new connections: to a broker, to one of its listeners, from one address.
 
-Owns these counts (Apache Kafka 4.3: ConnectionQuotas). Never accepts or closes a connection: it returns for how many ms
+Owns these counts (Apache Kafka 4.4: ConnectionQuotas). Never accepts or closes a connection: it returns for how many ms
 to accept none, or to hold a refused one.
 """
 

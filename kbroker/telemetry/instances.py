@@ -25,9 +25,6 @@ from kbroker.protocol.messages.clients import PushTelemetryRequest
 from kbroker.protocol.wire import RESERVED_UUIDS, ZERO_UUID, uuid_text
 from kbroker.telemetry.subscriptions import Subscriptions, Texts, Wanted, subscription_id
 
-MOST_UNPACKED_BYTES: Final = 16 << 20
-"""The most decompressed bytes of a push. Kafka's only limit is its heap."""
-
 
 @dataclass(frozen=True, slots=True)
 class Client:
@@ -52,6 +49,8 @@ class Push:
     """The expected time until this client's next push, in ms."""
     terminating: bool
     """Whether this is the client's last push."""
+    most_bytes: int
+    """The most bytes that it may have when decompressed."""
 
 
 class Receiver(Protocol):

@@ -129,7 +129,7 @@ def test_a_receiver_is_told_who_pushes_what(broker: Broker) -> None:
         packed = compress(4, b"metrics")
         assert push(client, packed, codec=4, terminating=True) == 0
     told = Client(ME, "app", "test", "7", "127.0.0.1", "User:ANONYMOUS")
-    assert receiver.taken == [(told, Push(4, packed, 5000, True))]
+    assert receiver.taken == [(told, Push(4, packed, 5000, True, 1 << 20))]
     with WireClient(broker.bootstrap_servers, None) as silent:
         assert push(silent, b"x", instance=b"client-instance2") == 0
     assert receiver.taken[1][0] == Client(b"client-instance2", "", "unknown", "unknown", "127.0.0.1", "User:ANONYMOUS")

@@ -19,7 +19,7 @@ CLASSES = {
     "broker-api-versions": f"{_TOOLS}.BrokerApiVersionsCommand",
     "client-metrics": f"{_TOOLS}.ClientMetricsCommand",
     "cluster": f"{_TOOLS}.ClusterTool",
-    "configs": "kafka.admin.ConfigCommand",
+    "configs": "org.apache.kafka.tools.ConfigCommand",
     "console-consumer": f"{_TOOLS}.consumer.ConsoleConsumer",
     "console-producer": f"{_TOOLS}.ConsoleProducer",
     "console-share-consumer": f"{_TOOLS}.consumer.ConsoleShareConsumer",

@@ -17,6 +17,7 @@ from kbroker.protocol.messages.access import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
+from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
 from kbroker.protocol.messages.group_offsets import OffsetFetchRequest
 from kbroker.protocol.messages.groups import ListGroupsRequest
 from kbroker.security.authorizer.acls import Operation, PatternType, Permission, ResourceType
@@ -91,3 +92,25 @@ def test_every_broker_goes_by_what_any_was_told():
         assert acls(cluster.brokers[1].bootstrap_servers) == acls(two)
         assert len(acls(two)) == 2
         assert refused_elsewhere(cluster.brokers[1].bootstrap_servers)
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="loopback has other addresses on Linux")
+def test_ranges_of_hosts_need_features_which_keep_brokers_away_that_do_not_know_them():
+    with Cluster(brokers=1, config=SETTINGS) as cluster:
+        address = cluster.brokers[1].bootstrap_servers
+        own = [creation(ResourceType.CLUSTER, "kafka-cluster", "127.0.0.0/8")]
+        without = [FeatureUpdateKey(name, 0, upgrade_type=2) for name in ("group.version", "transaction.version")]
+        with_one = [FeatureUpdateKey("group.version", 1, upgrade_type=1)]
+        groups = [creation(ResourceType.GROUP, "*", "127.0.0.0/31")]
+        for features, ranges, codes in (
+            (without, own, [ErrorCode.UNSUPPORTED_VERSION]),
+            (with_one, own + groups, [ErrorCode.NONE, ErrorCode.NONE]),
+        ):
+            assert ask(address, UpdateFeaturesRequest(feature_updates=features), 1).error_code == 0
+            answer = ask(address, CreateAclsRequest(ranges))
+            assert [each.error_code for each in answer.results] == codes
+        assert {host for _, _, host, _ in acls(address)} == {"127.0.0.0/8", "127.0.0.0/31"}
+        assert refused_elsewhere(address)
+        wider = [creation(ResourceType.GROUP, "*", "127.0.0.0/30")]
+        assert [each.error_code for each in ask(address, CreateAclsRequest(wider)).results] == [0]
+        until(lambda: not refused_elsewhere(address))

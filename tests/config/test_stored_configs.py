@@ -11,7 +11,7 @@ from kbroker.config.values import parse_all
 
 
 def test_what_other_brokers_have_stored_counts_as_far_as_it_can() -> None:
-    """Apache Kafka 3.9 takes smaller segments than 4.3, and a znode may hold anything."""
+    """Apache Kafka 3.9 takes smaller segments than 4.4, and a znode may hold anything."""
     stored = {
         "segment.bytes": "100000",
         "retention.ms": "soon",

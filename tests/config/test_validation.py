@@ -52,15 +52,36 @@ def test_topic_values_fill_up_from_the_broker() -> None:
         ({"nope": "1"}, "Unknown group config name: nope"),
         (
             {"consumer.session.timeout.ms": "1000"},
-            "consumer.session.timeout.ms must be greater than or equal to group.consumer.min.session.timeout.ms",
+            "consumer.session.timeout.ms must be in the range 45000 to 60000 inclusive.",
         ),
         (
             {"share.delivery.count.limit": "11"},
-            "share.delivery.count.limit must be less than or equal to group.share.max.delivery.count.limit",
+            "share.delivery.count.limit must be in the range 2 to 10 inclusive.",
         ),
         (
             {"streams.num.standby.replicas": "3"},
-            "streams.num.standby.replicas must be less than or equal to group.streams.max.standby.replicas",
+            "streams.num.standby.replicas must be less than or equal to 2",
+        ),
+        (
+            {"streams.task.offset.interval.ms": "14999"},
+            "streams.task.offset.interval.ms must be greater than or equal to 15000",
+        ),
+        (
+            {"streams.assignor.name": "mine"},
+            "streams.assignor.name 'mine' is not a registered task assignor. Registered assignors are: [sticky].",
+        ),
+        (
+            {"streams.rack.aware.assignment.tags": "zone ,rack, zone"},
+            "streams.rack.aware.assignment.tags must not contain duplicate tag keys.",
+        ),
+        (
+            {"errors.deadletterqueue.topic.name": "__dead"},
+            "errors.deadletterqueue.topic.name: DLQ topic name must not start with '__'",
+        ),
+        # A session that ends before the group's own heartbeat.
+        (
+            {"share.heartbeat.interval.ms": "15000", "share.session.timeout.ms": "44999"},
+            "share.session.timeout.ms must be in the range 45000 to 60000 inclusive.",
         ),
         (
             {"share.auto.offset.reset": "soon"},

@@ -59,7 +59,7 @@ def test_a_feature_that_is_not_there(level: int) -> None:
 def test_levels_are_kept_and_all_are_changed_or_none(tmp_path: Path) -> None:
     directory = str(tmp_path)
     controller = controller_in(directory)
-    assert controller.state.features == BOOTSTRAP == {GROUP_VERSION: 1, METADATA_VERSION: 30, TRANSACTION_VERSION: 2}
+    assert controller.state.features == BOOTSTRAP == {GROUP_VERSION: 1, METADATA_VERSION: 33, TRANSACTION_VERSION: 2}
     assert controller.state.features_epoch == 0
     lowered = {**BOOTSTRAP, TRANSACTION_VERSION: 1}
     seen: list[ClusterState] = []
@@ -77,7 +77,7 @@ def test_levels_are_kept_and_all_are_changed_or_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "why"), [(SAFE, "might delete metadata"), (UNSAFE, "not supported in this version")])
 def test_the_metadata_version_cannot_be_lowered(kind: int, why: str) -> None:
-    assert updated(BOOTSTRAP, [FeatureUpdate(METADATA_VERSION, 30, UP)], 1) == BOOTSTRAP
-    with pytest.raises(ApiError, match=r"downgrade from 30 to 29\. .*" + why) as caught:
+    assert updated(BOOTSTRAP, [FeatureUpdate(METADATA_VERSION, 33, UP)], 1) == BOOTSTRAP
+    with pytest.raises(ApiError, match=r"downgrade from 33 to 29\. .*" + why) as caught:
         updated(BOOTSTRAP, [FeatureUpdate(METADATA_VERSION, 29, kind)], 1)
     assert caught.value.code is ErrorCode.INVALID_UPDATE_VERSION

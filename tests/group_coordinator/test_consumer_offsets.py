@@ -52,19 +52,21 @@ def test_g2_a_commit_counts_only_from_a_member_in_its_epoch() -> None:
     assert c.commit(7) == E.NONE, "nobody is in the group: anybody may"
 
 
-def commit_in_transaction(c: ConsumerContext, member_id: str, epoch: int, partition: int = 0, topic: str = "t") -> E:
+def commit_in_transaction(
+    c: ConsumerContext, member_id: str, epoch: int, partition: int = 0, topic: str = "t", version: int = 5
+) -> E:
     asked = TxnOffsetCommitRequestPartition(partition, 9, committed_metadata="")
     request = TxnOffsetCommitRequest(
         group_id="g",
         producer_id=7,
         producer_epoch=0,
-        generation_id=epoch,
+        generation_id_or_member_epoch=epoch,
         member_id=member_id,
-        topics=[TxnOffsetCommitRequestTopic(topic, [asked])],
+        topics=[TxnOffsetCommitRequestTopic(topic, topic_id(topic), partitions=[asked])],
     )
     try:
         commit = whole(build_commit_in_transaction(request, c.now, c.config.offset_metadata_max_bytes, NO_BOUND))
-        outcome = c.shard.commits.commit_in_transaction(request, None, commit)
+        outcome = c.shard.commits.commit_in_transaction(request, version, None, commit)
     except ApiError as error:
         return error.code
     return E(outcome.reply.topics[0].partitions[0].error_code)
@@ -88,6 +90,8 @@ def test_g2_a_commit_in_a_transaction_counts_only_from_a_member_in_its_epoch() -
     assert commit_in_transaction(c, "a", 2, new) == E.ILLEGAL_GENERATION
     assert commit_in_transaction(c, "a", 2, kept, topic="none") == E.ILLEGAL_GENERATION
     assert commit_in_transaction(c, "a", 4, kept) == E.ILLEGAL_GENERATION
+    assert commit_in_transaction(c, "a", 4, kept, version=6) == E.STALE_MEMBER_EPOCH
+    assert commit_in_transaction(c, "a", 2, new, version=6) == E.STALE_MEMBER_EPOCH
     assert commit_in_transaction(c, "c", 3, kept) == E.UNKNOWN_MEMBER_ID
     assert commit_in_transaction(c, "", -1, kept) == E.NONE, "before KIP-447 producers name no member"
 

@@ -46,7 +46,7 @@ def long_commit(count: int = COUNT, retention: int = -1, **options: Any) -> Offs
 
 def long_transaction(topic: str = "t", count: int = COUNT) -> TxnOffsetCommitRequest:
     partitions = [TxnOffsetCommitRequestPartition(i, i + 5, -1, None) for i in range(count)]
-    topics = [TxnOffsetCommitRequestTopic(topic, partitions)]
+    topics = [TxnOffsetCommitRequestTopic(topic, TOPIC_ID, partitions=partitions)]
     return TxnOffsetCommitRequest(group_id="g", producer_id=9, producer_epoch=1, topics=topics)
 
 
@@ -81,7 +81,7 @@ def test_a_transaction_has_them_pending() -> None:
     c = Context()
     request = long_transaction()
     built = whole(build_commit_in_transaction(request, c.now, LIMIT, NO_BOUND))
-    c.ask(lambda shard, _now: shard.commits.commit_in_transaction(request, None, built))
+    c.ask(lambda shard, _now: shard.commits.commit_in_transaction(request, 6, None, built))
     assert c.fetch(partition=1, stable=True) == (-1, E.UNSTABLE_OFFSET_COMMIT)
     replayed = Context()
     for offset, record in enumerate(c.log):

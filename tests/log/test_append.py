@@ -211,6 +211,20 @@ def test_records_are_looked_at_unless_the_header_is_to_be_enough(log: PartitionL
     log.append_as_leader(broken, 0, NOW)
 
 
+@pytest.mark.parametrize("codec", range(5))
+def test_a_compressed_record_beyond_the_limit_is_refused(log: PartitionLog, codec: int) -> None:
+    log.update_config(LogConfig(max_decompressed_message_bytes=1_006))
+    records = [(NOW, None, bytes(size), ()) for size in (10, 999, 1_000)]
+    log.append_as_leader(build_batch(records[:2], codec=codec), 0, NOW)
+    whole = build_batch(records, codec=codec)
+    if not codec:
+        log.append_as_leader(whole, 0, NOW)
+        return
+    error = refused(log, whole)
+    assert error.code == ErrorCode.INVALID_RECORD
+    assert error.detail == "Invalid record size: 1007 exceeds the configured maximum record size of 1006."
+
+
 def test_offsets_are_put_in_order(log: PartitionLog) -> None:
     wrong = resealed(build_batch([(NOW, None, b"a", ()), (NOW, None, b"b", ())]), 61 + 3, b"\x08")
     log.append_as_leader(wrong, 0, NOW)

@@ -28,6 +28,7 @@ CONFIGS = [
     LogConfig(cleanup_policy=("compact",), message_timestamp_before_max_ms=100, message_timestamp_after_max_ms=1000),
     LogConfig(),
     LogConfig(message_timestamp_type="LogAppendTime"),
+    LogConfig(max_decompressed_message_bytes=120),
 ]
 
 keys = st.integers(0, 99).map(lambda n: b"%03d" % n) | st.binary(max_size=200) | st.just(b"k")

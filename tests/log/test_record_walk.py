@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kbroker.log import record_walk
+from kbroker.log.record_runs import read_varint
 from kbroker.log.record_walk import Row, record_slices
 from kbroker.protocol import compression
 from kbroker.protocol.compression import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
@@ -113,6 +114,38 @@ def test_headers_of_records_that_are_alike_count_too(monkeypatch: pytest.MonkeyP
     with pytest.raises(Malformed, match="more headers"):
         for _ in record_slices(memoryview(batch), header, 1 << 20, 99):
             pass
+
+
+@pytest.mark.parametrize("pure", [True, False])
+@settings(max_examples=tries(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(groups, st.sampled_from(range(1, 5)), st.data())
+def test_no_record_may_be_larger_than_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+    pure: bool,
+    groups: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
+    codec: int,
+    data: st.DataObject,
+) -> None:
+    records = [(NOW + time, key, value, tuple(own)) for time, key, value, own, number in groups for _ in range(number)]
+    plain = build_batch(records)[HEADER_SIZE:]
+    sizes, position = [], 0
+    while position < len(plain):
+        size, position = read_varint(plain, position)
+        sizes.append(size)
+        position += size
+    largest = data.draw(st.sampled_from(sizes)) + data.draw(st.integers(-1, 1))
+    batch = memoryview(build_batch(records, codec=codec))
+    with monkeypatch.context() as patch:
+        if pure:
+            patch.setattr(record_walk, "scan", None)
+        walk = record_slices(batch, parse_header(batch), MAX, max_record=largest)
+        if max(sizes) <= largest:
+            assert sum(found.number for found in walk if found) == len(records)
+            return
+        first = next(size for size in sizes if size > largest)
+        with pytest.raises(Malformed, match=f"size: {first} exceeds the configured maximum record size of {largest}"):
+            for _ in walk:
+                pass
 
 
 @settings(max_examples=tries(300))

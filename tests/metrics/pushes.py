@@ -22,6 +22,9 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from kbroker.telemetry.instances import Client, Push
 
+MOST = 16 << 20
+"""The most bytes that a push may unpack to."""
+
 
 def attributes(texts: Mapping[str, str]) -> list[KeyValue]:
     return [KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()]
@@ -60,4 +63,4 @@ def client(index: int = 1, client_id: str = "app") -> Client:
 
 
 def push(*metrics: Metric, terminating: bool = False, interval_ms: int = 1000, **resource: str) -> Push:
-    return Push(0, data(*metrics, **resource), interval_ms, terminating)
+    return Push(0, data(*metrics, **resource), interval_ms, terminating, MOST)

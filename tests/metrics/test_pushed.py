@@ -22,7 +22,7 @@ from kbroker.protocol.compression import compress
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.telemetry.instances import Client, Push
 from tests.metrics.conftest import OPENMETRICS
-from tests.metrics.pushes import client, data, gauge, histogram, push, total
+from tests.metrics.pushes import MOST, client, data, gauge, histogram, push, total
 from tests.tries import tries
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -189,7 +189,7 @@ def test_a_name_is_one_metrics(kept: Kept) -> None:
 
 @pytest.mark.parametrize("codec", range(5))
 def test_what_is_compressed_is_unpacked(kept: Kept, codec: int) -> None:
-    kept.push(Push(codec, compress(codec, data(gauge("g", 1.0))), 1000, False))
+    kept.push(Push(codec, compress(codec, data(gauge("g", 1.0))), 1000, False, MOST))
     assert kept.values()["kbroker_client_g"] == 1.0
 
 
@@ -197,13 +197,13 @@ def test_what_is_compressed_is_unpacked(kept: Kept, codec: int) -> None:
 def test_garbage_is_refused_and_leaves_nothing(kept: Kept, codec: int) -> None:
     for broken in (b"x", compress(codec, b"no MetricsData")[:-1], compress(codec, b"no MetricsData")):
         with pytest.raises(Malformed):
-            kept.push(Push(codec, broken, 1000, False))
+            kept.push(Push(codec, broken, 1000, False, MOST))
     assert len(kept.metrics) == 0
 
 
 def test_what_unpacks_to_too_much_is_refused(kept: Kept) -> None:
     with pytest.raises(Malformed, match="more than 16777216 bytes"):
-        kept.push(Push(4, compress(4, bytes(17 << 20)), 1000, False))
+        kept.push(Push(4, compress(4, bytes(MOST + 1)), 1000, False, MOST))
 
 
 def test_no_more_wait_than_may(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

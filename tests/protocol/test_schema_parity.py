@@ -44,7 +44,7 @@ def definitions(kafka_libs, kafka39_libs):
                     for name in archive.namelist():
                         if name.startswith("common/message/") and name.endswith(".json"):
                             definition = json.loads(strip_comments(archive.read(name).decode()))
-                            if definition["validVersions"] != "none":  # in 4.3 there is only the key left
+                            if definition["validVersions"] != "none":  # since 4.0 there is only the key left
                                 found[Path(name).stem] = definition
     return found
 

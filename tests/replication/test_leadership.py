@@ -233,5 +233,5 @@ def test_the_low_watermark_is_that_of_all_who_live() -> None:
     ],
 )
 def test_a_clients_leader_epoch_beside_a_replicas_own(epoch: int, code: ErrorCode) -> None:
-    """As Apache Kafka 4.3 answers it."""
+    """As Apache Kafka 4.4 answers it."""
     assert compare_epochs(epoch, 3) is code

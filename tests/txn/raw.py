@@ -8,6 +8,7 @@ from typing import Any
 
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
@@ -163,16 +164,25 @@ class Raw:
         (got,) = until("producing", lambda: _some(self.produce(name, producer, topic, values, **options)))
         assert not isinstance(got, ErrorCode), got
 
-    def offsets(self, name: str, producer: Identity, group: str, topic: str, offset: int, **options: Any) -> ErrorCode:
-        """Commit an offset as part of a transaction."""
+    def topic_id(self, topic: str) -> bytes:
+        """Return a topic's id."""
+        return bytes(self.ask(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), 12).topics[0].topic_id)
+
+    def offsets(
+        self, name: str, producer: Identity, group: str, topic: str | bytes, offset: int, **options: Any
+    ) -> ErrorCode:
+        """Commit an offset as part of a transaction, of a topic by its name or by its id."""
         version = options.pop("version", 5 if self.generation == 2 else 3)
+        named, topic_id = ("", topic) if isinstance(topic, bytes) else (topic, bytes(16))
         request = TxnOffsetCommitRequest(
             transactional_id=name,
             group_id=group,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
             topics=[
-                TxnOffsetCommitRequestTopic(topic, [TxnOffsetCommitRequestPartition(0, offset, committed_metadata="")])
+                TxnOffsetCommitRequestTopic(
+                    named, topic_id, partitions=[TxnOffsetCommitRequestPartition(0, offset, committed_metadata="")]
+                )
             ],
             **options,
         )

@@ -70,4 +70,4 @@ def test_apache_kafka_passes_the_tests_over_the_wire(kafka_libs: Path, tmp_path:
     assert passed is not None
     same = check_records(tmp_path / "data")
     figure("records of Apache Kafka's __transaction_state read and written again, byte for byte", str(same))
-    figure("tests of transactions over the wire that Apache Kafka 4.3.0 passes as well", passed[1])
+    figure("tests of transactions over the wire that Apache Kafka 4.4.0 passes as well", passed[1])

@@ -327,12 +327,19 @@ def test_offsets_need_a_transaction_that_knows_their_group(raw, generation: int)
         assert one.add_offsets(name, producer, group) is NONE
     assert one.offsets(name, producer, "", topic, 3) is ErrorCode.INVALID_GROUP_ID
     assert one.offsets(name, producer, group, "no-such-topic", 3) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    members = {"generation_id": 4, "member_id": "m"}
+    members = {"generation_id_or_member_epoch": 4, "member_id": "m"}
     assert one.offsets(name, producer, group, topic, 3, **members) is ErrorCode.ILLEGAL_GENERATION
+    by_id = one.topic_id(topic)
+    if generation == 2:
+        assert one.offsets(name, producer, group, by_id, 3, version=6, **members) is ErrorCode.GROUP_ID_NOT_FOUND
     assert one.offsets(name, producer, group, topic, 3) is NONE
     assert one.offsets(name, producer, group, topic, 5) is NONE
+    if generation == 2:
+        assert one.offsets(name, producer, group, by_id, 6, version=6) is NONE
+        assert one.offsets(name, producer, group, bytes(16), 7, version=6) is ErrorCode.UNKNOWN_TOPIC_ID
+        assert one.offsets(name, producer, group, b"unknown" + by_id[7:], 7, version=6) is ErrorCode.UNKNOWN_TOPIC_ID
     one.end(name, producer)
-    assert one.position(group, topic, stable=True) == 5
+    assert one.position(group, topic, stable=True) == (6 if generation == 2 else 5)
 
 
 # -- markers from outside

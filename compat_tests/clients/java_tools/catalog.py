@@ -70,7 +70,7 @@ def features(bootstrap: str, unique: str) -> object:
         for line in run("features", "describe", bootstrap=bootstrap)
         if line.startswith(shared)
     ]
-    as_it_is = run("features", "upgrade", "--metadata", "4.3-IV0", bootstrap=bootstrap)
+    as_it_is = run("features", "upgrade", "--metadata", "4.4-IV0", bootstrap=bootstrap)
     lower = run("features", "downgrade", "--metadata", "4.2-IV1", bootstrap=bootstrap)
     return {"described": described, "as it is": as_it_is, "lower": lower, "unique": bool(unique)}
 

@@ -14,7 +14,7 @@ from compat_tests.harness.parts import fetch
 _TOOLS: Final = "org.apache.kafka.tools"
 CLASSES: Final = {
     "topics": f"{_TOOLS}.TopicCommand",
-    "configs": "kafka.admin.ConfigCommand",
+    "configs": "org.apache.kafka.tools.ConfigCommand",
     "console-producer": f"{_TOOLS}.ConsoleProducer",
     "console-consumer": f"{_TOOLS}.consumer.ConsoleConsumer",
     "producer-perf": f"{_TOOLS}.ProducerPerformance",

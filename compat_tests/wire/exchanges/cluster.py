@@ -42,9 +42,22 @@ def api_versions(wire: Wire) -> None:
         ("trailing dash", "a-", "1"),
     ]:
         request = ApiVersionsRequest(client_software_name=software, client_software_version=version)
-        for v in (3, 4):
+        for v in (3, 4, 5):
             answer = wire.quiet(request, v)
             wire.record(name, v, answer.error_code)
+    cluster = wire.quiet(DescribeClusterRequest(), 1)
+    for name, cluster_id, node_id in (
+        ("this broker", cluster.cluster_id, cluster.brokers[0].broker_id),
+        ("another broker", cluster.cluster_id, cluster.brokers[0].broker_id + 1),
+        ("another cluster", cluster.cluster_id[::-1], cluster.brokers[0].broker_id),
+        ("empty cluster", "", cluster.brokers[0].broker_id),
+        ("a cluster without a broker", cluster.cluster_id, -1),
+        ("a cluster with a negative broker", cluster.cluster_id, -2),
+        ("a broker without a cluster", None, cluster.brokers[0].broker_id),
+    ):
+        for software in ("wire", "bad name"):
+            answer = wire.quiet(ApiVersionsRequest(software, "1.0", cluster_id, node_id), 5)
+            wire.record(f"{name}, {software}", 5, [answer.error_code, bool(answer.api_keys)])
     for v in versions(ApiVersionsRequest):
         request = ApiVersionsRequest(client_software_name="wire", client_software_version="1.0")
         answer = wire.quiet(request, v)
@@ -80,8 +93,8 @@ def quorum(wire: Wire) -> None:
 
 
 SHARE_GROUPS = {76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92}
-STREAMS_GROUPS = {88, 89}
-QUORUM = {64, 80, 81}
+STREAMS_GROUPS = {88, 89, 93}
+QUORUM = {64, 80, 81, 94}
 NOT_SERVED = SHARE_GROUPS | STREAMS_GROUPS | QUORUM
 """What kafka-broker-api-versions shows of Apache Kafka only; FINDINGS.md says why."""
 
@@ -90,7 +103,7 @@ NOT_SERVED = SHARE_GROUPS | STREAMS_GROUPS | QUORUM
 def api_versions_unknown(wire: Wire) -> None:
     import struct
 
-    for version in (5, 99, 32767):
+    for version in (6, 99, 32767):
         client = wire.client()
         body = struct.pack(">hhih", 18, version, 7, 4) + b"wire" + b"\0" + b"\1\1\0"
         client.send_bytes(struct.pack(">i", len(body)) + body)

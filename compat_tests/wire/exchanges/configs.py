@@ -13,7 +13,14 @@ from kbroker.protocol.messages.configs import (
     ListConfigResourcesRequest,
 )
 from kbroker.protocol.messages.logs import DescribeLogDirsRequest
-from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.messages.topics import (
+    AlterPartitionReassignmentsRequest,
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -260,6 +267,14 @@ def cordoned_log_dirs(wire: Wire) -> None:
     def create(label: str) -> None:
         topics = [CreatableTopic(f"{wire.name}-{label}", 1, 1)]
         wire.ask(f"create, {label}", CreateTopicsRequest(topics=topics, timeout_ms=5000, validate_only=True), 4)
+        for replicas in ([1], [1, 1], [1, 2], [0, 1], []):
+            topics = [CreatableTopic(f"{wire.name}-{label}", -1, -1, [CreatableReplicaAssignment(0, replicas)])]
+            asked = CreateTopicsRequest(topics=topics, timeout_ms=5000, validate_only=True)
+            wire.ask(f"create on {replicas}, {label}", asked, 4)
+            moved = [ReassignableTopic(held, [ReassignablePartition(0, replicas)])]
+            wire.ask(f"move to {replicas}, {label}", AlterPartitionReassignmentsRequest(topics=moved), 0)
+
+    held = wire.topic("held")
 
     def cordoned() -> bool:
         answer = wire.quiet(DescribeLogDirsRequest(topics=[]), 5)

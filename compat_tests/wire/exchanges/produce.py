@@ -301,6 +301,24 @@ produce_bad_records.__dict__["needs_walk"] = True
 
 
 @sequence
+def produce_large_records(wire: Wire) -> None:
+    """What max.decompressed.message.bytes makes of records in batches of each codec."""
+    sizes = {"at the limit": (10, 999), "beyond": (1_000,), "only the last beyond": (5, 5, 100_000)}
+    for v in (7, 9, 12):
+        limited = wire.topic(f"limited-{v}", max_decompressed_message_bytes="1006")
+        rewritten = wire.topic(f"rewritten-{v}", max_decompressed_message_bytes="1006", compression_type="lz4")
+        for label, each in sizes.items():
+            records = [(STAMP, None, bytes(size), ()) for size in each]
+            for codec in range(5):
+                raw = build_batch(records, codec=codec)
+                wire.ask(f"{label}, codec {codec}", request(limited, raw), v)
+                wire.ask(f"{label}, codec {codec}, rewritten", request(rewritten, raw), v)
+
+
+produce_large_records.__dict__["needs_walk"] = True
+
+
+@sequence
 def produce_refused_whole(wire: Wire) -> None:
     """Requests to three partitions of which one refuses all, or only itself: what is appended of the others."""
     name = wire.topic("t", 3)

@@ -198,6 +198,12 @@ def telemetry_of_clients(wire: Wire) -> None:
     ask("asks after it was too large", get(4))
     number = ask("asks before it is as large as it may be", get(5)).subscription_id
     ask("as large as it may be", push(5, number, bytes(1_048_576)))
+    for codec in range(1, 5):
+        for more in (0, 1):
+            sender = 500 + 2 * codec + more
+            number = ask(f"asks before it unpacks to its limit and {more}, codec {codec}", get(sender)).subscription_id
+            packed = compress(codec, bytes(1_048_576 + more))
+            ask(f"unpacks to its limit and {more}, codec {codec}", push(sender, number, packed, codec))
     number = ask("asks before nothing", get(6)).subscription_id
     ask("nothing", push(6, number))
     for label, bad in (("zero", bytes(16)), ("one", bytes(15) + b"\1")):
@@ -237,7 +243,7 @@ def telemetry_of_clients(wire: Wire) -> None:
 
     # --- by software, which ApiVersions tells
     with WireClient(wire.address, "s") as named, WireClient(wire.address, "s") as silent:
-        named.ask(ApiVersionsRequest(client_software_name="apache-kafka-java", client_software_version="4.3.0"), 4)
+        named.ask(ApiVersionsRequest(client_software_name="apache-kafka-java", client_software_version="4.4.0"), 4)
         for number, selector in enumerate((
             "client_software_name=apache-kafka-java", "client_software_name=apache", "client_software_version=4[.].*",
             "client_software_name=unknown", "client_software_version=unknown", "client_source_address=127[.]0[.]0[.]1",

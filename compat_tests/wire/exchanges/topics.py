@@ -136,6 +136,11 @@ def create_partitions(wire: Wire) -> None:
         ask("one more", grow(3, [1]))
         ask("two more", grow(5))
         ask("duplicate", grow(7), grow(8))
+        b = wire.topic(f"b-{v}")
+        ask("as many as may be, and a stranger", grow(5_004), grow(5_002, [9], name=b), validate=True)
+        ask("one too many", grow(5_004), grow(5_003, name=b), grow(9, name="no-such-topic"), validate=True)
+        ask("far too many, twice", grow(2**31 - 1), grow(2**31 - 1, name=b), validate=True)
+        ask("far too many, and a duplicate", grow(2**31 - 1), grow(2, name=b), grow(3, name=b), validate=True)
 
 
 @sequence

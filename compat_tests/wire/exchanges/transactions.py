@@ -85,15 +85,18 @@ def write(who: Producer, topic: str, sequence: int = 0, index: int = 0) -> Produ
     return request(topic, records, partition=index, transactional_id=who.name)
 
 
-def offsets(who: Producer, group: str, topic: str, offset: int = 5, **fields: Any) -> TxnOffsetCommitRequest:
+def offsets(
+    who: Producer, group: str, topic: str | bytes, offset: int = 5, index: int = 0, **fields: Any
+) -> TxnOffsetCommitRequest:
+    """Return a commit of one partition of a topic, by its name or by its id."""
+    partition = TxnOffsetCommitRequestPartition(index, offset, committed_metadata="m")
+    name, topic_id = ("", topic) if isinstance(topic, bytes) else (topic, bytes(16))
     return TxnOffsetCommitRequest(
         transactional_id=who.name,
         group_id=group,
         producer_id=who.producer_id,
         producer_epoch=who.epoch,
-        topics=[
-            TxnOffsetCommitRequestTopic(topic, [TxnOffsetCommitRequestPartition(0, offset, committed_metadata="m")])
-        ],
+        topics=[TxnOffsetCommitRequestTopic(name, topic_id, partitions=[partition])],
         **fields,
     )
 
@@ -192,9 +195,16 @@ def txn_second_generation(wire: Wire) -> None:
         wire.ask(f"produce {index} again", write(who, topic, index=index), SECOND)
     wire.ask("produce a gap", write(who, topic, 7), SECOND)
     wire.ask("offsets", offsets(who, group, topic), 5)
-    wire.ask("offsets of a member", offsets(who, group, topic, generation_id=3, member_id="m"), 5)
+    wire.ask("offsets of a member", offsets(who, group, topic, generation_id_or_member_epoch=3, member_id="m"), 5)
     wire.ask("produce, stale", write(who.stale(), topic), SECOND)
     wire.ask("offsets, stale", offsets(who.stale(), group, topic), 5)
+    topic_id = wire.topic_id(topic)
+    for label, asked in (("", topic_id), (" of no topic", bytes(16)), (" of an unknown topic", bytes([7] * 16))):
+        wire.ask(f"offsets by id{label}", offsets(who, group, asked), 6)
+    wire.ask("offsets by id of a partition that is not there", offsets(who, group, topic_id, index=7), 6)
+    wire.ask("offsets by id of a member", offsets(who, group, topic_id, generation_id_or_member_epoch=3), 6)
+    wire.ask("offsets by id, stale", offsets(who.stale(), group, topic_id), 6)
+    wire.ask("offsets by id without a group", offsets(who, "", topic_id), 6)
     wire.ask("described, open", DescribeTransactionsRequest([who.name]), 0)
     answer = wire.ask("commit", end(who), 5)
     at_rest(wire, who)

@@ -1,7 +1,7 @@
 """JoinGroup of classic groups.
 
 Owns how JoinGroup is handled in each state of a group, for dynamic and for static members. Never times or ends a phase:
-rebalance.py does. The rules are those of Kafka 4.3's GroupMetadataManager (from classicGroupJoin on), not of the older
+rebalance.py does. The rules are those of Kafka 4.4's GroupMetadataManager (from classicGroupJoin on), not of the older
 coordinator.
 """
 

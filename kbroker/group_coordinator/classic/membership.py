@@ -1,6 +1,6 @@
 """Staying in a classic group and leaving it: Heartbeat, LeaveGroup, and the end of a session.
 
-The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupHeartbeat, classicGroupLeave,
+The rules are those of Kafka 4.4's GroupMetadataManager (classicGroupHeartbeat, classicGroupLeave,
 expireClassicGroupMemberHeartbeat).
 
 Timers, by key: ("session", group, member) a member's session, or the time in which a member with a new id must join.

@@ -1,6 +1,6 @@
 """SyncGroup of classic groups: writes the leader's assignment, then gives each waiting member its part.
 
-The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupSync).
+The rules are those of Kafka 4.4's GroupMetadataManager (classicGroupSync).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Owns how these requests are handled in consumer groups (Kafka 4.3's classicGroupJoinToConsumerGroup and related
+Owns how these requests are handled in consumer groups (Kafka 4.4's classicGroupJoinToConsumerGroup and related
 methods). Such a member is reconciled like any other. Its generation is its member epoch. It acknowledges an assignment
 with the owned partitions of its subscription. When its assignment has changed, REBALANCE_IN_PROGRESS makes it join
 again.
@@ -82,6 +82,7 @@ class ClassicMembers:
         request, out, instance_id = join.request, join.out, join.request.group_instance_id
         is_unknown = not request.member_id
         member_id = request.member_id or uuid_text(new_uuid())
+        self._migration.check_classic_join()
         check_room(group, member_id, instance_id, self._max_size)
         if not group.supports_classic(request.protocol_type, [name for name, _ in join.protocols]):
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

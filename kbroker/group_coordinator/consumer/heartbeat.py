@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat: joining, staying, leaving.
 
-Owns the handling of the request (Kafka 4.3's GroupMetadataManager.consumerGroupHeartbeat): its validity regardless of
+Owns the handling of the request (Kafka 4.4's GroupMetadataManager.consumerGroupHeartbeat): its validity regardless of
 the group (GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid, in its order), the changes of the
 member, and the form of the answer. identity.py finds the sender; target.py has the effects on the group.
 """

@@ -56,6 +56,9 @@ class MemberRemoval:
                 counts.count_regex(group.resolved.get(regex), -1)
         metadata_hash = self._topics.hash_of(counts.topics())
         out.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
+        if len(members) == len(group.members):
+            # The target of nobody is computed at once; the time 0 lets the next member have a target without delay.
+            out.records.append(records.target_epoch(group_id, group.epoch + 1, 0))
 
     def on_timer(self, group: ConsumerGroup, kind: str, member_id: str, now_ms: int) -> Outcome:
         """Remove a member that was silent, or that did not revoke its partitions in time."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from kbroker.coordination.shard import Cancel, CoordinatorRecord, Outcome
 from kbroker.group_coordinator.assignment import Partitions, copied, frozen, with_epochs, without_epochs
 from kbroker.group_coordinator.classic.rebalance import Rebalances, schedule_session
-from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.config import GroupConfig, MigrationPolicy
 from kbroker.group_coordinator.consumer.classic_subscriptions import (
     read_assignment,
     read_subscription,
@@ -72,6 +72,11 @@ class Migration:
         if not create:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         return self._upgrade(group, out)
+
+    def check_classic_join(self) -> None:
+        """Refuse a classic member of a consumer group if neither kind of group becomes the other. Raises ApiError."""
+        if self._config.consumer_migration_policy is MigrationPolicy.DISABLED:
+            raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     # -- classic -> consumer
 

@@ -52,14 +52,25 @@ class Targets:
     ) -> ConsumerMember:
         """Change `member` to `updated`, and move it as far towards the group's target as possible. Raises ApiError.
 
-        With `any_regex_counts`, every change of a pattern increases the group's epoch, as for classic members.
+        With `any_regex_counts`, every change of a pattern increases the group's epoch, as for classic members; without
+        it, a change of the assignor that most members prefer does.
         """
         topics_changed, regex = self.take_metadata(group, member, updated, out, now_ms, may_see)
         changed = topics_changed or regex is not Change.NONE
-        bump = changed if any_regex_counts else topics_changed or regex is Change.RESOLVED
+        if any_regex_counts:
+            bump = changed
+        else:
+            bump = topics_changed or regex is Change.RESOLVED or self._assignor_changes(group, member, updated)
         epoch, homogeneous = self.group_epoch(group, member, updated, out, now_ms, bump=bump)
         target_epoch, target = self._target(group, epoch, member, updated, out, now_ms, homogeneous=homogeneous)
         return self.reconcile(group, updated, target_epoch, target, owned, out, subscription_changed=changed)
+
+    def _assignor_changes(self, group: ConsumerGroup, member: ConsumerMember, updated: ConsumerMember) -> bool:
+        if member.assignor == updated.assignor:
+            return False
+        offered = self._settings.config.consumer_assignors
+        before, after = group.preferred_assignor(), group.preferred_assignor(member, updated)
+        return choose_assignor(before, offered) != choose_assignor(after, offered)
 
     def take_metadata(
         self,

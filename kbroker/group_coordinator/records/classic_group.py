@@ -1,6 +1,6 @@
 """The record of a classic group in `__consumer_offsets`: its generation with members and assignments.
 
-Owns its bytes (GroupMetadata, written in version 3 as Kafka 4.3 does), and the group restored from them.
+Owns its bytes (GroupMetadata, written in version 3 as Kafka 4.4 does), and the group restored from them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The records of consumer groups in `__consumer_offsets`, and their replay.
 
-Owns the bytes: Kafka 4.3's records, all values in version 0. A group changes only through `replay`.
+Owns the bytes: Kafka 4.4's records, all values in version 0. A group changes only through `replay`.
 """
 
 from __future__ import annotations

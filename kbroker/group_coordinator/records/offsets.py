@@ -1,6 +1,6 @@
 """The records of committed offsets in `__consumer_offsets`.
 
-Owns the bytes of keys and values. The written versions are Kafka 4.3's: OffsetCommitValue 4, or 1 if the commit has its
+Owns the bytes of keys and values. The written versions are Kafka 4.4's: OffsetCommitValue 4, or 1 if the commit has its
 own expiry. Never touches the state.
 """
 

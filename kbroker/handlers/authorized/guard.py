@@ -99,12 +99,18 @@ def in_turn(*guards: Guard) -> Guard:
 
 
 def partly(
-    field: str, verdict: Verdict, *, asked_anyway: bool = False, default_message: bool = False, **fields: Any
+    field: str,
+    verdict: Verdict,
+    *,
+    asked_anyway: bool = False,
+    default_message: bool | Callable[[Any], bool] = False,
+    **fields: Any,
 ) -> Guard:
     """Refuse elements of the list `field` independently; the response has a result for each element.
 
     If all elements are refused, the handler is not called; with `asked_anyway` it is called with an empty list. With
-    `default_message`, a refusal has Kafka's text for the code. `fields` are values of the results (mirrored_errors.py).
+    `default_message`, which may depend on the element, a refusal has Kafka's text for the code. `fields` are values of
+    the results (mirrored_errors.py).
     """
 
     def guard(handler: Handler, response: type[Any]) -> Handler:
@@ -132,13 +138,13 @@ def partly(
             found = getattr(answer, answers.name)
             in_order = iter(found) if len(found) == len(allowed) else None
             merged = [] if in_order is not None else list(found)
+            explains = default_message if callable(default_message) else lambda _element: default_message
             for element, code in zip(asked, codes, strict=True):
                 if code:
-                    values = (
-                        {"error_message": DEFAULT_MESSAGES.get(ErrorCode(code)), **fields}
-                        if default_message
-                        else fields
-                    )
+                    values = fields
+                    if default_message:
+                        text = DEFAULT_MESSAGES.get(ErrorCode(code)) if explains(element) else None
+                        values = {"error_message": text, **fields}
                     merged.append(await failed(answers.kind, element, code, **values))
                 elif in_order is not None:
                     merged.append(next(in_order))

@@ -56,6 +56,11 @@ def resource_right(operation: Operation) -> Verdict:
     return verdict
 
 
+def goes_to_the_controller(resource: Any) -> bool:
+    """Whether Kafka's controller changes the configs of a resource: it explains a refusal, the broker does not."""
+    return resource.resource_type not in (BROKER, BROKER_LOGGER)
+
+
 def create_delegation_token(handler: Handler, _response: type[Any]) -> Handler:
     """Require User:CreateTokens for a token of another owner."""
 
@@ -194,11 +199,11 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "AlterConfigs": Rule(
         "Topic:AlterConfigs, Group:AlterConfigs, for brokers and client metrics Cluster:AlterConfigs",
-        partly("resources", resource_right(ALTER_CONFIGS), default_message=True),
+        partly("resources", resource_right(ALTER_CONFIGS), default_message=goes_to_the_controller),
     ),
     "IncrementalAlterConfigs": Rule(
         "Topic:AlterConfigs, Group:AlterConfigs, for brokers and client metrics Cluster:AlterConfigs",
-        partly("resources", resource_right(ALTER_CONFIGS), default_message=True),
+        partly("resources", resource_right(ALTER_CONFIGS), default_message=goes_to_the_controller),
     ),
     "ListConfigResources": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS)),
     "DescribeClientQuotas": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS, names_right=False)),

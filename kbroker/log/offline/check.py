@@ -45,6 +45,8 @@ _OFFSET_CHECKPOINTS = (
     checkpoints.HIGH_WATERMARKS,
     checkpoints.CLEANER_OFFSETS,
 )
+_METADATA_LOG = "__cluster_metadata"
+"""Apache Kafka 4.4 closes this log, alone of all, without the last entry of its time index."""
 _OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, meta_properties.META_PROPERTIES)
 _OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
 _CHECKS = 3  # of a partition that a broker may be writing to
@@ -197,9 +199,8 @@ def _partition(path: str, key: Key, state: DataDir, progress: Progress, checked:
     for index, base in enumerate(bases):
         recovers = index >= first_recovered
         next_base = bases[index + 1] if index + 1 < len(bases) else None
-        whole = yield from walk.segment(
-            base, next_base, recovers=recovers, resting=state.clean or next_base is not None
-        )
+        resting = next_base is not None or (state.clean and key[0] != _METADATA_LOG)
+        whole = yield from walk.segment(base, next_base, recovers=recovers, resting=resting)
         if not whole and recovers:
             for later in bases[index + 1 :]:
                 yield Finding(offset_name(path, later, LOG_SUFFIX), None, "recovery will remove the segment", True)

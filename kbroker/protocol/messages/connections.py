@@ -20,15 +20,18 @@ class ResponseHeader:
     correlation_id: i32 = f()
 
 
-# ApiVersions (key 18): the APIs and versions of a broker, and its features (KIP-35, KIP-511, KIP-584).
+# ApiVersions (key 18): the APIs and versions of a broker, and its features (KIP-35, KIP-511, KIP-584). From v5 the
+# client may name the broker that it wants to reach (KIP-1242).
 #
 # The response header is always version 0.
 
 
-@message(key=18, versions="0-4", flexible="3+")
+@message(key=18, versions="0-5", flexible="3+")
 class ApiVersionsRequest:
     client_software_name: str = f("3+")
     client_software_version: str = f("3+")
+    cluster_id: str | None = f("5+", nullable="5+", default=None)
+    node_id: i32 = f("5+", default=-1)
 
 
 @struct
@@ -52,7 +55,7 @@ class FinalizedFeatureKey:
     min_version_level: i16 = f("3+")
 
 
-@message(key=18, versions="0-4", flexible="3+")
+@message(key=18, versions="0-5", flexible="3+")
 class ApiVersionsResponse:
     error_code: i16 = f()
     api_keys: list[ApiVersion] = f()

@@ -166,7 +166,7 @@ class OffsetDeleteResponse:
     topics: list[OffsetDeleteResponseTopic] = f()
 
 
-# TxnOffsetCommit (key 28): commit offsets as part of a transaction (KIP-98, KIP-447).
+# TxnOffsetCommit (key 28): commit offsets as part of a transaction (KIP-98, KIP-447); topic ids in v6 (KIP-1319).
 
 
 @struct
@@ -179,17 +179,18 @@ class TxnOffsetCommitRequestPartition:
 
 @struct
 class TxnOffsetCommitRequestTopic:
-    name: str = f()
+    name: str = f("0-5")
+    topic_id: Uuid = f("6+")
     partitions: list[TxnOffsetCommitRequestPartition] = f()
 
 
-@message(key=28, versions="0-5", flexible="3+")
+@message(key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitRequest:
     transactional_id: str = f()
     group_id: str = f()
     producer_id: i64 = f()
     producer_epoch: i16 = f()
-    generation_id: i32 = f("3+", default=-1)
+    generation_id_or_member_epoch: i32 = f("3+", default=-1)
     member_id: str = f("3+", default="")
     group_instance_id: str | None = f("3+", nullable="3+", default=None)
     topics: list[TxnOffsetCommitRequestTopic] = f()
@@ -203,11 +204,12 @@ class TxnOffsetCommitResponsePartition:
 
 @struct
 class TxnOffsetCommitResponseTopic:
-    name: str = f()
+    name: str = f("0-5")
+    topic_id: Uuid = f("6+")
     partitions: list[TxnOffsetCommitResponsePartition] = f()
 
 
-@message(key=28, versions="0-5", flexible="3+")
+@message(key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitResponse:
     throttle_time_ms: i32 = f()
     topics: list[TxnOffsetCommitResponseTopic] = f()

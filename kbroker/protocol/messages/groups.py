@@ -66,7 +66,7 @@ class DescribeGroupsResponse:
 # DeleteGroups (key 42): delete empty groups (KIP-229).
 
 
-@message(key=42, versions="0-2", flexible="2+")
+@message(key=42, versions="0-3", flexible="2+")
 class DeleteGroupsRequest:
     groups_names: list[str] = f()
 
@@ -75,9 +75,10 @@ class DeleteGroupsRequest:
 class DeletableGroupResult:
     group_id: str = f()
     error_code: i16 = f()
+    error_message: str | None = f("3+", nullable="3+", default=None)
 
 
-@message(key=42, versions="0-2", flexible="2+")
+@message(key=42, versions="0-3", flexible="2+")
 class DeleteGroupsResponse:
     throttle_time_ms: i32 = f()
     results: list[DeletableGroupResult] = f()

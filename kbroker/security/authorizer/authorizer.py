@@ -33,6 +33,7 @@ from kbroker.security.authorizer.acls import (
     Permission,
     ResourceType,
 )
+from kbroker.security.authorizer.hosts import covers
 from kbroker.security.principal import Principal, printable
 
 log = logging.getLogger("kafka.authorizer.logger")
@@ -120,7 +121,7 @@ class Authorizer:
         for entries in self._covering(kind, name):
             is_covered = True
             for entry in entries:
-                if entry.principal not in (full_name, ANY_USER) or entry.host not in (WILDCARD, host):
+                if entry.principal not in (full_name, ANY_USER) or not covers(entry.host, host):
                     continue
                 if entry.permission is Permission.DENY:
                     if entry.operation in (operation, Operation.ALL):
@@ -164,7 +165,7 @@ class Authorizer:
         wanted = (operation, Operation.ALL)
         for full_name in (str(principal), ANY_USER):
             for pattern, entry in self._about(kind).get(full_name, ()):
-                if entry.host in (WILDCARD, host) and entry.operation in wanted:
+                if entry.operation in wanted and covers(entry.host, host):
                     found[entry.permission, pattern.pattern_type].add(pattern.name)
         denied, denied_prefixes = (found[Permission.DENY, each] for each in (PatternType.LITERAL, PatternType.PREFIXED))
         if WILDCARD in denied:

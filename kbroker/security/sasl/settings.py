@@ -230,7 +230,8 @@ def _oauthbearer(settings: ListenerSettings, mechanism: str) -> Begin:
     if url is None:
         validate = unsecured(options, SystemClock().now_ms)
     else:
-        validate = signed(_key_set(settings, mechanism, *url), _expected(settings, mechanism))
+        expected = _expected(settings, mechanism)
+        validate = signed(_key_set(settings, mechanism, *url), expected)
     return lambda: oauthbearer.OAuthBearerServer(validate)
 
 
@@ -283,10 +284,21 @@ def _expected(settings: ListenerSettings, mechanism: str) -> Expected:
         value = settings.value(key, mechanism)
         return value if isinstance(value, str) and value else None
 
-    audience = settings.value("sasl.oauthbearer.expected.audience", mechanism)
+    found = settings.value("sasl.oauthbearer.expected.audience", mechanism)
+    audience, issuer = found if isinstance(found, tuple) else (), text("sasl.oauthbearer.expected.issuer")
+    for is_expected, key, unverified in (
+        (bool(audience), "sasl.oauthbearer.expected.audience", "sasl.oauthbearer.allow.unverified.audience"),
+        (issuer is not None, "sasl.oauthbearer.expected.issuer", "sasl.oauthbearer.allow.unverified.issuer"),
+    ):
+        if not is_expected and not settings.value(unverified, mechanism):
+            claim = key.rpartition(".")[2]
+            raise ConfigError(
+                f"listener {settings.listener} offers {mechanism}, but {key} is not set; set it, or "
+                f"{unverified}=true to take tokens whatever their {claim} is"
+            )
     return Expected(
-        text("sasl.oauthbearer.expected.issuer"),
-        audience if isinstance(audience, tuple) else (),
+        issuer,
+        audience,
         text("sasl.oauthbearer.sub.claim.name") or "sub",
         text("sasl.oauthbearer.scope.claim.name") or "scope",
         _number(settings.value("sasl.oauthbearer.clock.skew.seconds", mechanism)),

@@ -80,7 +80,7 @@ def signed(keys: Keys, expected: Expected) -> Validate:
                     issuer=expected.issuer,
                     audience=list(expected.audience) or None,
                     leeway=expected.skew_seconds,
-                    options={"require": ["exp", "iat"]},
+                    options={"require": ["exp", "iat"], "verify_aud": bool(expected.audience)},
                 )
             except jwt.InvalidSignatureError as wrong:
                 error = wrong

@@ -1,4 +1,4 @@
-"""Joining, syncing, heartbeats and leaving, as GroupMetadataManager of Kafka 4.3 decides them."""
+"""Joining, syncing, heartbeats and leaving, as GroupMetadataManager of Kafka 4.4 decides them."""
 
 from __future__ import annotations
 

@@ -349,6 +349,32 @@ def test_the_assignor_that_most_members_ask_for() -> None:
     assert c.describe_consumer("g").assignor_name == "uniform"
 
 
+def test_another_assignor_that_most_members_ask_for_makes_the_epoch_grow() -> None:
+    c = context(t=3)
+    a = Consumer(c, "a", "t")
+    converge([a])
+    epoch = c.consumer_group().epoch
+    for assignor, step in (("uniform", 0), ("range", 1), ("range", 1), ("uniform", 2)):
+        c.beat("a", a.epoch, server_assignor=assignor)
+        assert c.consumer_group().epoch == epoch + step
+        converge([a])
+        assert (c.describe_consumer("g").assignor_name, a.epoch) == (assignor, epoch + step)
+
+
+def test_a_group_that_everybody_has_left_has_the_target_of_nobody() -> None:
+    c = context(t=3)
+    members = [Consumer(c, name, "t") for name in "ab"]
+    converge(members)
+    group = c.consumer_group()
+    members[0].leave()
+    assert group.assignment_epoch < group.epoch
+    members[1].leave()
+    assert (group.assignment_epoch, group.assignment_timestamp) == (group.epoch, 0)
+    joined = members[0].join()
+    assert joined.member_epoch == group.epoch
+    assert len(assigned(joined)) == 3, "a target is due at once"
+
+
 def test_failed_appends_change_nothing() -> None:
     c = context()
     c.fail_with = E.NOT_ENOUGH_REPLICAS

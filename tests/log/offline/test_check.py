@@ -99,6 +99,21 @@ def test_what_a_broker_wrote_is_as_it_should_be(clean: Path, crashed: Path) -> N
     assert log_bytes(str(clean)) == sum(path.stat().st_size for path in clean.glob("*/*.log"))
 
 
+@pytest.mark.parametrize(("topic", "findings"), [("__cluster_metadata", 0), ("other", 1)])
+def test_the_metadata_log_of_kafka_ends_without_the_last_entry_of_its_time_index(
+    tmp_path: Path, topic: str, findings: int
+) -> None:
+    logs = manager(tmp_path)
+    log = logs.get_or_create(topic, 0, None, LogConfig())
+    log.append_as_leader(batch(3, timestamp=NOW), 0, NOW)
+    committed(log)
+    logs.close()
+    (index,) = (tmp_path / f"{topic}-0").glob("*.timeindex")
+    assert index.stat().st_size == 12
+    index.write_bytes(b"")
+    assert ["ends with timestamp -1" in str(each) for each in found(tmp_path)] == [True] * findings
+
+
 def test_nothing_is_changed_by_looking(clean: Path) -> None:
     logs_of(clean)[2].write_bytes(b"nonsense" * 100)
     before = {path: path.read_bytes() for path in clean.rglob("*") if path.is_file()}

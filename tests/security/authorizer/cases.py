@@ -274,7 +274,7 @@ CASES = [
             group_id=GROUP,
             topics=[
                 group_offsets.TxnOffsetCommitRequestTopic(
-                    TOPIC, [group_offsets.TxnOffsetCommitRequestPartition(0, 1, -1, None)]
+                    TOPIC, partitions=[group_offsets.TxnOffsetCommitRequestPartition(0, 1, -1, None)]
                 )
             ],
         ),

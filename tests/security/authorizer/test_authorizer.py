@@ -105,6 +105,15 @@ def test_what_is_denied_implies_nothing():
     assert not any(may(authorizer(acl("orders", ALL), acl("orders", ALL, DENY)), each) for each in OPERATIONS[T])
 
 
+def test_a_range_of_hosts_allows_and_denies():
+    of = authorizer(acl("orders", READ, host="192.0.2.0/30"), acl("orders", READ, DENY, host="192.0.2.2/31"))
+    assert [may(of, READ, host=f"192.0.2.{last}") for last in range(5)] == [True, True, False, False, False]
+    assert may(of, READ, host="192.0.2.1")
+    by_type = authorizer(acl("orders", WRITE, host="192.0.2.0/31"))
+    assert by_type.decide_by_type(ALICE, "192.0.2.1", WRITE, T)
+    assert not by_type.decide_by_type(ALICE, "192.0.2.2", WRITE, T)
+
+
 def test_hosts_are_addresses():
     of = authorizer(acl("orders", READ, host=HOST))
     assert may(of, READ)
@@ -238,7 +247,7 @@ KINDS = st.sampled_from([T, G])
 ENTRIES = st.builds(
     Entry,
     st.sampled_from(["User:alice", "User:bob", "User:*"]),
-    st.sampled_from(["*", HOST, "192.0.2.2"]),
+    st.sampled_from(["*", HOST, "192.0.2.2", "192.0.2.0/31", "192.0.2.0/24"]),
     st.sampled_from([each for each in Operation if each > Operation.ANY]),
     st.sampled_from([ALLOW, DENY]),
 )
@@ -263,7 +272,8 @@ def model(acls, who, host, operation, kind, name, allow_if_no_acl):
             else name.startswith(each.pattern.name)
         )
     ]
-    own = [e.entry for e in covering if e.entry.principal in (str(who), "User:*") and e.entry.host in (host, "*")]
+    hosts = {"*", host, "192.0.2.0/24", *(["192.0.2.0/31"] if host == HOST else [])}
+    own = [e.entry for e in covering if e.entry.principal in (str(who), "User:*") and e.entry.host in hosts]
     if any(e.permission is DENY and e.operation in (operation, ALL) for e in own):
         return False
     if any(

@@ -218,9 +218,8 @@ def test_claims_may_have_other_names():
     assert judge(text, expected).name == "bob"
 
 
-def test_an_audience_that_nobody_expects_is_refused():
-    with pytest.raises(BadToken):
-        judge(token(), Expected(None, (), "sub", "scope", 0))
+def test_without_an_expected_audience_any_is_taken():
+    assert judge(token(), Expected(None, (), "sub", "scope", 0)).name == "alice"
 
 
 def test_a_key_that_is_bound_to_an_algorithm_is_good_for_no_other():
@@ -428,6 +427,9 @@ def nobody(_name, _mechanism):
     return None
 
 
+UNVERIFIED = {f"sasl.oauthbearer.allow.unverified.{claim}": "true" for claim in ("audience", "issuer")}
+
+
 def test_nothing_unsigned_is_taken_unless_it_is_asked_for(tmp_path):
     assert not are_enabled({})
     assert are_enabled({"unsecuredValidatorPrincipalClaimName": "sub"})
@@ -439,6 +441,7 @@ def test_nothing_unsigned_is_taken_unless_it_is_asked_for(tmp_path):
         **LISTENER,
         "sasl.oauthbearer.jwks.endpoint.url": path.as_uri(),
         "sasl.oauthbearer.expected.audience": "kafka",
+        "sasl.oauthbearer.allow.unverified.issuer": "true",
         HANDLER: "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
     }
     offer = offers(BrokerConfig(settings, strict=True), Credentials(nobody, nobody))["SASL_PLAINTEXT"]
@@ -463,8 +466,21 @@ def test_nothing_unsigned_is_taken_unless_it_is_asked_for(tmp_path):
 )
 def test_what_cannot_work_is_refused_in_one_line(settings, said):
     with pytest.raises(ConfigError, match=said) as refused:
-        offers(BrokerConfig({**LISTENER, **settings}))
+        offers(BrokerConfig({**LISTENER, **UNVERIFIED, **settings}))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("claim", ["audience", "issuer"])
+def test_tokens_of_anybody_and_for_anybody_are_taken_only_where_that_is_allowed(tmp_path, claim):
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps(KEYS))
+    settings = {**LISTENER, **UNVERIFIED, "sasl.oauthbearer.jwks.endpoint.url": path.as_uri()}
+    unverified = f"sasl.oauthbearer.allow.unverified.{claim}"
+    for wrong in ({unverified: "false"}, {unverified: "false", f"sasl.oauthbearer.expected.{claim}": ""}):
+        with pytest.raises(ConfigError, match=f"expected.{claim} is not set; set it, or {unverified}=true"):
+            offers(BrokerConfig({**settings, **wrong}))
+    for right in ({}, {unverified: "false", f"sasl.oauthbearer.expected.{claim}": "kafka"}):
+        offers(BrokerConfig({**settings, **right}))
 
 
 def test_a_thread_that_cannot_be_had_is_asked_for_again():

@@ -1,0 +1,86 @@
+"""The hosts of ACLs: every host, one address, or since Apache Kafka 4.4 a range of addresses (CIDR).
+
+Owns which texts name a range, their errors in Kafka's words (CidrUtils), and whether an address lies in a range. Never
+decides about a right.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final
+
+from kbroker.security.authorizer.acls import WILDCARD
+
+_RANGE_4: Final = re.compile(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})/(\d{1,2})", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?\d{1,10}", re.ASCII)
+_BITS_4: Final = 32
+_BITS_6: Final = 128
+_LARGEST_OCTET: Final = 255
+_NOWHERE: Final = IPv4Address(0)
+"""No range of IPv4 has this address, as in Kafka."""
+
+
+def is_range(host: str) -> bool:
+    """Whether a text is meant as a range of addresses."""
+    return "/" in host
+
+
+def parse_range(host: str) -> IPv4Network | IPv6Network:
+    """Return a range of addresses; raises ValueError with Kafka's text. Bits behind the prefix do not count."""
+    return _range_6(host) if ":" in host else _range_4(host)
+
+
+def _range_4(host: str) -> IPv4Network:
+    found = _RANGE_4.fullmatch(host)
+    if found is None:
+        raise ValueError(f"Could not parse [{host}]")
+    *octets, bits = (int(each) for each in found.groups())
+    for value, largest in (*((each, _LARGEST_OCTET) for each in octets), (bits, _BITS_4)):
+        if value > largest:
+            raise ValueError(f"Value [{value}] not in range [0,{largest}]")
+    return IPv4Network((bytes(octets), bits), strict=False)
+
+
+def _range_6(host: str) -> IPv6Network:
+    address, _, prefix = host.partition("/")
+    if not _NUMBER.fullmatch(prefix):
+        raise ValueError(f"Could not parse [{host}] - invalid prefix length")
+    bits = int(prefix)
+    if not 0 <= bits <= _BITS_6:
+        raise ValueError(f"Could not parse [{host}] - prefix length must be between 0 and {_BITS_6}")
+    try:
+        parsed = IPv6Address(address)
+    except ValueError:
+        raise ValueError(f"Could not parse [{address}]") from None
+    if parsed.ipv4_mapped is not None:
+        raise ValueError(f"Could not parse [{address}] - not an IPv6 address")
+    return IPv6Network((parsed.packed, bits), strict=False)
+
+
+@lru_cache(maxsize=1_000)
+def _known_range(host: str) -> IPv4Network | IPv6Network | None:
+    """Return a range, or None for a text that is none; a decision may look at each range of many ACLs."""
+    try:
+        return parse_range(host)
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=1_000)
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def covers(host: str, address: str) -> bool:
+    """Whether the host of an ACL stands for the address of a client."""
+    if host in (WILDCARD, address):
+        return True
+    if not is_range(host):
+        return False
+    network, found = _known_range(host), _address(address)
+    return network is not None and found is not None and found != _NOWHERE and found in network
