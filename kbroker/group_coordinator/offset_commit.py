@@ -23,14 +23,11 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_offsets import OffsetCommitRequest, TxnOffsetCommitRequest
 
 GROUP_ID_NOT_FOUND_SINCE = 9
-<<<<<<< HEAD
 TXN_KNOWS_EPOCHS_SINCE = 6
 """From this version of TxnOffsetCommit on, GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH are told as such."""
 _NEWER_ERRORS = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH)
-=======
 Check = Callable[[str, bytes, int], None]
 """Checks a commit for a partition, by its topic's name and id; raises ApiError."""
->>>>>>> 309ed485 (Streams groups: topology, tasks, members, targets, heartbeats and descriptions)
 
 
 class OffsetCommits:
@@ -89,12 +86,11 @@ class OffsetCommits:
         self, request: TxnOffsetCommitRequest, version: int, guard: object, commit: Commit
     ) -> Outcome:
         """Handle a TxnOffsetCommit of existing partitions; raises ApiError for all of them. See `commit`."""
-<<<<<<< HEAD
         try:
             check = self._validate_in_transaction(request)
             if check is not None:
-                for _, topic_id, index in commit.places:
-                    check(topic_id, index)
+                for topic, topic_id, index in commit.places:
+                    check(topic, topic_id, index)
         except ApiError as error:
             if version >= TXN_KNOWS_EPOCHS_SINCE or error.code not in _NEWER_ERRORS:
                 raise
@@ -102,56 +98,20 @@ class OffsetCommits:
         producer = InTransaction(request.producer_id, request.producer_epoch, guard)
         return self._write(commit, Outcome(producer=producer if request.producer_id >= 0 else None))
 
-    def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Callable[[bytes, int], None] | None:
-        """Accept a member of the current generation, and a request without any member (before KIP-447).
-
-        Unlike a plain commit, a transactional one is accepted while a rebalance completes, and does not count as a
-        heartbeat. In a consumer group the returned function may have to check each partition.
-        """
-        group = self._groups.get(request.group_id)
-        if not isinstance(group, ConsumerGroup):
-            _validate_classic_in_transaction(group, request)
-            return None
-        member_id, instance_id = request.member_id, request.group_instance_id
-        epoch = request.generation_id_or_member_epoch
-        return _validate_consumer_commit(group, member_id, instance_id, epoch, 0, transactional=True)
-=======
-        check = self._validate_in_transaction(request)
-        if check is not None:
-            for topic, topic_id, index in commit.places:
-                check(topic, topic_id, index)
-        producer = InTransaction(request.producer_id, request.producer_epoch, guard)
-        return self._write(commit, Outcome(producer=producer if request.producer_id >= 0 else None))
-
     def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Check | None:
         """Accept a member of the current generation, and a request without any member (before KIP-447).
 
         Unlike a plain commit, a transactional one is accepted while a rebalance completes, and does not count as a
-        heartbeat. The returned function may have to check each partition, in a consumer or streams group; the error of
-        a stale epoch is ILLEGAL_GENERATION, which transactional producers know.
+        heartbeat. The returned function may have to check each partition, in a consumer or streams group.
         """
         group = self._groups.get(request.group_id)
-        member = request.member_id, request.group_instance_id, request.generation_id
-        with _stale_as_illegal():
-            if isinstance(group, ConsumerGroup):
-                check = _validate_consumer_commit(group, *member, 0, transactional=True)
-            elif isinstance(group, StreamsGroup):
-                check = _validate_streams_commit(group, *member, 0, transactional=True)
-            else:
-                _validate_classic_in_transaction(group, request)
-                return None
-        if check is None:
-            return None
-
-        def checked(topic: str, _no_id: bytes, partition: int) -> None:
-            topic_id = self._topics.id_of(topic)
-            if topic_id is None:
-                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-            with _stale_as_illegal():
-                check(topic, topic_id, partition)
-
-        return checked
->>>>>>> 309ed485 (Streams groups: topology, tasks, members, targets, heartbeats and descriptions)
+        member = request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
+        if isinstance(group, ConsumerGroup):
+            return _validate_consumer_commit(group, *member, 0, transactional=True)
+        if isinstance(group, StreamsGroup):
+            return _validate_streams_commit(group, *member, 0, transactional=True)
+        _validate_classic_in_transaction(group, request)
+        return None
 
 
 def _validate_classic_commit(
@@ -227,8 +187,6 @@ def _validate_consumer_commit(
             raise ApiError(stale)
 
     return check
-<<<<<<< HEAD
-=======
 
 
 def _validate_streams_commit(
@@ -261,14 +219,3 @@ def _validate_streams_commit(
             raise ApiError(ErrorCode.STALE_MEMBER_EPOCH)
 
     return check
-
-
-@contextmanager
-def _stale_as_illegal() -> Iterator[None]:
-    try:
-        yield
-    except ApiError as error:
-        if error.code is not ErrorCode.STALE_MEMBER_EPOCH:
-            raise
-        raise ApiError(ErrorCode.ILLEGAL_GENERATION) from error
->>>>>>> 309ed485 (Streams groups: topology, tasks, members, targets, heartbeats and descriptions)

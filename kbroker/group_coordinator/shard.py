@@ -219,7 +219,7 @@ class GroupShard:
             return self._join_empty(group, join)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.join(group, join)
-        join.fail(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+        join.fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
         return join.out
 
     def _join_empty(self, group: ConsumerGroup | StreamsGroup, join: Join) -> Outcome:
