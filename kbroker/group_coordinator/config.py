@@ -17,7 +17,7 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.group_coordinator.assignment import Assign
 from kbroker.group_coordinator.assignors.range import range_assignor
 from kbroker.group_coordinator.assignors.uniform import uniform
-from kbroker.group_coordinator.streams.settings import StreamsConfig, streams_config
+from kbroker.group_coordinator.streams_settings import StreamsConfig, streams_config
 from kbroker.group_coordinator.topics import Topics
 
 ASSIGNORS: dict[str, Assign] = {"uniform": uniform, "range": range_assignor}

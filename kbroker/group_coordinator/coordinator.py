@@ -33,9 +33,9 @@ from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.streams.failed_topics import FailedTopics
 from kbroker.group_coordinator.streams.heartbeat import HeartbeatAnswer, Sender
 from kbroker.group_coordinator.streams.requests import claims_of
-from kbroker.group_coordinator.streams.settings import StreamsSettings
-from kbroker.group_coordinator.streams.topology import topics_in
+from kbroker.group_coordinator.streams_settings import StreamsSettings
 from kbroker.group_coordinator.topics import Topics
+from kbroker.group_coordinator.topologies.topology import topics_in
 from kbroker.long_work import awaited, each, every, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages import consumer_groups

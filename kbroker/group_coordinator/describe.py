@@ -16,8 +16,8 @@ from kbroker.group_coordinator.groups.store import Group, Groups
 from kbroker.group_coordinator.groups.streams_group import StreamsGroup, StreamsGroupState
 from kbroker.group_coordinator.groups.streams_member import StreamsMember
 from kbroker.group_coordinator.records.streams_group import task_ids
-from kbroker.group_coordinator.streams.tasks import NO_TASKS
 from kbroker.group_coordinator.topics import Topics
+from kbroker.group_coordinator.topologies.tasks import NO_TASKS
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import consumer_groups, streams_groups

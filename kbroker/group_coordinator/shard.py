@@ -39,8 +39,8 @@ from kbroker.group_coordinator.records.classic_group import GROUP_METADATA, read
 from kbroker.group_coordinator.streams.heartbeat import StreamsHeartbeats
 from kbroker.group_coordinator.streams.members import REASONS as STREAMS_REASONS
 from kbroker.group_coordinator.streams.members import StreamsMembers
-from kbroker.group_coordinator.streams.settings import StreamsSettings
 from kbroker.group_coordinator.streams.target import StreamsTargets
+from kbroker.group_coordinator.streams_settings import StreamsSettings
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (

@@ -24,9 +24,9 @@ from collections.abc import Callable, Sequence
 
 from kbroker.controller.features import STREAMS_VERSION
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
-from kbroker.group_coordinator.streams.configured_topology import StatusCode
 from kbroker.group_coordinator.streams.heartbeat import Sender
-from kbroker.group_coordinator.streams.topology import topics_in
+from kbroker.group_coordinator.topologies.configured_topology import StatusCode
+from kbroker.group_coordinator.topologies.topology import topics_in
 from kbroker.handlers.create_topics import check_room, plan_of
 from kbroker.handlers.groups import described
 from kbroker.handlers.mirrored_errors import mirrored

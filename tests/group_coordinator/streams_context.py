@@ -10,7 +10,7 @@ from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.streams.heartbeat import HeartbeatAnswer, Sender
 from kbroker.group_coordinator.streams.requests import claims_of
-from kbroker.group_coordinator.streams.settings import StreamsConfig
+from kbroker.group_coordinator.streams_settings import StreamsConfig
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.streams_groups import (

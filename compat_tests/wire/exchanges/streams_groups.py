@@ -70,7 +70,7 @@ def configure(wire: Wire, group: str, **configs: str) -> None:
 
 
 def known(wire: Wire, group: str, *topics: str, **configs: str) -> None:
-    """Wait until the coordinator of a group, which there is not yet, knows topics and configs; leave no group behind."""
+    """Wait until the coordinator of a group, which there is not yet, knows topics and configs; leave no group."""
     wire.coordinator(group)
     configure(wire, group, **configs)
 
@@ -140,7 +140,7 @@ def streams_group_life(wire: Wire) -> None:
     wire.ask("an earlier epoch", beat(group, "a", 1), 1)
     wire.ask("a stranger", beat(group, "z", 1), 1)
     wire.ask("a strange instance", beat(group, "z", 1, instance_id="i"), 1)
-    no_tasks = {"standby_tasks": [], "warmup_tasks": []}
+    no_tasks: dict[str, Any] = {"standby_tasks": [], "warmup_tasks": []}
     wire.ask("a strange subtopology", beat(group, "a", 2, active_tasks=[TaskIds("7", [0])], **no_tasks), 1)
     wire.ask("a task too many", beat(group, "a", 2, active_tasks=[TaskIds("0", [4])], **no_tasks), 1)
     twice = [TaskOffset("0", 0, 1), TaskOffset("0", 0, 2)]

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from enum import Enum
 
 from kbroker.group_coordinator.groups.streams_member import StreamsMember
-from kbroker.group_coordinator.streams.configured_topology import ConfiguredTopology
-from kbroker.group_coordinator.streams.tasks import NO_TASKS, HeldTasks, Tasks, TaskSet
-from kbroker.group_coordinator.streams.topology import Topology
+from kbroker.group_coordinator.topologies.configured_topology import ConfiguredTopology
+from kbroker.group_coordinator.topologies.tasks import NO_TASKS, HeldTasks, Tasks, TaskSet
+from kbroker.group_coordinator.topologies.topology import Topology
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.streams_groups import EndpointToPartitions
 

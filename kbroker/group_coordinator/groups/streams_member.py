@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from kbroker.group_coordinator.streams.tasks import NOTHING_HELD, HeldTasks
+from kbroker.group_coordinator.topologies.tasks import NOTHING_HELD, HeldTasks
 
 
 class StreamsMemberState(IntEnum):

@@ -15,8 +15,8 @@ from kbroker.coordination.shard import CoordinatorRecord
 from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH
 from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.group_coordinator.groups.streams_member import StreamsMember, StreamsMemberState
-from kbroker.group_coordinator.streams.tasks import NOTHING_HELD, ActiveTasks, HeldTasks, Tasks, TaskSet
-from kbroker.group_coordinator.streams.topology import from_record
+from kbroker.group_coordinator.topologies.tasks import NOTHING_HELD, ActiveTasks, HeldTasks, Tasks, TaskSet
+from kbroker.group_coordinator.topologies.topology import from_record
 from kbroker.protocol.compiler import stored_decoder
 from kbroker.protocol.messages.streams_group_records import (
     CurrentTaskIds,

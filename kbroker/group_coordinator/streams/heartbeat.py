@@ -16,15 +16,15 @@ from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, LEAVE_
 from kbroker.group_coordinator.groups.streams_group import NOT_VALIDATED, StreamsGroup
 from kbroker.group_coordinator.groups.streams_member import StreamsMember
 from kbroker.group_coordinator.records import streams_group as records
-from kbroker.group_coordinator.streams.configured_topology import ConfiguredTopology, StatusCode, configure
 from kbroker.group_coordinator.streams.endpoints import partitions_by_endpoint
 from kbroker.group_coordinator.streams.members import StreamsMembers
 from kbroker.group_coordinator.streams.reconciliation import reconcile
 from kbroker.group_coordinator.streams.requests import Claims
-from kbroker.group_coordinator.streams.settings import RACK_TAGS, StreamsSettings
 from kbroker.group_coordinator.streams.target import StreamsTargets
-from kbroker.group_coordinator.streams.topology import Topology, from_record, record_of
+from kbroker.group_coordinator.streams_settings import RACK_TAGS, StreamsSettings
 from kbroker.group_coordinator.topics import Topics
+from kbroker.group_coordinator.topologies.configured_topology import ConfiguredTopology, StatusCode, configure
+from kbroker.group_coordinator.topologies.topology import Topology, from_record, record_of
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.streams_groups import (
     Status,

@@ -19,8 +19,8 @@ from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.group_coordinator.groups.streams_member import UNREVOKED, StreamsMember
 from kbroker.group_coordinator.records import streams_group as records
-from kbroker.group_coordinator.streams.settings import StreamsSettings
-from kbroker.group_coordinator.streams.tasks import NOTHING_HELD, TaskSet
+from kbroker.group_coordinator.streams_settings import StreamsSettings
+from kbroker.group_coordinator.topologies.tasks import NOTHING_HELD, TaskSet
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.group_coordinator.groups.streams_member import STABLE, UNKNOWN, UNRELEASED, UNREVOKED, StreamsMember
-from kbroker.group_coordinator.streams.tasks import NOTHING_HELD, HeldTasks, TaskSet
+from kbroker.group_coordinator.topologies.tasks import NOTHING_HELD, HeldTasks, TaskSet
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 Task = tuple[str, int]

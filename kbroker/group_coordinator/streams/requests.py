@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from kbroker.group_coordinator.groups.consumer_member import LEAVE_STATIC_EPOCH
 from kbroker.group_coordinator.groups.streams_group import Offsets
-from kbroker.group_coordinator.streams.configured_topology import MOST_TASKS
-from kbroker.group_coordinator.streams.tasks import Tasks, TaskSet
-from kbroker.group_coordinator.streams.topology import check as check_topology
+from kbroker.group_coordinator.topologies.configured_topology import MOST_TASKS
+from kbroker.group_coordinator.topologies.tasks import Tasks, TaskSet
+from kbroker.group_coordinator.topologies.topology import check as check_topology
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.streams_groups import KeyValue, StreamsGroupHeartbeatRequest, TaskIds, TaskOffset

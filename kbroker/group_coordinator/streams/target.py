@@ -12,14 +12,14 @@ import logging
 from collections.abc import Mapping
 
 from kbroker.coordination.shard import Outcome, Schedule
+from kbroker.group_coordinator.assignors.sticky import Subtasks, TaskMember, sticky
 from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.group_coordinator.groups.streams_member import StreamsMember
 from kbroker.group_coordinator.java_order import in_java_order
 from kbroker.group_coordinator.records import streams_group as records
-from kbroker.group_coordinator.streams.configured_topology import ConfiguredTopology
-from kbroker.group_coordinator.streams.settings import NUM_STANDBYS, StreamsSettings
-from kbroker.group_coordinator.streams.sticky_assignor import Subtasks, TaskMember, sticky
-from kbroker.group_coordinator.streams.tasks import NO_TASKS, TaskSet
+from kbroker.group_coordinator.streams_settings import NUM_STANDBYS, StreamsSettings
+from kbroker.group_coordinator.topologies.configured_topology import ConfiguredTopology
+from kbroker.group_coordinator.topologies.tasks import NO_TASKS, TaskSet
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from kbroker.group_coordinator.streams.topology import topics_in
+from kbroker.group_coordinator.topologies.topology import topics_in
 from kbroker.handlers.authorized.guard import (
     Verdict,
     name_of,

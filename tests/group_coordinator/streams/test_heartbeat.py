@@ -6,7 +6,6 @@ import pytest
 
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.streams_group import StreamsGroupState
-from kbroker.group_coordinator.streams.settings import StreamsConfig
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_groups import CopartitionGroup, Endpoint, Subtopology, TopicInfo
 from tests.group_coordinator.streams_context import (

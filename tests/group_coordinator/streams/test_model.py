@@ -1,7 +1,7 @@
 """Random lives of a streams group: threads of several processes come, go, vanish; topics grow; appends fail.
 
-Checked at every step: no active task is held by two members at once, no process has a task twice, and a coordinator that
-loads the log, compacted or not, is where this one is. In the end all come to rest, each task with one owner.
+Checked at every step: no active task is held by two members at once, and a coordinator that loads the log, compacted or
+not, is where this one is. In the end all come to rest: each task has one owner, and no process has a task twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kbroker.coordination.shard import CoordinatorRecord
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.streams_group import StreamsGroupState
-from kbroker.group_coordinator.streams.settings import StreamsConfig
+from kbroker.group_coordinator.streams_settings import StreamsConfig
 from tests.group_coordinator.consumer.test_model import compacted
 from tests.group_coordinator.streams_context import StreamsContext, StreamsThread, converge, reading, topology
 from tests.tries import tries

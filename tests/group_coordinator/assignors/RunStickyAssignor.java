@@ -15,7 +15,7 @@ import org.apache.kafka.coordinator.group.streams.assignor.GroupSpecImpl;
 import org.apache.kafka.coordinator.group.streams.assignor.MemberMetadataAndStateImpl;
 import org.apache.kafka.coordinator.group.streams.assignor.StickyTaskAssignor;
 
-/** Runs Apache Kafka's own sticky assignor over groups read from standard input; see test_sticky_assignor.py. */
+/** Runs Apache Kafka's own sticky assignor over groups read from standard input; see test_sticky.py. */
 public class RunStickyAssignor {
     record Subtopology(int tasks, boolean stateful) {
     }

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kbroker.group_coordinator.java_heap import JavaHeap
 from kbroker.group_coordinator.java_order import computed_in_java_order, in_java_order
-from kbroker.group_coordinator.streams.java_heap import JavaHeap
-from kbroker.group_coordinator.streams.tasks import ActiveTasks, Tasks, TaskSet
+from kbroker.group_coordinator.topologies.tasks import ActiveTasks, Tasks, TaskSet
 
 Task = tuple[str, int]
 """A subtopology's id and a partition."""

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.group_coordinator.streams.java_heap import JavaHeap
-from kbroker.group_coordinator.streams.sticky_assignor import Subtasks, TaskMember, sticky
-from kbroker.group_coordinator.streams.tasks import Tasks, TaskSet, counted
+from kbroker.group_coordinator.assignors.sticky import Subtasks, TaskMember, sticky
+from kbroker.group_coordinator.java_heap import JavaHeap
+from kbroker.group_coordinator.topologies.tasks import Tasks, TaskSet, counted
 from tests.tries import tries
 
 SEED = 20261128

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kbroker.group_coordinator.java_order import in_java_order
-from kbroker.group_coordinator.streams.topology import Topology, sources_of, with_partitions
+from kbroker.group_coordinator.topologies.topology import Topology, sources_of, with_partitions
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.streams_groups import DescribedSubtopology, DescribedTopology, Subtopology, TopicInfo
 
