@@ -26,7 +26,7 @@ from kbroker.protocol.messages.transactions import DescribeTransactionsRequest, 
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
-BOTH: Final = {"group.version": 1, "transaction.version": 2}
+ALL: Final = {"group.version": 1, "streams.version": 1, "transaction.version": 2}
 JAVA: Final = 4
 GROUP, ID = "new-protocol", "perf"
 COORDINATED: Final = (
@@ -52,10 +52,10 @@ def test_features_of_kbroker_alone_go_before_a_java_broker_comes(kafka39_libs: P
         KBrokerCluster(tmp_path / "kbroker", zookeeper) as cluster,
     ):
         cluster.wait_until_in_sync()
-        assert all(finalized(cluster.address(each)) == BOTH for each in cluster.node_ids)
+        assert all(finalized(cluster.address(each)) == ALL for each in cluster.node_ids)
         described = run("features", "describe", bootstrap=cluster.bootstrap)
         assert described[0] == "exit 0", described
-        for name, level in BOTH.items():
+        for name, level in ALL.items():
             row = [line for line in described if line.startswith(f"Feature: {name} ")]
             assert [f"FinalizedVersionLevel: {level}" in line for line in row] == [True], described
         group_of_the_new_protocol(cluster)
@@ -70,6 +70,8 @@ def test_features_of_kbroker_alone_go_before_a_java_broker_comes(kafka39_libs: P
             "transaction.version=0",
             "--feature",
             "group.version=0",
+            "--feature",
+            "streams.version=0",
             bootstrap=cluster.bootstrap,
         )
         assert lowered[0] == "exit 0", lowered

@@ -23,7 +23,7 @@ import org.apache.kafka.streams.state.KeyValueStore;
  * Two counts with exactly-once semantics: how often each word was said in the topic "lines", and how many visitors are
  * in each room now, where "moves" says who went where (a visitor who moves is taken off the room that he left).
  *
- * Arguments: bootstrap server, application id, state directory, prefix of the topics' names.
+ * Arguments: bootstrap server, application id, state directory, prefix of the topics' names, group protocol.
  */
 public class Counts {
     public static void main(String[] arguments) throws Exception {
@@ -37,8 +37,11 @@ public class Counts {
         settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 2);
         settings.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
-        settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), 6000);
-        settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG), 500);
+        settings.put(StreamsConfig.GROUP_PROTOCOL_CONFIG, arguments[4]);
+        if (arguments[4].equals("classic")) {  // else the coordinator decides
+            settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), 6000);
+            settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG), 500);
+        }
         settings.put(StreamsConfig.producerPrefix(ProducerConfig.TRANSACTION_TIMEOUT_CONFIG), 5000);
 
         StreamsBuilder builder = new StreamsBuilder();

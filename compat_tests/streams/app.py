@@ -42,11 +42,11 @@ def create_topics(bootstrap: str, prefix: str) -> None:
 class Application:
     """One process of the application; a context manager that ends it."""
 
-    def __init__(self, bootstrap: str, prefix: str, state: Path) -> None:
+    def __init__(self, bootstrap: str, prefix: str, state: Path, protocol: str = "classic") -> None:
         self._command = [
             *("java", "-Xmx300M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             *("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{fetch('streams')}/*", str(SOURCE)),
-            *(bootstrap, f"{prefix}-app", str(state), prefix),
+            *(bootstrap, f"{prefix}-app", str(state), prefix, protocol),
         ]
         self._log = state.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None

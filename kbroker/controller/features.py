@@ -9,6 +9,8 @@ protocol, in which each end of a transaction bumps the producer epoch (KIP-890).
 
 group.version: 1 enables the consumer groups of KIP-848, 0 disables them.
 
+streams.version: 1 enables the streams groups of KIP-1071, 0 disables them.
+
 Kafka's tools look for metadata.version and kraft.version. These two describe Kafka's own metadata log, which kbroker
 does not have. So kraft.version has no effect. metadata.version begins at Apache Kafka 4.4's level (33); all it does is
 to allow ACLs for ranges of addresses. A node of a cluster has neither feature: a cluster on ZooKeeper has no metadata
@@ -26,6 +28,8 @@ TRANSACTION_VERSION: Final = "transaction.version"
 
 GROUP_VERSION: Final = "group.version"
 
+STREAMS_VERSION: Final = "streams.version"
+
 METADATA_VERSION: Final = "metadata.version"
 
 RANGES_OF_HOSTS_SINCE: Final = 32
@@ -37,19 +41,25 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
     GROUP_VERSION: (0, 1),
     KRAFT_VERSION: (0, 1),
     METADATA_VERSION: (7, 33),
+    STREAMS_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
 }
 """Lowest and highest level by feature."""
 
-BOOTSTRAP: Final[Mapping[str, int]] = {GROUP_VERSION: 1, METADATA_VERSION: 33, TRANSACTION_VERSION: 2}
+BOOTSTRAP: Final[Mapping[str, int]] = {
+    GROUP_VERSION: 1,
+    METADATA_VERSION: 33,
+    STREAMS_VERSION: 1,
+    TRANSACTION_VERSION: 2,
+}
 """The levels of a new cluster, as Apache Kafka 4.4 sets them."""
 
 SUPPORTED_IN_CLUSTER: Final[Mapping[str, tuple[int, int]]] = {
-    name: SUPPORTED[name] for name in (GROUP_VERSION, TRANSACTION_VERSION)
+    name: SUPPORTED[name] for name in (GROUP_VERSION, STREAMS_VERSION, TRANSACTION_VERSION)
 }
 """Lowest and highest level by feature, for a node of a cluster."""
 
-NEW_CLUSTER: Final[Mapping[str, int]] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
+NEW_CLUSTER: Final[Mapping[str, int]] = {GROUP_VERSION: 1, STREAMS_VERSION: 1, TRANSACTION_VERSION: 2}
 """The levels of a new cluster on ZooKeeper if all its brokers support them. Level 0 is never listed there."""
 
 REGISTERED: Final[Mapping[str, Mapping[str, int]]] = {

@@ -9,7 +9,7 @@ of the settings. Settings that are internal in Kafka are constants here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from kbroker.config.model import ConfigError
@@ -17,6 +17,7 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.group_coordinator.assignment import Assign
 from kbroker.group_coordinator.assignors.range import range_assignor
 from kbroker.group_coordinator.assignors.uniform import uniform
+from kbroker.group_coordinator.streams_settings import StreamsConfig, streams_config
 from kbroker.group_coordinator.topics import Topics
 
 ASSIGNORS: dict[str, Assign] = {"uniform": uniform, "range": range_assignor}
@@ -72,6 +73,7 @@ class GroupConfig:
     consumer_min_assignment_interval_ms: int = 0  # group.consumer.min.assignment.interval.ms
     consumer_max_assignment_interval_ms: int = 15_000  # group.consumer.max.assignment.interval.ms
     consumer_regex_refresh_interval_ms: int = 600_000  # group.consumer.regex.refresh.interval.ms
+    streams: StreamsConfig = field(default_factory=StreamsConfig)
 
 
 def group_config(config: BrokerConfig) -> GroupConfig:
@@ -100,6 +102,7 @@ def group_config(config: BrokerConfig) -> GroupConfig:
         consumer_min_assignment_interval_ms=config.get_int("group.consumer.min.assignment.interval.ms"),
         consumer_max_assignment_interval_ms=config.get_int("group.consumer.max.assignment.interval.ms"),
         consumer_regex_refresh_interval_ms=config.get_int("group.consumer.regex.refresh.interval.ms"),
+        streams=streams_config(config),
     )
 
 

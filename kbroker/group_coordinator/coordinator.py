@@ -21,11 +21,21 @@ from kbroker.group_coordinator.commit_building import Commit, build_commit, buil
 from kbroker.group_coordinator.config import GroupConfig, Settings
 from kbroker.group_coordinator.consumer.heartbeat import distinct_topics, validate
 from kbroker.group_coordinator.consumer.regexes import MaySee, everything
-from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
+from kbroker.group_coordinator.describe import (
+    describe_consumer_group,
+    describe_group,
+    describe_streams_group,
+    list_groups,
+)
 from kbroker.group_coordinator.groups.store import Group
 from kbroker.group_coordinator.leaving import Leaving
 from kbroker.group_coordinator.shard import GroupShard
+from kbroker.group_coordinator.streams.failed_topics import FailedTopics
+from kbroker.group_coordinator.streams.heartbeat import HeartbeatAnswer, Sender
+from kbroker.group_coordinator.streams.requests import claims_of
+from kbroker.group_coordinator.streams_settings import StreamsSettings
 from kbroker.group_coordinator.topics import Topics
+from kbroker.group_coordinator.topologies.topology import topics_in
 from kbroker.long_work import awaited, each, every, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages import consumer_groups
@@ -68,6 +78,11 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from kbroker.protocol.messages.streams_groups import (
+    DescribedStreamsGroup,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
 
 FEW_MEMBERS = FEW_TOPICS = 100
 FEW_ASSIGNMENTS = 1_000
@@ -88,10 +103,12 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         self._clock = clock
         self._topics = topics = Topics(state or ClusterState(""))
         self._settings = settings = Settings(config, topics)
+        self.streams = streams = StreamsSettings(config.streams, topics)
+        self.failed_topics = FailedTopics()
         super().__init__(
             OFFSETS_TOPIC,
             config.offsets_topic_num_partitions,
-            lambda _partition: GroupShard(config, topics, settings),
+            lambda _partition: GroupShard(config, topics, settings, streams),
             writer,
             clock,
             config.offsets_commit_timeout_ms,
@@ -156,6 +173,40 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
 
         names = request.subscribed_topic_names
         return of_many(names) if names is not None and len(names) > FEW_TOPICS else decided()
+
+    async def streams_group_heartbeat(self, request: StreamsGroupHeartbeatRequest, sender: Sender) -> HeartbeatAnswer:
+        """StreamsGroupHeartbeat (KIP-1071): the response, and the internal topics that are missing."""
+
+        def failed(code: ErrorCode, message: str | None) -> HeartbeatAnswer:
+            text = message or DEFAULT_MESSAGES.get(code)
+            return HeartbeatAnswer(StreamsGroupHeartbeatResponse(error_code=code, error_message=text))
+
+        try:
+            claims = await claims_of(request)
+        except ApiError as err:
+            return failed(err.code, err.message)
+        if request.topology is not None:
+            await self._topics.prepared(topics_in(request.topology))
+        return await awaited(
+            self._runtime.run(
+                self.partition_for(request.group_id),
+                lambda shard, now: shard.streams.heartbeat(request, claims, sender, now),
+                failed,
+            )
+        )
+
+    async def describe_streams_groups(self, group_ids: Iterable[str]) -> list[DescribedStreamsGroup]:
+        """StreamsGroupDescribe: an answer for each group, in order."""
+        return await every(group_ids, self._describe_streams_group)
+
+    async def _describe_streams_group(self, group_id: str) -> DescribedStreamsGroup:
+        if not group_id:
+            return DescribedStreamsGroup(error_code=ErrorCode.INVALID_GROUP_ID)
+        try:
+            shard = self._runtime.shard(self.partition_for(group_id))
+            return await describe_streams_group(shard.groups, group_id, self.config.streams.assignor)
+        except ApiError as err:
+            return DescribedStreamsGroup(group_id=group_id, error_code=err.code, error_message=err.message)
 
     async def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[consumer_groups.DescribedGroup]:
         """ConsumerGroupDescribe: an answer for each group, in order."""

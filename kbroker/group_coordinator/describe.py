@@ -1,4 +1,4 @@
-"""DescribeGroups, ConsumerGroupDescribe and ListGroups: what administrators see of groups.
+"""DescribeGroups, ConsumerGroupDescribe, StreamsGroupDescribe and ListGroups: what administrators see of groups.
 
 Owns the form of the answers. Deleted topics are left out.
 """
@@ -13,10 +13,14 @@ from kbroker.group_coordinator.groups.classic_group import DEAD, STABLE, Classic
 from kbroker.group_coordinator.groups.consumer_group import NOTHING
 from kbroker.group_coordinator.groups.consumer_member import CLASSIC_MEMBER, CONSUMER_MEMBER, ConsumerMember
 from kbroker.group_coordinator.groups.store import Group, Groups
+from kbroker.group_coordinator.groups.streams_group import StreamsGroup, StreamsGroupState
+from kbroker.group_coordinator.groups.streams_member import StreamsMember
+from kbroker.group_coordinator.records.streams_group import task_ids
 from kbroker.group_coordinator.topics import Topics
+from kbroker.group_coordinator.topologies.tasks import NO_TASKS
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages import consumer_groups
+from kbroker.protocol.messages import consumer_groups, streams_groups
 from kbroker.protocol.messages.consumer_groups import DescribedAssignment, DescribedPartitions
 from kbroker.protocol.messages.groups import DescribedGroup, DescribedGroupMember, ListedGroup
 
@@ -113,11 +117,64 @@ def _assignment(partitions: Mapping[bytes, Iterable[int]], topics: Topics) -> De
     )
 
 
+async def describe_streams_group(groups: Groups, group_id: str, assignor: str) -> streams_groups.DescribedStreamsGroup:
+    """Answer StreamsGroupDescribe; raises GROUP_ID_NOT_FOUND."""
+    group = groups.known_streams(group_id)
+    described = streams_groups.DescribedStreamsGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=assignor,
+    )
+    if group.configured is not None and group.configured.is_ready:
+        described.topology = group.configured.described()
+    elif group.topology is not None:
+        described.topology = group.topology.described()
+    described.members = await each(list(group.members.values()), lambda member: _streams_member(group, member))
+    return described
+
+
+def _streams_member(group: StreamsGroup, member: StreamsMember) -> streams_groups.DescribedMember:
+    target, held = group.target.get(member.member_id, NO_TASKS), member.assigned
+    return streams_groups.DescribedMember(
+        member_id=member.member_id,
+        member_epoch=member.member_epoch,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topology_epoch=member.topology_epoch,
+        process_id=member.process_id,
+        user_endpoint=None if member.endpoint is None else streams_groups.Endpoint(*member.endpoint),
+        client_tags=[streams_groups.KeyValue(key, value) for key, value in member.client_tags.items()],
+        task_offsets=_task_offsets(group.restored.get(member.member_id, {})),
+        task_end_offsets=_task_offsets(group.restored_ends.get(member.member_id, {})),
+        assignment=streams_groups.DescribedTasks(task_ids(held.active), task_ids(held.standby), task_ids(held.warmup)),
+        target_assignment=streams_groups.DescribedTasks(
+            task_ids(target.active), task_ids(target.standby), task_ids(target.warmup)
+        ),
+    )
+
+
+def _task_offsets(offsets: Mapping[str, Mapping[int, int]]) -> list[streams_groups.TaskOffset]:
+    return [
+        streams_groups.TaskOffset(name, index, offset)
+        for name, restored in sorted(offsets.items())
+        for index, offset in sorted(restored.items())
+    ]
+
+
+def _is_in(state: str, states: Container[str]) -> bool:
+    """Return whether a filter has a state. Kafka calls NotReady not_ready in filters; its tools say NotReady."""
+    return state.lower() in states or (state == StreamsGroupState.NOT_READY.value and "not_ready" in states)
+
+
 async def list_groups(groups: Iterable[Group], states: Container[str], types: Container[str]) -> list[ListedGroup]:
     """List the groups of these states and types, both given in lower case. An empty filter matches all."""
     listed = []
     for group in groups:
-        if (not types or group.TYPE in types) and (not states or group.state.value.lower() in states):
+        if (not types or group.TYPE in types) and (not states or _is_in(group.state.value, states)):
             listed.append(
                 ListedGroup(
                     group_id=group.group_id,

@@ -24,6 +24,21 @@ def in_java_order(names: Iterable[str]) -> list[str]:
     return sorted(known, key=lambda name: _spread(java_hash(name)) & mask)
 
 
+def computed_in_java_order(keys: Iterable[str], capacity: int) -> list[str]:
+    """Return the keys of a HashMap of a capacity, in iteration order, after computeIfAbsent of each of `keys`.
+
+    Unlike put, computeIfAbsent places a key before those that it collides with, and enlarges the table at a later call.
+    """
+    size = 1 << max(capacity - 1, 0).bit_length()
+    known: dict[str, None] = {}
+    for key in keys:
+        if len(known) > int(size * 0.75):
+            size *= 2
+        known.setdefault(key)
+    newest_first = list(reversed(known))
+    return sorted(newest_first, key=lambda key: _spread(java_hash(key)) & size - 1)
+
+
 async def list_in_java_order(names: Collection[str]) -> list[str]:
     """Return the result of `in_java_order` for many strings, in steps. The strings must not change meanwhile."""
     mask = _table_size(len(names)) - 1

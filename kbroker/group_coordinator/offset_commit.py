@@ -1,6 +1,6 @@
 """OffsetCommit and TxnOffsetCommit: who may commit, and the records of a commit.
 
-Owns the checks of generations and member epochs, for groups of both protocols. It does not change offsets itself: the
+Owns the checks of generations and member epochs, for groups of all protocols. It does not change offsets itself: the
 replay of the records does (offsets.py). commit_building.py has built the records before, because there may be many.
 """
 
@@ -16,6 +16,7 @@ from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.group_coordinator.offsets import Offsets
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -25,6 +26,8 @@ GROUP_ID_NOT_FOUND_SINCE = 9
 TXN_KNOWS_EPOCHS_SINCE = 6
 """From this version of TxnOffsetCommit on, GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH are told as such."""
 _NEWER_ERRORS = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH)
+Check = Callable[[str, bytes, int], None]
+"""Checks a commit for a partition, by its topic's name and id; raises ApiError."""
 
 
 class OffsetCommits:
@@ -41,8 +44,8 @@ class OffsetCommits:
         out = Outcome()
         check = self._validate_commit(request, version, out)
         if check is not None:
-            for _, topic_id, index in commit.places:
-                check(topic_id, index)
+            for topic, topic_id, index in commit.places:
+                check(topic, topic_id, index)
         return self._write(commit, out)
 
     def _write(self, commit: Commit, out: Outcome) -> Outcome:
@@ -63,19 +66,19 @@ class OffsetCommits:
         for at, ((topic, _, index), value) in enumerate(zip(commit.places, commit.values, strict=True), offset):
             put(at, producer_id, group_id, topic, index, value)
 
-    def _validate_commit(
-        self, request: OffsetCommitRequest, version: int, out: Outcome
-    ) -> Callable[[bytes, int], None] | None:
+    def _validate_commit(self, request: OffsetCommitRequest, version: int, out: Outcome) -> Check | None:
         """Accept a commit of the current generation, or a commit without a generation if the group has no members.
 
-        The commit counts as a heartbeat, except while a rebalance expects a real one. In a consumer group the returned
-        function may have to check each partition.
+        The commit counts as a heartbeat, except while a rebalance expects a real one. The returned function may have to
+        check each partition, in a consumer or streams group.
         """
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         instance_id = request.group_instance_id
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return _validate_consumer_commit(group, member_id, instance_id, generation, version)
+        if isinstance(group, StreamsGroup):
+            return _validate_streams_commit(group, member_id, instance_id, generation, version)
         _validate_classic_commit(group, request, version, out)
         return None
 
@@ -86,8 +89,8 @@ class OffsetCommits:
         try:
             check = self._validate_in_transaction(request)
             if check is not None:
-                for _, topic_id, index in commit.places:
-                    check(topic_id, index)
+                for topic, topic_id, index in commit.places:
+                    check(topic, topic_id, index)
         except ApiError as error:
             if version >= TXN_KNOWS_EPOCHS_SINCE or error.code not in _NEWER_ERRORS:
                 raise
@@ -95,19 +98,20 @@ class OffsetCommits:
         producer = InTransaction(request.producer_id, request.producer_epoch, guard)
         return self._write(commit, Outcome(producer=producer if request.producer_id >= 0 else None))
 
-    def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Callable[[bytes, int], None] | None:
+    def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Check | None:
         """Accept a member of the current generation, and a request without any member (before KIP-447).
 
         Unlike a plain commit, a transactional one is accepted while a rebalance completes, and does not count as a
-        heartbeat. In a consumer group the returned function may have to check each partition.
+        heartbeat. The returned function may have to check each partition, in a consumer or streams group.
         """
         group = self._groups.get(request.group_id)
-        if not isinstance(group, ConsumerGroup):
-            _validate_classic_in_transaction(group, request)
-            return None
-        member_id, instance_id = request.member_id, request.group_instance_id
-        epoch = request.generation_id_or_member_epoch
-        return _validate_consumer_commit(group, member_id, instance_id, epoch, 0, transactional=True)
+        member = request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
+        if isinstance(group, ConsumerGroup):
+            return _validate_consumer_commit(group, *member, 0, transactional=True)
+        if isinstance(group, StreamsGroup):
+            return _validate_streams_commit(group, *member, 0, transactional=True)
+        _validate_classic_in_transaction(group, request)
+        return None
 
 
 def _validate_classic_commit(
@@ -158,7 +162,7 @@ def _validate_consumer_commit(
     version: int,
     *,
     transactional: bool = False,
-) -> Callable[[bytes, int], None] | None:
+) -> Check | None:
     """Accept a commit, or raise ApiError. For an older epoch, return a function that checks each partition.
 
     An older epoch is valid for the partitions that the member has owned since that epoch (KIP-1251).
@@ -177,9 +181,41 @@ def _validate_consumer_commit(
     if epoch > member.member_epoch:
         raise ApiError(stale)
 
-    def check(topic_id: bytes, partition: int) -> None:
+    def check(_topic: str, topic_id: bytes, partition: int) -> None:
         since = member.epoch_of(topic_id, partition)
         if since is None or epoch < since:
             raise ApiError(stale)
+
+    return check
+
+
+def _validate_streams_commit(
+    group: StreamsGroup,
+    member_id: str,
+    instance_id: str | None,
+    epoch: int,
+    version: int,
+    *,
+    transactional: bool = False,
+) -> Check | None:
+    """Accept a commit, or raise ApiError. For an older epoch, return a function that checks each partition's task."""
+    if epoch < 0 and not group.members:
+        return None
+    if transactional and epoch == -1 and not member_id and instance_id is None:
+        return None
+    member = group.member(member_id)
+    if not transactional and version < 9:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    if epoch == member.member_epoch:
+        return None
+    if epoch > member.member_epoch or group.topology is None:
+        raise ApiError(ErrorCode.STALE_MEMBER_EPOCH)
+    by_source = group.topology.by_source
+
+    def check(topic: str, _topic_id: bytes, partition: int) -> None:
+        subtopology = by_source.get(topic)
+        since = None if subtopology is None else member.epoch_of(subtopology, partition)
+        if since is None or epoch < since:
+            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH)
 
     return check

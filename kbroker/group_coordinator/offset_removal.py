@@ -18,8 +18,9 @@ from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import CONSUMER, EMPTY, STABLE, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.store import Group, Groups
+from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.group_coordinator.offsets import Offsets
-from kbroker.group_coordinator.records import consumer_group
+from kbroker.group_coordinator.records import consumer_group, streams_group
 from kbroker.group_coordinator.records.classic_group import group_tombstone
 from kbroker.group_coordinator.records.offsets import offset_tombstone
 from kbroker.long_work import SLICE_SECONDS, for_a_while
@@ -117,6 +118,8 @@ def group_tombstones(group: Group) -> list[CoordinatorRecord]:
     """Return the tombstones of a group, without its offsets."""
     if isinstance(group, ConsumerGroup):
         return consumer_group.group_tombstones(group)
+    if isinstance(group, StreamsGroup):
+        return streams_group.group_tombstones(group)
     return [group_tombstone(group.group_id)]
 
 

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping
 from kbroker.coordination.shard import CoordinatorRecord, Outcome
 from kbroker.group_coordinator.groups.classic_group import CONSUMER, EMPTY, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.consumer_member import ConsumerMember
 from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.group_coordinator.records.offsets import offset_tombstone
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -115,7 +117,7 @@ class Offsets:
     async def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """Handle one group of an OffsetFetch; raises ApiError. An unknown group is not an error: it has no offsets."""
         group = self._groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, ConsumerGroup | StreamsGroup):
             _validate_fetch(group, request.member_id, request.member_epoch)
         stored = self._stored.get(request.group_id, {}) if group is not None else {}
         unstable = self._open.get(request.group_id, {}) if require_stable else {}
@@ -250,10 +252,11 @@ def _differ(held: bytes, asked: bytes) -> bool:
     return held != asked and held != ZERO_UUID and asked != ZERO_UUID
 
 
-def _validate_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
+def _validate_fetch(group: ConsumerGroup | StreamsGroup, member_id: str | None, epoch: int) -> None:
     """Accept a fetch of offsets, or raise ApiError."""
     if member_id is None and epoch < 0:
         return
     member = group.member(member_id or "")
     if epoch != member.member_epoch:
-        raise ApiError(ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION)
+        is_classic = isinstance(member, ConsumerMember) and member.classic is not None
+        raise ApiError(ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH)

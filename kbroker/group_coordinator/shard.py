@@ -28,12 +28,19 @@ from kbroker.group_coordinator.consumer.target import Targets
 from kbroker.group_coordinator.groups.classic_group import DEAD, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.group_coordinator.offset_commit import OffsetCommits
 from kbroker.group_coordinator.offset_removal import DeletedTopics, Expiration, group_tombstones
 from kbroker.group_coordinator.offsets import Offsets
 from kbroker.group_coordinator.records import consumer_group as consumer_records
 from kbroker.group_coordinator.records import offsets as offset_records
+from kbroker.group_coordinator.records import streams_group as streams_records
 from kbroker.group_coordinator.records.classic_group import GROUP_METADATA, read_group_key, restore
+from kbroker.group_coordinator.streams.heartbeat import StreamsHeartbeats
+from kbroker.group_coordinator.streams.members import REASONS as STREAMS_REASONS
+from kbroker.group_coordinator.streams.members import StreamsMembers
+from kbroker.group_coordinator.streams.target import StreamsTargets
+from kbroker.group_coordinator.streams_settings import StreamsSettings
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
@@ -57,11 +64,13 @@ class GroupShard:
         config: GroupConfig,
         topics: Topics | None = None,
         settings: Settings | None = None,
+        streams: StreamsSettings | None = None,
         seconds: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._config = config
         topics = topics or Topics(ClusterState(""))
         settings = settings or Settings(config, topics)
+        streams = streams or StreamsSettings(config.streams, topics)
         self.groups = groups = Groups()
         self.offsets = Offsets(groups)
         self._deleted_topics = DeletedTopics(self.offsets)
@@ -78,6 +87,9 @@ class GroupShard:
         self._removal = removal = MemberRemoval(groups, migration, topics)
         self.heartbeats = Heartbeats(groups, migration, targets, removal, sessions, settings)
         self._classic_members = ClassicMembers(migration, targets, removal, sessions, topics, config.consumer_max_size)
+        self._streams_members = StreamsMembers(groups, migration, streams)
+        self._streams_targets = StreamsTargets(streams)
+        self.streams = StreamsHeartbeats(self._streams_members, self._streams_targets, topics, streams)
         self._unknown_types: set[int] = set()
 
     # -- replay
@@ -103,8 +115,10 @@ class GroupShard:
                 self.groups.put(restore(group_id, value))
         elif kind in consumer_records.KINDS:
             self.groups.remove(consumer_records.replay(kind, key, value, self._replayed_group))
+        elif kind in streams_records.KINDS:
+            self.groups.remove(streams_records.replay(kind, key, value, self._replayed_streams_group))
         elif kind not in self._unknown_types:
-            # Groups of other protocols (share, streams), which are not served here.
+            # Groups of another protocol (share), which are not served here.
             self._unknown_types.add(kind)
             log.warning("records of type %d in the offsets topic are ignored", kind)
 
@@ -113,6 +127,14 @@ class GroupShard:
         group = self.groups.consumer(group_id)
         if group is None and create:
             group = ConsumerGroup(group_id)
+            self.groups.put(group)
+        return group
+
+    def _replayed_streams_group(self, group_id: str, create: bool) -> StreamsGroup | None:
+        """Return the streams group of a record. It replaces a group that has only offsets."""
+        group = self.groups.streams(group_id)
+        if group is None and create:
+            group = StreamsGroup(group_id)
             self.groups.put(group)
         return group
 
@@ -125,6 +147,9 @@ class GroupShard:
         for group in list(self.groups):
             if isinstance(group, ConsumerGroup):
                 self._sessions.on_loaded(group, out)
+                continue
+            if isinstance(group, StreamsGroup):
+                self._streams_members.on_loaded(group, out)
                 continue
             group.subscribed_topics = group.compute_subscribed_topics()
             for member in group.members.values():
@@ -167,6 +192,12 @@ class GroupShard:
                 return self._expiration.run(now_ms)
             case ("regex", str(group_id)):
                 return self._regexes.on_timer(group_id, now_ms)
+            case ("streams delay", str(group_id)):
+                return self._streams_targets.on_timer(group_id, self.groups.streams(group_id), now_ms)
+            case (str(kind), str(group_id), str(member_id)) if kind in STREAMS_REASONS:
+                streams_group = self.groups.streams(group_id)
+                if streams_group is not None:
+                    return self._streams_members.on_timer(streams_group, kind, member_id)
             case (str(kind), str(group_id), str(member_id)) if kind in REASONS:
                 consumer_group = self.groups.consumer(group_id)
                 if consumer_group is not None:
@@ -181,13 +212,18 @@ class GroupShard:
         self, request: JoinGroupRequest, version: int, client_id: str, client_host: str, parked: Parked, now_ms: int
     ) -> Outcome:
         join = Join(request, version, client_id, client_host, parked, now_ms)
-        group = self.groups.consumer(request.group_id)
-        if group is None:
+        group = self.groups.get(request.group_id)
+        if group is None or isinstance(group, ClassicGroup):
             return self._joins.join(join)
-        return self._join_empty(group, join) if group.is_empty else self._classic_members.join(group, join)
+        if group.is_empty:
+            return self._join_empty(group, join)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.join(group, join)
+        join.fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+        return join.out
 
-    def _join_empty(self, group: ConsumerGroup, join: Join) -> Outcome:
-        """Convert a consumer group without members to a classic one, for its first classic member."""
+    def _join_empty(self, group: ConsumerGroup | StreamsGroup, join: Join) -> Outcome:
+        """Convert a group of another protocol without members to a classic one, for its first classic member."""
         if join.request.member_id:
             join.fail(ErrorCode.UNKNOWN_MEMBER_ID, join.request.member_id)
             return join.out
@@ -196,7 +232,7 @@ class GroupShard:
         except Exception:
             self.groups.put(group)
             raise
-        out.records[:0] = consumer_records.group_tombstones(group)
+        out.records[:0] = group_tombstones(group)
         before = out.after
 
         def after(code: ErrorCode, now_ms: int) -> Outcome:
@@ -209,24 +245,22 @@ class GroupShard:
         return out
 
     def sync(self, request: SyncGroupRequest, parked: Parked) -> Outcome:
-        group = self.groups.get(request.group_id)
-        if not isinstance(group, ConsumerGroup):
-            return self._syncs.sync(group, request, parked)
-        if group.is_empty:
-            return self._syncs.sync(None, request, parked)
+        group = self.groups.consumer(request.group_id)
+        if group is None or group.is_empty:
+            return self._syncs.sync(self.groups.classic(request.group_id), request, parked)
         return self._classic_members.sync(group, request, parked)
 
     def heartbeat(self, request: HeartbeatRequest) -> Outcome:
-        group = self.groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup):
+        group = self.groups.consumer(request.group_id)
+        if group is not None:
             return self._classic_members.heartbeat(group, request)
-        return self._membership.heartbeat(group, request)
+        return self._membership.heartbeat(self.groups.classic(request.group_id), request)
 
     def leave(self, group_id: str, members: list[MemberIdentity], now_ms: int) -> Outcome:
-        group = self.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
+        group = self.groups.consumer(group_id)
+        if group is not None:
             return self._classic_members.leave(group, members, now_ms)
-        return self._membership.leave(group, members, now_ms)
+        return self._membership.leave(self.groups.classic(group_id), members, now_ms)
 
     # -- groups as a whole
 
@@ -244,6 +278,7 @@ class GroupShard:
                 code = ErrorCode.NONE
                 out.records += self.offsets.delete_all(group_id)
                 out.records += group_tombstones(group)
+                self._streams_targets.forget(group_id)
             results.append(DeletableGroupResult(group_id=group_id, error_code=code))
         out.reply = results
         return out

@@ -1,4 +1,4 @@
-"""The cluster's topics for consumer groups.
+"""The cluster's topics for consumer and streams groups.
 
 Owns the topic data that all shards share: names, ids, partition counts, racks. Also owns the hash of a group's
 subscribed topics, which changes when a topic is created, extended, deleted or moved to other racks. Never rebalances a
@@ -66,6 +66,11 @@ class Topics:
         """Return the number of partitions of a topic; -1 if it does not exist."""
         name = self.state.topic_names.get(topic_id)
         return -1 if name is None else len(self.state.topics[name].partitions)
+
+    def partitions_of(self, name: str) -> int | None:
+        """Return the number of partitions of a topic; None if it does not exist."""
+        topic = self.state.topics.get(name)
+        return None if topic is None else len(topic.partitions)
 
     def hash_of(self, names: Iterable[str]) -> int:
         """Return a signed 64-bit hash of these topics; 0 if none of them exists."""

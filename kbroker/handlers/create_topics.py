@@ -59,7 +59,7 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
     for topic in request.topics:
         if _may_be(topic.name, seen):
             try:
-                plan = await _plan(ctx, topic)
+                plan = await plan_of(ctx, topic)
                 check_room(ctx, len(plan.partitions))
                 if ctx.metering is not None:
                     ctx.metering.mutate(len(plan.partitions), strict=ctx.version >= _FIRST_STRICT_VERSION)
@@ -111,7 +111,8 @@ async def _check_total(ctx: RequestContext, topics: Sequence[CreatableTopic], se
             raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
-async def _plan(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
+async def plan_of(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
+    """Plan a requested topic, and store nothing; raises ApiError."""
     controller = ctx.services.controller
     controller.check_new_name(topic.name)
     nulls: list[str] = []

@@ -92,12 +92,13 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kbroker.protocol.messages.streams_groups import DescribedStreamsGroup, StreamsGroupDescribeRequest
 
 ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """The operations of a group, by AclOperation's codes: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
-Group = TypeVar("Group", DescribedGroup, DescribedConsumerGroup)
+Group = TypeVar("Group", DescribedGroup, DescribedConsumerGroup, DescribedStreamsGroup)
 MAX_REPEATED_BYTES = 4 << 20
 """The most bytes of repeated results in one response."""
 REFUSAL = "The request names this group too often."
@@ -116,13 +117,13 @@ async def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -
     """Describe groups."""
     describe = partial(ctx.services.groups.describe_groups, version=ctx.version)
     return DescribeGroupsResponse(
-        groups=await _described(ctx, request, request.groups, describe, DescribeGroupsResponse)
+        groups=await described(ctx, request, request.groups, describe, DescribeGroupsResponse)
     )
 
 
-async def _described(
+async def described(
     ctx: RequestContext,
-    request: DescribeGroupsRequest | ConsumerGroupDescribeRequest,
+    request: DescribeGroupsRequest | ConsumerGroupDescribeRequest | StreamsGroupDescribeRequest,
     asked: Sequence[str],
     describe: Callable[[Iterable[str]], Awaitable[list[Group]]],
     response: Callable[..., Any],
@@ -278,7 +279,7 @@ async def consumer_group_describe(
     coordinator = ctx.services.groups
     if not coordinator.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    described = await _described(
+    groups = await described(
         ctx, request, request.group_ids, coordinator.describe_consumer_groups, ConsumerGroupDescribeResponse
     )
-    return ConsumerGroupDescribeResponse(groups=described)
+    return ConsumerGroupDescribeResponse(groups=groups)

@@ -37,7 +37,7 @@ from .test_transactions import FAST, Context, _written
 PATIENCE_S = 60
 UP, SAFE, UNSAFE = 1, 2, 3
 GROUP = 32
-BOTH = {"group.version": 1, "transaction.version": 2}
+ALL = {"group.version": 1, "streams.version": 1, "transaction.version": 2}
 QUICK_GROUPS = {"group.consumer.heartbeat.interval.ms": 200, "group.consumer.min.heartbeat.interval.ms": 100}
 
 
@@ -98,9 +98,9 @@ def heartbeat(cluster: Cluster, node_id: int, group: str) -> ErrorCode:
 
 def test_every_broker_tells_what_is_finalized_from_the_first_answer_on(cluster: Cluster) -> None:
     for node_id in cluster.brokers:
-        assert finalized(cluster, node_id) == (BOTH, 0)
+        assert finalized(cluster, node_id) == (ALL, 0)
         ranges = {each.name: (each.min_version, each.max_version) for each in told(cluster, node_id).supported_features}
-        assert ranges == {"group.version": (0, 1), "transaction.version": (0, 2)}
+        assert ranges == {"group.version": (0, 1), "streams.version": (0, 1), "transaction.version": (0, 2)}
 
 
 def test_what_is_lowered_is_known_to_all_and_stays_so(cluster: Cluster) -> None:
@@ -111,9 +111,9 @@ def test_what_is_lowered_is_known_to_all_and_stays_so(cluster: Cluster) -> None:
     assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert "Can't downgrade" in (refused.error_message or "")
     assert update(cluster, active, "group.version", 0, SAFE, validate_only=True).error_code == 0
-    assert finalized(cluster, active) == (BOTH, 0)
+    assert finalized(cluster, active) == (ALL, 0)
     assert update(cluster, active, "group.version", 0, SAFE).error_code == 0
-    lowered = ({"transaction.version": 2}, 1)
+    lowered = ({"streams.version": 1, "transaction.version": 2}, 1)
     assert finalized(cluster, active) == lowered, "it is answered once its broker knows"
     for node_id in cluster.brokers:
         until("all knowing", lambda node_id=node_id: finalized(cluster, node_id) == lowered)
@@ -126,7 +126,7 @@ def test_what_is_lowered_is_known_to_all_and_stays_so(cluster: Cluster) -> None:
         assert finalized(cluster, node_id) == lowered
     assert update(cluster, controller(cluster), "group.version", 1, UP).error_code == 0
     for node_id in cluster.brokers:
-        until("all knowing", lambda node_id=node_id: finalized(cluster, node_id) == (BOTH, 2))
+        until("all knowing", lambda node_id=node_id: finalized(cluster, node_id) == (ALL, 2))
         assert heartbeat(cluster, node_id, "g") != ErrorCode.UNSUPPORTED_VERSION
 
 
@@ -144,7 +144,7 @@ def test_a_broker_neither_starts_nor_goes_on_with_what_it_does_not_support(clust
     said = "/feature finalizes what this broker does not support: share.version 1"
 
     async def finalize() -> list[str]:
-        await tool.commit([SetData(FEATURE, Features({**BOTH, "share.version": 1}).encode())])
+        await tool.commit([SetData(FEATURE, Features({**ALL, "share.version": 1}).encode())])
         async with asyncio.timeout(PATIENCE_S):
             return [await each for each in failed.values()]
 

@@ -11,6 +11,7 @@ from kbroker.controller.features import (
     BOOTSTRAP,
     GROUP_VERSION,
     METADATA_VERSION,
+    STREAMS_VERSION,
     TRANSACTION_VERSION,
     FeatureUpdate,
     updated,
@@ -59,7 +60,8 @@ def test_a_feature_that_is_not_there(level: int) -> None:
 def test_levels_are_kept_and_all_are_changed_or_none(tmp_path: Path) -> None:
     directory = str(tmp_path)
     controller = controller_in(directory)
-    assert controller.state.features == BOOTSTRAP == {GROUP_VERSION: 1, METADATA_VERSION: 33, TRANSACTION_VERSION: 2}
+    assert controller.state.features == BOOTSTRAP
+    assert BOOTSTRAP == {GROUP_VERSION: 1, METADATA_VERSION: 33, STREAMS_VERSION: 1, TRANSACTION_VERSION: 2}
     assert controller.state.features_epoch == 0
     lowered = {**BOOTSTRAP, TRANSACTION_VERSION: 1}
     seen: list[ClusterState] = []

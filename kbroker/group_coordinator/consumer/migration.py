@@ -65,11 +65,10 @@ class Migration:
             if not create:
                 raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
             return ConsumerGroup(group_id)
-        if group.state is EMPTY and create:
-            out.records.append(group_tombstone(group_id))
-            self._leave_behind(group, out)
+        if isinstance(group, ClassicGroup) and group.state is EMPTY and create:
+            self.replace_empty(group, out)
             return ConsumerGroup(group_id)
-        if not create:
+        if not create or not isinstance(group, ClassicGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         return self._upgrade(group, out)
 
@@ -77,6 +76,11 @@ class Migration:
         """Refuse a classic member of a consumer group if neither kind of group becomes the other. Raises ApiError."""
         if self._config.consumer_migration_policy is MigrationPolicy.DISABLED:
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+    def replace_empty(self, group: ClassicGroup, out: Outcome) -> None:
+        """Delete a classic group without members; the records after these make a group of another protocol."""
+        out.records.append(group_tombstone(group.group_id))
+        self._leave_behind(group, out)
 
     # -- classic -> consumer
 

@@ -1,4 +1,4 @@
-"""The groups of a shard, of both protocols, in one table by id.
+"""The groups of a shard, of all protocols, in one table by id.
 
 Owns the group of each id. Other modules decide when a group changes its protocol.
 """
@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 from kbroker.group_coordinator.groups.classic_group import ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.protocol.errors import ApiError, ErrorCode
 
-Group = ClassicGroup | ConsumerGroup
+Group = ClassicGroup | ConsumerGroup | StreamsGroup
 
 
 class Groups:
@@ -34,6 +35,18 @@ class Groups:
         group = self._by_id.get(group_id)
         if not isinstance(group, ConsumerGroup):
             reason = "not found" if group is None else "is not a consumer group"
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
+        return group
+
+    def streams(self, group_id: str) -> StreamsGroup | None:
+        group = self._by_id.get(group_id)
+        return group if isinstance(group, StreamsGroup) else None
+
+    def known_streams(self, group_id: str) -> StreamsGroup:
+        """Return a streams group; raises GROUP_ID_NOT_FOUND."""
+        group = self._by_id.get(group_id)
+        if not isinstance(group, StreamsGroup):
+            reason = "not found" if group is None else "is not a streams group"
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
         return group
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
+from kbroker.group_coordinator.topologies.topology import topics_in
 from kbroker.handlers.authorized.guard import (
     Verdict,
     name_of,
@@ -21,6 +22,7 @@ from kbroker.handlers.groups import consumer_group_heartbeat as heartbeat_handle
 from kbroker.handlers.mirrored_errors import failed
 from kbroker.handlers.offset_fetch import BATCHED_SINCE
 from kbroker.handlers.registry import Handler, RequestContext
+from kbroker.handlers.streams_groups import streams_group_heartbeat as streams_heartbeat_handler
 from kbroker.long_work import awaited, every, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, DescribedGroup
@@ -37,6 +39,7 @@ from kbroker.protocol.messages.groups import (
     JoinGroupResponse,
     SyncGroupRequest,
 )
+from kbroker.protocol.messages.streams_groups import DescribedStreamsGroup, StreamsGroupHeartbeatRequest
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 
@@ -143,6 +146,48 @@ def consumer_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler
             return rights.may(Operation.DESCRIBE, TOPIC, topic, logs=False)
 
         return await awaited(heartbeat_handler(ctx, request, may_see=may_see))  # type: ignore[call-arg]
+
+    return guarded
+
+
+def streams_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler:
+    """Require Group:Read, and Topic:Describe for the topology; internal topics are created with the member's rights."""
+
+    async def guarded(ctx: RequestContext, request: StreamsGroupHeartbeatRequest) -> Any:
+        rights = rights_of(ctx)
+        if not rights.may(Operation.READ, GROUP, request.group_id):
+            raise refuse_all(GROUP)
+        for name in () if request.topology is None else topics_in(request.topology):
+            if not rights.may(Operation.DESCRIBE, TOPIC, name):
+                raise refuse_all(TOPIC)
+            await turn
+
+        def may_create(topic: str) -> bool:
+            on_cluster = rights.on_cluster(Operation.CREATE, logs=False)
+            return on_cluster or rights.may(Operation.CREATE, TOPIC, topic)
+
+        return await awaited(streams_heartbeat_handler(ctx, request, may_create=may_create))  # type: ignore[call-arg]
+
+    return guarded
+
+
+def without_hidden_topologies(handler: Handler, _response: type[Any]) -> Handler:
+    """Refuse to describe a streams group if the client may not describe all topics of its topology."""
+
+    async def guarded(ctx: RequestContext, request: Any) -> Any:
+        answer = await awaited(handler(ctx, request))
+        rights = rights_of(ctx)
+        for place, group in enumerate(answer.groups):
+            hides = False
+            for name in () if group.topology is None else topics_in(group.topology):
+                hides = hides or not rights.may(Operation.DESCRIBE, TOPIC, name)
+                await turn
+            if hides:
+                text = "The described group uses topics that the client is not authorized to describe."
+                refused = DescribedStreamsGroup(group_id=group.group_id, error_code=_NO_TOPIC, error_message=text)
+                answer.groups[place] = refused
+            await turn
+        return answer
 
     return guarded
 

@@ -167,6 +167,18 @@ RULES: Final[dict[str, Rule]] = {
             partly("group_ids", groups.group_right(DESCRIBE)),
         ),
     ),
+    "StreamsGroupHeartbeat": Rule(
+        "Group:Read, Topic:Describe; to create Topic:Create or Cluster:Create", groups.streams_group_heartbeat
+    ),
+    "StreamsGroupDescribe": Rule(
+        "Group:Describe, Topic:Describe",
+        in_turn(
+            groups.with_operations,
+            groups.without_hidden_topologies,
+            partly("group_ids", groups.group_right(DESCRIBE)),
+        ),
+    ),
+    "StreamsGroupTopologyDescriptionUpdate": _MEMBER,
     "DeleteGroups": Rule("Group:Delete", partly("groups_names", groups.group_right(DELETE))),
     # Transactions and producer ids.
     "InitProducerId": Rule(

@@ -78,12 +78,17 @@ def test_a_new_cluster_of_kbroker_has_all_in_kafkas_form() -> None:
     async def scenario(world: World) -> None:
         await world.start(1, 2)
         assert json.loads(world.data(FEATURE)) == {
-            "features": {"group.version": {"max_version_level": 1}, "transaction.version": {"max_version_level": 2}},
+            "features": {
+                "group.version": {"max_version_level": 1},
+                "streams.version": {"max_version_level": 1},
+                "transaction.version": {"max_version_level": 2},
+            },
             "version": 2,
             "status": 1,
         }
         assert json.loads(world.data(f"{BROKER_IDS}/1"))["features"] == {
             "group.version": {"min_version": 1, "max_version": 1},
+            "streams.version": {"min_version": 1, "max_version": 1},
             "transaction.version": {"min_version": 1, "max_version": 2},
         }
 

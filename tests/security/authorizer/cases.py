@@ -17,6 +17,7 @@ from kbroker.protocol.messages import (
     groups,
     logs,
     produce,
+    streams_groups,
     topics,
     transactions,
 )
@@ -240,6 +241,18 @@ CASES = [
     ),
     case(groups.DescribeGroupsRequest(groups=[GROUP]), 5, (G, O.DESCRIBE)),
     case(consumer_groups.ConsumerGroupDescribeRequest(group_ids=[GROUP]), 1, (G, O.DESCRIBE)),
+    case(
+        streams_groups.StreamsGroupHeartbeatRequest(
+            group_id=GROUP,
+            member_id="m",
+            topology=streams_groups.Topology(0, [streams_groups.Subtopology("0", [TOPIC])]),
+        ),
+        1,
+        (G, O.READ),
+        (T, O.DESCRIBE),
+    ),
+    case(streams_groups.StreamsGroupDescribeRequest(group_ids=[GROUP]), 1, (G, O.DESCRIBE)),
+    case(streams_groups.StreamsGroupTopologyDescriptionUpdateRequest(group_id=GROUP, member_id="m"), 0, (G, O.READ)),
     case(groups.DeleteGroupsRequest(groups_names=[GROUP]), 2, (G, O.DELETE)),
     case(transactions.InitProducerIdRequest(transactional_id=TXN, transaction_timeout_ms=9), 4, (X, O.WRITE)),
     Case(

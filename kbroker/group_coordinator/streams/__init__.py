@@ -1,0 +1,1 @@
+"""What decides about streams groups (KIP-1071)."""

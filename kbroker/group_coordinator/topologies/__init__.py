@@ -1,0 +1,1 @@
+"""What Kafka Streams applications run: topologies, held against the topics, and their tasks."""
