@@ -24,7 +24,14 @@ from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.quotas import BrokerQuotas
 from kbroker.clock import Clock
-from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
+from kbroker.cluster_state import (
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
+    BrokerEndpoint,
+    ClusterState,
+    TopicState,
+)
 from kbroker.config.between_keys import check_metadata_dir
 from kbroker.config.listeners import own_host_name
 from kbroker.config.model import ConfigError
@@ -52,6 +59,8 @@ from kbroker.security.sasl.settings import Credentials, offers
 from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.security.tokens.known import TokenLogins
 from kbroker.security.tokens.token import token_settings
+from kbroker.share_coordinator.config import share_coordinator_config
+from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
@@ -109,6 +118,11 @@ class Node(LogEvents, ABC):
             MarkerWriter(self._leader_of, self._marker_target),
             loop.call_soon,
         )
+        self.shares: ShareCoordinator | None = None
+        """The share coordinator; None in a cluster."""
+        if cluster is None:
+            share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
+            self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
         authorizer = self._authorizer(metadata)
         self.tls = TlsListeners(config)
         self.quotas = BrokerQuotas(config, clock, metadata)
@@ -134,6 +148,7 @@ class Node(LogEvents, ABC):
             fetch_sessions=FetchSessions(config.get_int("max.incremental.fetch.session.cache.slots")),
             fetch_max_bytes=config.get_int("fetch.max.bytes"),
             transactions=self.transactions,
+            shares=self.shares,
             markers=self.markers,
             tls=self.tls,
             tokens=token_settings(config),
@@ -150,7 +165,7 @@ class Node(LogEvents, ABC):
             offers(config, credentials),
             self.quotas.connections,
         )
-        self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions)
+        self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions, self.shares)
         self._dynamic_configs = DynamicConfigs(
             config, logs, cleaner_pool, self._reconfigure, self.groups, self.server, self.tls
         )

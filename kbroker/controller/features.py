@@ -9,6 +9,8 @@ protocol, in which each end of a transaction bumps the producer epoch (KIP-890).
 
 group.version: 1 enables the consumer groups of KIP-848, 0 disables them.
 
+share.version: 1 enables the share groups of KIP-932. No level is supported yet, so UpdateFeatures refuses the feature.
+
 Kafka's tools look for metadata.version and kraft.version. These two describe Kafka's own metadata log, which kbroker
 does not have. So neither has an effect, and metadata.version stays at Apache Kafka 4.3's level (30). A node of a
 cluster has neither feature: a cluster on ZooKeeper has no metadata log.
@@ -24,6 +26,8 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 TRANSACTION_VERSION: Final = "transaction.version"
 
 GROUP_VERSION: Final = "group.version"
+
+SHARE_VERSION: Final = "share.version"
 
 METADATA_VERSION: Final = "metadata.version"
 

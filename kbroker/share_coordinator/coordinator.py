@@ -33,7 +33,7 @@ FEW_BATCHES: Final = 200
 class PrunableWriter(Writer, Protocol):
     """The log of a topic whose oldest records its coordinator deletes."""
 
-    def delete_before(self, partition: int, offset: int) -> None:
+    def delete_before(self, partition: int, offset: int, now_ms: int) -> None:
         """Delete the records below an offset; raises ApiError."""
 
 
@@ -64,11 +64,11 @@ class ShareCoordinator(CoordinatorService[ShareShard]):
         name = state.topic_names.get(topic_id)
         return -1 if name is None else len(state.topics[name].partitions)
 
-    def _prune(self, partition: int, offset: int) -> None:
+    def _prune(self, partition: int, offset: int, now_ms: int) -> None:
         if self._pruned_to.get(partition) == offset:
             return
         try:
-            self._pruner.delete_before(partition, offset)
+            self._pruner.delete_before(partition, offset, now_ms)
         except (ApiError, OSError) as err:
             log.warning("%s-%d: records below %d were not deleted: %s", SHARE_STATE_TOPIC, partition, offset, err)
         else:
@@ -111,7 +111,7 @@ class ShareCoordinator(CoordinatorService[ShareShard]):
             lambda code, message: State(code, message=_unable("read", code, message)),
         )
 
-    async def write(
+    def write(
         self,
         place: SharePartition,
         state_epoch: int,
@@ -119,15 +119,23 @@ class ShareCoordinator(CoordinatorService[ShareShard]):
         start_offset: int,
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
-    ) -> Done:
+    ) -> Done | Awaitable[Done]:
         """WriteShareGroupState."""
+
+        def written(batches: Sequence[StateBatch]) -> Done | Awaitable[Done]:
+            def decide(shard: ShareShard, now_ms: int) -> Outcome:
+                return shard.write(
+                    place, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches, now_ms
+                )
+
+            return self._runtime.run(self.partition_of(place), decide, partial(_not_done, "write"))
+
+        async def of_many() -> Done:
+            return await awaited(written(await _sorted(batches)))
+
         if FEW_BATCHES < len(batches) <= MOST_BATCHES and are_ranges(batches):
-            batches = await _sorted(batches)
-
-        def decide(shard: ShareShard, now_ms: int) -> Outcome:
-            return shard.write(place, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches, now_ms)
-
-        return await awaited(self._runtime.run(self.partition_of(place), decide, partial(_not_done, "write")))
+            return of_many()
+        return written(batches)
 
     def delete(self, place: SharePartition) -> Done | Awaitable[Done]:
         """DeleteShareGroupState."""

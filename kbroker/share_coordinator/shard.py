@@ -64,11 +64,11 @@ class ShareShard:
     """The share partitions of one partition of the topic.
 
     `partitions_of` returns the number of partitions of a topic by its id, -1 if it does not exist. `prune` deletes the
-    records below an offset.
+    records below an offset, given the time.
     """
 
     def __init__(
-        self, config: ShareCoordinatorConfig, partitions_of: Callable[[bytes], int], prune: Callable[[int], None]
+        self, config: ShareCoordinatorConfig, partitions_of: Callable[[bytes], int], prune: Callable[[int, int], None]
     ) -> None:
         self._config = config
         self._partitions_of = partitions_of
@@ -298,7 +298,7 @@ class ShareShard:
         offset = self._snapshots.redundant_below
         out = Outcome(timers=[Schedule(_PRUNE, self._config.prune_interval_ms)])
         if offset > 0:
-            out.when_written(lambda _out, _now: self._prune(offset))
+            out.when_written(lambda _out, now_ms: self._prune(offset, now_ms))
         return out
 
     def _snapshot_cold(self, now_ms: int) -> Outcome:

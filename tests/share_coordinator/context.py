@@ -30,7 +30,9 @@ class Context(Still[ShareShard]):
         super().__init__(self._make_shard, log, now)
 
     def _make_shard(self, _partition: int) -> ShareShard:
-        return ShareShard(self.config, lambda topic_id: self.topics.get(topic_id, -1), self.pruned.append)
+        return ShareShard(
+            self.config, lambda topic_id: self.topics.get(topic_id, -1), lambda offset, _now: self.pruned.append(offset)
+        )
 
     def restarted(self, *, pruned: bool = False) -> Context:
         """Return a context whose shard has loaded the log of this one, without its redundant records if `pruned`."""

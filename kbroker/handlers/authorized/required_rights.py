@@ -231,6 +231,11 @@ RULES: Final[dict[str, Rule]] = {
     "ControlledShutdown": _OF_BROKERS,
     "AlterPartition": _OF_BROKERS,
     "AllocateProducerIds": _OF_BROKERS,
+    "InitializeShareGroupState": _OF_BROKERS,
+    "ReadShareGroupState": _OF_BROKERS,
+    "WriteShareGroupState": _OF_BROKERS,
+    "DeleteShareGroupState": _OF_BROKERS,
+    "ReadShareGroupStateSummary": _OF_BROKERS,
 }  # fmt: skip
 """The rule of each API. All of its rights are needed, and are checked in this order, unless the text has "or"."""
 

@@ -325,8 +325,13 @@ OF_CLUSTERS = {
     "ControlledShutdown": O.CLUSTER_ACTION,
     "AlterPartition": O.CLUSTER_ACTION,
     "AllocateProducerIds": O.CLUSTER_ACTION,
+    "InitializeShareGroupState": O.CLUSTER_ACTION,
+    "ReadShareGroupState": O.CLUSTER_ACTION,
+    "WriteShareGroupState": O.CLUSTER_ACTION,
+    "DeleteShareGroupState": O.CLUSTER_ACTION,
+    "ReadShareGroupStateSummary": O.CLUSTER_ACTION,
     "ElectLeaders": O.ALTER,
     "AlterPartitionReassignments": O.ALTER,
     "ListPartitionReassignments": O.DESCRIBE,
 }
-"""What a node alone does not serve: one right on the cluster."""
+"""What a node alone does not serve, or only with share groups: one right on the cluster."""
