@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 from kbroker.broker.coordinator_topics import CoordinatorLeadership, CoordinatorLog
 from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.local_markers import LocalMarkers
+from kbroker.broker.local_persister import LocalPersister
 from kbroker.broker.quotas import BrokerQuotas
 from kbroker.clock import Clock
 from kbroker.cluster_state import (
@@ -40,6 +41,7 @@ from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.controller.features import TRANSACTION_VERSION
 from kbroker.group_coordinator.config import group_config
 from kbroker.group_coordinator.coordinator import GroupCoordinator
+from kbroker.group_coordinator.share_groups import Sharing
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.from_brokers import BrokerHosts
 from kbroker.handlers.services import ClusterServices, Services
@@ -51,6 +53,7 @@ from kbroker.log.open_files import OpenFiles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, bind, server_limits
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.replicas import Replicas, log_config
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
@@ -106,7 +109,17 @@ class Node(LogEvents, ABC):
         self.failed: asyncio.Future[str] = loop.create_future()
         """Its result is the reason why the broker must stop: all log directories, or the metadata's, have failed."""
         self.replicas = replicas
-        self.groups = GroupCoordinator(group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock)
+        self.shares: ShareCoordinator | None = None
+        """The share coordinator; None in a cluster."""
+        sharing = None
+        if cluster is None:
+            share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
+            self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
+            persister = LocalPersister(self.shares, metadata, replicas)
+            sharing = Sharing(persister, self._latest_offset, self._forget_share_partition)
+        self.groups = GroupCoordinator(
+            group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock, sharing=sharing
+        )
         self.producer_ids = producer_ids
         self.markers = LocalMarkers(replicas, self.groups, clock, config.get_int("request.timeout.ms"))
         self.transactions = TransactionCoordinator(
@@ -118,11 +131,6 @@ class Node(LogEvents, ABC):
             MarkerWriter(self._leader_of, self._marker_target),
             loop.call_soon,
         )
-        self.shares: ShareCoordinator | None = None
-        """The share coordinator; None in a cluster."""
-        if cluster is None:
-            share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
-            self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
         authorizer = self._authorizer(metadata)
         self.tls = TlsListeners(config)
         self.quotas = BrokerQuotas(config, clock, metadata)
@@ -246,6 +254,16 @@ class Node(LogEvents, ABC):
 
     def _credential_of(self, user: str, mechanism: str) -> ScramCredential | None:
         return credential_of(self.metadata.state.user_configs, user, mechanism)
+
+    def _latest_offset(self, topic: str, index: int) -> tuple[ErrorCode, int]:
+        """Return an error, or the offset after the last record of a partition that all may see."""
+        try:
+            return ErrorCode.NONE, self.replicas.leader(topic, index).log.high_watermark
+        except ApiError as err:
+            return err.code, -1
+
+    def _forget_share_partition(self, group: str, topic_id: bytes, index: int) -> None:
+        """Drop what a leader holds of a share partition whose state was deleted or replaced: no leader delivers yet."""
 
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
         known = self.metadata.state.partition(*partition)

@@ -56,6 +56,7 @@ class DynamicConfigs:
         self._logs.change_cleaning_rate()
         self._logs.set_producer_id_expiration(config.get_int("producer.id.expiration.ms"))
         self._groups.set_assignment_interval(config.get_int("group.consumer.assignment.interval.ms"))
+        self._groups.set_share_assignment_interval(config.get_int("group.share.assignment.interval.ms"))
         self._server.limit(server_limits(config))
         return True
 

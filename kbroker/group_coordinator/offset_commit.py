@@ -71,7 +71,7 @@ class OffsetCommits:
         """
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         instance_id = request.group_instance_id
-        group = self._groups.get(request.group_id)
+        group = self._groups.no_share(request.group_id)
         if isinstance(group, ConsumerGroup):
             return _validate_consumer_commit(group, member_id, instance_id, generation, version)
         _validate_classic_commit(group, request, version, out)
@@ -93,7 +93,7 @@ class OffsetCommits:
         heartbeat. In a consumer group the returned function may have to check each partition; the error of a stale
         epoch is ILLEGAL_GENERATION, which transactional producers know.
         """
-        group = self._groups.get(request.group_id)
+        group = self._groups.no_share(request.group_id)
         if not isinstance(group, ConsumerGroup):
             _validate_classic_in_transaction(group, request)
             return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Self
 
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination.encoding import read_prefix
@@ -27,13 +28,17 @@ from kbroker.group_coordinator.consumer.sessions import REASONS, Sessions
 from kbroker.group_coordinator.consumer.target import Targets
 from kbroker.group_coordinator.groups.classic_group import DEAD, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.share_group import ShareGroup
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.offset_commit import OffsetCommits
 from kbroker.group_coordinator.offset_removal import DeletedTopics, Expiration, group_tombstones
 from kbroker.group_coordinator.offsets import Offsets
 from kbroker.group_coordinator.records import consumer_group as consumer_records
 from kbroker.group_coordinator.records import offsets as offset_records
+from kbroker.group_coordinator.records import share_group as share_records
 from kbroker.group_coordinator.records.classic_group import GROUP_METADATA, read_group_key, restore
+from kbroker.group_coordinator.share.heartbeat import SESSION, ShareHeartbeats
+from kbroker.group_coordinator.share.state_partitions import StateOfGroups
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
@@ -78,6 +83,9 @@ class GroupShard:
         self._removal = removal = MemberRemoval(groups, migration, topics)
         self.heartbeats = Heartbeats(groups, migration, targets, removal, sessions, settings)
         self._classic_members = ClassicMembers(migration, targets, removal, sessions, topics, config.consumer_max_size)
+        self.share_state = StateOfGroups(groups, topics, settings)
+        self.share_heartbeats = ShareHeartbeats(groups, self.share_state, topics, settings)
+        self._decided_ms = 0
         self._unknown_types: set[int] = set()
 
     # -- replay
@@ -103,8 +111,10 @@ class GroupShard:
                 self.groups.put(restore(group_id, value))
         elif kind in consumer_records.KINDS:
             self.groups.remove(consumer_records.replay(kind, key, value, self._replayed_group))
+        elif kind in share_records.KINDS:
+            self.groups.remove(share_records.replay(kind, key, value, self._replayed_share, self._decided_ms))
         elif kind not in self._unknown_types:
-            # Groups of other protocols (share, streams), which are not served here.
+            # Groups of other protocols (streams), which are not served here.
             self._unknown_types.add(kind)
             log.warning("records of type %d in the offsets topic are ignored", kind)
 
@@ -116,6 +126,19 @@ class GroupShard:
             self.groups.put(group)
         return group
 
+    def _replayed_share(self, group_id: str, create: bool) -> ShareGroup | None:
+        """Return the share group of a record. It replaces a group that has only offsets."""
+        group = self.groups.share(group_id)
+        if group is None and create:
+            group = ShareGroup(group_id)
+            self.groups.put(group)
+        return group
+
+    def at(self, now_ms: int) -> Self:
+        """Return the shard for a decision about share groups, whose records have effects that depend on the time."""
+        self._decided_ms = now_ms
+        return self
+
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
         self.offsets.end_transaction(producer_id, committed)
 
@@ -125,6 +148,9 @@ class GroupShard:
         for group in list(self.groups):
             if isinstance(group, ConsumerGroup):
                 self._sessions.on_loaded(group, out)
+                continue
+            if isinstance(group, ShareGroup):
+                self.share_heartbeats.on_loaded(group, out, now_ms)
                 continue
             group.subscribed_topics = group.compute_subscribed_topics()
             for member in group.members.values():
@@ -167,6 +193,10 @@ class GroupShard:
                 return self._expiration.run(now_ms)
             case ("regex", str(group_id)):
                 return self._regexes.on_timer(group_id, now_ms)
+            case ("share topics",):
+                return self.at(now_ms).share_state.clean_more()
+            case (str(kind), str(group_id), str(member_id)) if kind == SESSION:
+                return self.at(now_ms).share_heartbeats.on_session_timer(group_id, member_id)
             case (str(kind), str(group_id), str(member_id)) if kind in REASONS:
                 consumer_group = self.groups.consumer(group_id)
                 if consumer_group is not None:
@@ -181,6 +211,9 @@ class GroupShard:
         self, request: JoinGroupRequest, version: int, client_id: str, client_host: str, parked: Parked, now_ms: int
     ) -> Outcome:
         join = Join(request, version, client_id, client_host, parked, now_ms)
+        if self.groups.share(request.group_id) is not None:
+            join.fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+            return join.out
         group = self.groups.consumer(request.group_id)
         if group is None:
             return self._joins.join(join)
@@ -211,7 +244,7 @@ class GroupShard:
     def sync(self, request: SyncGroupRequest, parked: Parked) -> Outcome:
         group = self.groups.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
-            return self._syncs.sync(group, request, parked)
+            return self._syncs.sync(_classic(group), request, parked)
         if group.is_empty:
             return self._syncs.sync(None, request, parked)
         return self._classic_members.sync(group, request, parked)
@@ -220,13 +253,13 @@ class GroupShard:
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.heartbeat(group, request)
-        return self._membership.heartbeat(group, request)
+        return self._membership.heartbeat(_classic(group), request)
 
     def leave(self, group_id: str, members: list[MemberIdentity], now_ms: int) -> Outcome:
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.leave(group, members, now_ms)
-        return self._membership.leave(group, members, now_ms)
+        return self._membership.leave(_classic(group), members, now_ms)
 
     # -- groups as a whole
 
@@ -251,3 +284,8 @@ class GroupShard:
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> Outcome:
         """Delete the offsets in deleted topics (name to id)."""
         return self._deleted_topics.begin(deleted)
+
+
+def _classic(group: ClassicGroup | ShareGroup | None) -> ClassicGroup | None:
+    """Return a group for requests of classic members, which know no share groups."""
+    return group if isinstance(group, ClassicGroup) else None

@@ -123,7 +123,7 @@ def in_cluster(services: Services) -> ClusterServices:
 
 def has_share_groups(services: Services) -> bool:
     """Return whether share groups are enabled: by the feature share.version, on a node that is alone."""
-    return services.shares is not None and services.controller.state.features.get(SHARE_VERSION, 0) >= 1
+    return services.controller.state.features.get(SHARE_VERSION, 0) >= 1 and services.shares is not None
 
 
 def share_coordinator(services: Services) -> ShareCoordinator:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from kbroker.cluster_state import SHARE_STATE_TOPIC
 from kbroker.controller.features import SHARE_VERSION
 from kbroker.protocol.errors import ErrorCode
@@ -22,6 +24,15 @@ async def enabled(served):
     controller.auto_create("t")
     await served.settled()
     return controller.state.topics["t"].topic_id
+
+
+async def loaded(served):
+    """Wait until the coordinators have loaded their partitions."""
+    for _ in range(100_000):
+        if served.node.shares.is_loaded and served.node.groups.is_loaded:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("not loaded")
 
 
 async def found(served, key, principal=ADMIN):
@@ -102,6 +113,7 @@ async def test_a_state_survives_a_restart(tmp_path):
         assert codes(await served.ask(initialize(topic_id, 0), 0, ADMIN)) == {0}
         assert codes(await served.ask(write(topic_id, (5, 9, 2, 1), (10, 11, 0, 2), start=5, count=5), 1, ADMIN)) == {0}
     async with serving(tmp_path, **SETTINGS) as served:
+        await loaded(served)
         (topic,) = (await served.ask(read(topic_id), 0, ADMIN)).results
         (state,) = topic.partitions
         assert (state.error_code, state.state_epoch, state.start_offset) == (0, 1, 5)

@@ -162,6 +162,36 @@ RULES: Final[dict[str, Rule]] = {
             partly("group_ids", groups.group_right(DESCRIBE)),
         ),
     ),
+    "ShareGroupHeartbeat": Rule("Group:Read, Topic:Describe", groups.share_group_heartbeat),
+    "ShareGroupDescribe": Rule(
+        "Group:Describe, Topic:Describe",
+        in_turn(
+            groups.with_operations,
+            groups.without_hidden_topics,
+            partly("group_ids", groups.group_right(DESCRIBE)),
+        ),
+    ),
+    "DescribeShareGroupOffsets": Rule(
+        "Group:Describe, Topic:Describe",
+        in_turn(
+            partly("groups", lambda _ctx, rights, group: groups.may_use(rights, DESCRIBE, group.group_id)),
+            groups.describe_share_group_offsets,
+        ),
+    ),
+    "AlterShareGroupOffsets": Rule(
+        "Group:Read, Topic:Read",
+        in_turn(
+            needs((READ, GROUP, "group_id")),
+            partly("topics", topic_right(READ, "topic_name"), asked_anyway=True, default_message=True),
+        ),
+    ),
+    "DeleteShareGroupOffsets": Rule(
+        "Group:Delete, Topic:Read",
+        in_turn(
+            needs((DELETE, GROUP, "group_id")),
+            partly("topics", topic_right(READ, "topic_name"), asked_anyway=True, default_message=True),
+        ),
+    ),
     "DeleteGroups": Rule("Group:Delete", partly("groups_names", groups.group_right(DELETE))),
     # Transactions and producer ids.
     "InitProducerId": Rule(

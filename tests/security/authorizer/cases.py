@@ -17,6 +17,7 @@ from kbroker.protocol.messages import (
     groups,
     logs,
     produce,
+    share_groups,
     topics,
     transactions,
 )
@@ -31,6 +32,8 @@ CODES = {
     X: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 TOPIC, GROUP, TXN = "orders", "billing", "mover"
+SHARE_GROUP = "workers"
+"""A share group without members."""
 DOOMED = "doomed"
 """A topic that has to be there again before each request."""
 TOPIC_KIND, BROKER_KIND, GROUP_KIND = 2, 4, 32
@@ -63,12 +66,12 @@ def right(kind, operation, name=None, code=None):
 
 
 def case(request, version, *rights):
-    """Each of `rights` is a pair (kind, operation), or a list of such pairs of which one is enough."""
+    """Each of `rights` is (kind, operation) or (kind, operation, name), or a list of such of which one is enough."""
     needed = []
     for each in rights:
         some = each if isinstance(each, list) else [each]
         refused = CODES[some[0][0]]
-        needed.append(tuple(right(kind, operation, code=refused) for kind, operation in some))
+        needed.append(tuple(right(*one, code=refused) for one in some))
     return Case(request, version, tuple(needed))
 
 
@@ -241,6 +244,46 @@ CASES = [
     case(groups.DescribeGroupsRequest(groups=[GROUP]), 5, (G, O.DESCRIBE)),
     case(consumer_groups.ConsumerGroupDescribeRequest(group_ids=[GROUP]), 1, (G, O.DESCRIBE)),
     case(groups.DeleteGroupsRequest(groups_names=[GROUP]), 2, (G, O.DELETE)),
+    case(
+        share_groups.ShareGroupHeartbeatRequest(group_id=GROUP, member_id="m", subscribed_topic_names=[TOPIC]),
+        1,
+        (G, O.READ),
+        (T, O.DESCRIBE),
+    ),
+    case(share_groups.ShareGroupDescribeRequest(group_ids=[GROUP]), 1, (G, O.DESCRIBE)),
+    case(
+        share_groups.DescribeShareGroupOffsetsRequest(
+            groups=[
+                share_groups.DescribeShareGroupOffsetsRequestGroup(
+                    SHARE_GROUP, [share_groups.DescribeShareGroupOffsetsRequestTopic(TOPIC, [0])]
+                )
+            ]
+        ),
+        1,
+        (G, O.DESCRIBE, SHARE_GROUP),
+        (T, O.DESCRIBE),
+    ),
+    case(
+        share_groups.AlterShareGroupOffsetsRequest(
+            group_id=SHARE_GROUP,
+            topics=[
+                share_groups.AlterShareGroupOffsetsRequestTopic(
+                    TOPIC, [share_groups.AlterShareGroupOffsetsRequestPartition(0, 0)]
+                )
+            ],
+        ),
+        0,
+        (G, O.READ, SHARE_GROUP),
+        (T, O.READ),
+    ),
+    case(
+        share_groups.DeleteShareGroupOffsetsRequest(
+            group_id=SHARE_GROUP, topics=[share_groups.DeleteShareGroupOffsetsRequestTopic(TOPIC)]
+        ),
+        0,
+        (G, O.DELETE, SHARE_GROUP),
+        (T, O.READ),
+    ),
     case(transactions.InitProducerIdRequest(transactional_id=TXN, transaction_timeout_ms=9), 4, (X, O.WRITE)),
     Case(
         transactions.InitProducerIdRequest(transactional_id=None),
