@@ -131,14 +131,15 @@ class StateOfGroups:
     # -- results of the share coordinator
 
     def initialized(self, group_id: str, topics: ShareTopics) -> Outcome:
-        """Note that partitions have a state."""
+        """Note that partitions have a state. Topics that were deleted meanwhile are left out."""
         group = self._groups.share(group_id)
         if group is None or not topics:
             return Outcome()
         held = group.state_partitions or StatePartitions()
         new = {
-            topic_id: UsedTopic(self._topics.name_of(topic_id) or _UNKNOWN, frozenset(indexes))
+            topic_id: UsedTopic(name, frozenset(indexes))
             for topic_id, indexes in topics.items()
+            if (name := self._topics.name_of(topic_id)) is not None
         }
         changed = StatePartitions(
             without(held.initializing, topics), united(held.initialized, new), self._named(held.deleting)

@@ -99,6 +99,16 @@ def test_a_deleted_topic_is_forgotten_by_every_group():
         assert group.state_partitions.topic_ids() == {u}
 
 
+def test_a_topic_that_is_deleted_while_it_is_initialised_leaves_nothing():
+    context = ShareContext()
+    t = context.create("t", 1)
+    context.share_beat("a", 0, "t")
+    context.delete("t")
+    context.share_state(lambda state: state.on_topics_deleted([t]))
+    context.initialise()
+    assert context.share_group().state_partitions == StatePartitions()
+
+
 def test_results_for_a_group_that_is_gone_are_ignored(context):
     t = context.topics.id_of("t")
     records = len(context.log)
