@@ -215,6 +215,7 @@ class ShareGroups:
                 await turn
         for name, partitions in wanted.items():
             answer.topics.append(await self._describe_topic(group_id, name, partitions))
+            await turn
         return answer
 
     async def _describe_topic(

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import has_share_groups, share_coordinator
-from kbroker.long_work import awaited, turn
+from kbroker.long_work import awaited, each, every, turn
 from kbroker.protocol.messages.share_state import (
     DeleteShareGroupStateRequest,
     DeleteShareGroupStateResponse,
@@ -57,8 +57,9 @@ async def _answers(
     asked: dict[bytes, dict[int, R | Awaitable[R]]] = {}
     for topic in request.topics:
         of_topic = asked.setdefault(topic.topic_id, {})
-        for each in topic.partitions:
-            of_topic[each.partition] = ask(SharePartition(request.group_id, topic.topic_id, each.partition), each)
+        for wanted in topic.partitions:
+            place = SharePartition(request.group_id, topic.topic_id, wanted.partition)
+            of_topic[wanted.partition] = ask(place, wanted)
             await turn
         await turn
     found = []
@@ -68,6 +69,7 @@ async def _answers(
             answers.append((partition, await awaited(answer)))
             await turn
         found.append((topic_id, answers))
+        await turn
     return found
 
 
@@ -82,11 +84,13 @@ async def _asks_nothing(request: Any, *, whole_topics: bool = True) -> bool:
     return False
 
 
-def _results(answers: Iterable[tuple[bytes, list[tuple[int, Done]]]]) -> list[TopicResult]:
-    return [
-        TopicResult(topic_id=topic_id, partitions=[PartitionResult(index, *done) for index, done in of_topic])
-        for topic_id, of_topic in answers
-    ]
+async def _results(answers: Iterable[tuple[bytes, list[tuple[int, Done]]]]) -> list[TopicResult]:
+    async def result(answer: tuple[bytes, list[tuple[int, Done]]]) -> TopicResult:
+        topic_id, of_topic = answer
+        partitions = await each(of_topic, lambda found: PartitionResult(found[0], *found[1]))
+        return TopicResult(topic_id=topic_id, partitions=partitions)
+
+    return await every(answers, result)
 
 
 @handles(
@@ -104,7 +108,7 @@ async def initialize_share_group_state(
     if await _asks_nothing(request, whole_topics=False):
         return InitializeShareGroupStateResponse()
     answers = await _answers(request, lambda place, e: shares.initialize(place, e.state_epoch, e.start_offset))
-    return InitializeShareGroupStateResponse(results=_results(answers))
+    return InitializeShareGroupStateResponse(results=await _results(answers))
 
 
 @handles(
@@ -122,24 +126,21 @@ async def read_share_group_state(
     if await _asks_nothing(request):
         return ReadShareGroupStateResponse()
 
-    async def answer(partition: int, state: State) -> PartitionState:
-        batches = []
-        for batch in state.batches:
-            batches.append(StateBatch(*batch))
-            await turn
+    async def answer(found: tuple[int, State]) -> PartitionState:
+        partition, state = found
         return PartitionState(
             partition=partition,
             error_code=state.error_code,
             error_message=state.message,
             state_epoch=state.state_epoch,
             start_offset=state.start_offset,
-            state_batches=batches,
+            state_batches=await each(state.batches, lambda batch: StateBatch(*batch)),
         )
 
     results = []
     for topic_id, of_topic in await _answers(request, lambda place, e: shares.read(place, e.leader_epoch)):
-        partitions = [await answer(partition, state) for partition, state in of_topic]
-        results.append(TopicState(topic_id=topic_id, partitions=partitions))
+        results.append(TopicState(topic_id=topic_id, partitions=await every(of_topic, answer)))
+        await turn
     return ReadShareGroupStateResponse(results=results)
 
 
@@ -159,12 +160,10 @@ async def write_share_group_state(
         return WriteShareGroupStateResponse()
 
     async def write(place: SharePartition, asked: Any) -> Done:
-        batches = []
-        for each in asked.state_batches:
-            batches.append(
-                state_batches.StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
-            )
-            await turn
+        batches = await each(
+            asked.state_batches,
+            lambda e: state_batches.StateBatch(e.first_offset, e.last_offset, e.delivery_state, e.delivery_count),
+        )
         return await awaited(
             shares.write(
                 place,
@@ -176,7 +175,7 @@ async def write_share_group_state(
             )
         )
 
-    return WriteShareGroupStateResponse(results=_results(await _answers(request, write)))
+    return WriteShareGroupStateResponse(results=await _results(await _answers(request, write)))
 
 
 @handles(
@@ -194,7 +193,7 @@ async def delete_share_group_state(
     if await _asks_nothing(request):
         return DeleteShareGroupStateResponse()
     return DeleteShareGroupStateResponse(
-        results=_results(await _answers(request, lambda place, _e: shares.delete(place)))
+        results=await _results(await _answers(request, lambda place, _e: shares.delete(place)))
     )
 
 
@@ -213,7 +212,8 @@ async def read_share_group_state_summary(
     if await _asks_nothing(request):
         return ReadShareGroupStateSummaryResponse()
 
-    def answer(partition: int, found: Summary) -> PartitionSummary:
+    def answer(of_partition: tuple[int, Summary]) -> PartitionSummary:
+        partition, found = of_partition
         return PartitionSummary(
             partition=partition,
             error_code=found.error_code,
@@ -226,6 +226,6 @@ async def read_share_group_state_summary(
 
     results = []
     for topic_id, of_topic in await _answers(request, lambda place, _e: shares.read_summary(place)):
-        partitions = [answer(partition, found) for partition, found in of_topic]
-        results.append(TopicSummary(topic_id=topic_id, partitions=partitions))
+        results.append(TopicSummary(topic_id=topic_id, partitions=await each(of_topic, answer)))
+        await turn
     return ReadShareGroupStateSummaryResponse(results=results)

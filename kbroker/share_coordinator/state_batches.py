@@ -36,6 +36,8 @@ def combined(known: Batches, new: Sequence[StateBatch], start_offset: int) -> Ba
     kept, added = _cut(known, start_offset), _pruned(new, start_offset)
     if not added:
         return kept
+    if not kept and all(a.last_offset < b.first_offset for a, b in pairwise(added)):
+        return _coalesced(added)
     low = min(each.first_offset for each in added)
     high = max(each.last_offset for each in added)
     # A batch that ends just before a new one may become one with it, so the neighbours belong to the swept part.
