@@ -18,6 +18,7 @@ from kbroker.security.tokens.known import NO_TOKENS, Tokens
 
 NO_LEADER = -1
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
+SHARE_STATE_TOPIC = "__share_group_state"
 """The coordinators' topics."""
 _FIELDS = {
     "brokers": "broker_configs",

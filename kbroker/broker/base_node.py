@@ -22,9 +22,17 @@ from uuid import UUID, uuid4
 from kbroker.broker.coordinator_topics import CoordinatorLeadership, CoordinatorLog
 from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.local_markers import LocalMarkers
+from kbroker.broker.local_persister import LocalPersister
 from kbroker.broker.quotas import BrokerQuotas
 from kbroker.clock import Clock
-from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
+from kbroker.cluster_state import (
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
+    BrokerEndpoint,
+    ClusterState,
+    TopicState,
+)
 from kbroker.config.between_keys import check_metadata_dir
 from kbroker.config.listeners import own_host_name
 from kbroker.config.model import ConfigError
@@ -33,6 +41,7 @@ from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.controller.features import TRANSACTION_VERSION
 from kbroker.group_coordinator.config import group_config
 from kbroker.group_coordinator.coordinator import GroupCoordinator
+from kbroker.group_coordinator.share_groups import Sharing
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.from_brokers import BrokerHosts
 from kbroker.handlers.services import ClusterServices, Services
@@ -44,6 +53,7 @@ from kbroker.log.open_files import OpenFiles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, bind, server_limits
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.replicas import Replicas, log_config
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
@@ -52,6 +62,8 @@ from kbroker.security.sasl.settings import Credentials, offers
 from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.security.tokens.known import TokenLogins
 from kbroker.security.tokens.token import token_settings
+from kbroker.share_coordinator.config import share_coordinator_config
+from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
@@ -97,7 +109,17 @@ class Node(LogEvents, ABC):
         self.failed: asyncio.Future[str] = loop.create_future()
         """Its result is the reason why the broker must stop: all log directories, or the metadata's, have failed."""
         self.replicas = replicas
-        self.groups = GroupCoordinator(group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock)
+        self.shares: ShareCoordinator | None = None
+        """The share coordinator; None in a cluster."""
+        sharing = None
+        if cluster is None:
+            share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
+            self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
+            persister = LocalPersister(self.shares, metadata, replicas)
+            sharing = Sharing(persister, self._latest_offset, self._forget_share_partition)
+        self.groups = GroupCoordinator(
+            group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock, sharing=sharing
+        )
         self.producer_ids = producer_ids
         self.markers = LocalMarkers(replicas, self.groups, clock, config.get_int("request.timeout.ms"))
         self.transactions = TransactionCoordinator(
@@ -134,6 +156,7 @@ class Node(LogEvents, ABC):
             fetch_sessions=FetchSessions(config.get_int("max.incremental.fetch.session.cache.slots")),
             fetch_max_bytes=config.get_int("fetch.max.bytes"),
             transactions=self.transactions,
+            shares=self.shares,
             markers=self.markers,
             tls=self.tls,
             tokens=token_settings(config),
@@ -150,7 +173,7 @@ class Node(LogEvents, ABC):
             offers(config, credentials),
             self.quotas.connections,
         )
-        self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions)
+        self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions, self.shares)
         self._dynamic_configs = DynamicConfigs(
             config, logs, cleaner_pool, self._reconfigure, self.groups, self.server, self.tls
         )
@@ -231,6 +254,16 @@ class Node(LogEvents, ABC):
 
     def _credential_of(self, user: str, mechanism: str) -> ScramCredential | None:
         return credential_of(self.metadata.state.user_configs, user, mechanism)
+
+    def _latest_offset(self, topic: str, index: int) -> tuple[ErrorCode, int]:
+        """Return an error, or the offset after the last record of a partition that all may see."""
+        try:
+            return ErrorCode.NONE, self.replicas.leader(topic, index).log.high_watermark
+        except ApiError as err:
+            return err.code, -1
+
+    def _forget_share_partition(self, group: str, topic_id: bytes, index: int) -> None:
+        """Drop what a leader holds of a share partition whose state was deleted or replaced: no leader delivers yet."""
 
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
         known = self.metadata.state.partition(*partition)

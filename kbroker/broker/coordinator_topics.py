@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Iterator
 
-from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState, TopicState
+from kbroker.cluster_state import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, ClusterState, TopicState
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.append_info import COORDINATOR
@@ -20,18 +20,27 @@ from kbroker.log.producers.producer_state import UNCHECKED
 from kbroker.partition import Partition
 from kbroker.protocol.records import iter_batches
 from kbroker.replicas import Replicas
+from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.txn.coordinator import TransactionCoordinator
 
 _READ_BYTES = 4 * 1024 * 1024
-Coordinator = GroupCoordinator | TransactionCoordinator
+Coordinator = GroupCoordinator | TransactionCoordinator | ShareCoordinator
 
 
 class CoordinatorLeadership:
     """Follows the leaders of the coordinators' partitions."""
 
-    def __init__(self, node_id: int, groups: GroupCoordinator, transactions: TransactionCoordinator) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        groups: GroupCoordinator,
+        transactions: TransactionCoordinator,
+        shares: ShareCoordinator | None = None,
+    ) -> None:
         self._node_id = node_id
         self._by_topic: dict[str, Coordinator] = {OFFSETS_TOPIC: groups, TRANSACTIONS_TOPIC: transactions}
+        if shares is not None:
+            self._by_topic[SHARE_STATE_TOPIC] = shares
 
     # --- on a node that is alone
 
@@ -98,6 +107,13 @@ class CoordinatorLog:
         """Append a batch of records; return the offset after it."""
         leader = self._replicas.leader(self._topic, partition)
         return leader.append(batch, -1, now_ms, COORDINATOR, guard, transaction_version).last_offset + 1
+
+    def delete_before(self, partition: int, offset: int, now_ms: int) -> None:
+        """Delete the records below an offset; raises ApiError."""
+        leader = self._replicas.leader(self._topic, partition)
+        if leader.log.advance_log_start(offset, now_ms):
+            leader.poke()
+            self._replicas.logs.save_log_starts()
 
     def max_batch_bytes(self, partition: int) -> int:
         """Return the largest allowed batch; raises ApiError if the partition is not led here."""

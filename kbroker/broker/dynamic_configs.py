@@ -57,6 +57,7 @@ class DynamicConfigs:
         self._logs.set_producer_id_expiration(config.get_int("producer.id.expiration.ms"))
         self._groups.set_assignment_interval(config.get_int("group.consumer.assignment.interval.ms"))
         self._groups.streams.assignment_interval_default_ms = config.get_int("group.streams.assignment.interval.ms")
+        self._groups.set_share_assignment_interval(config.get_int("group.share.assignment.interval.ms"))
         self._server.limit(server_limits(config))
         return True
 

@@ -87,6 +87,7 @@ class BrokerNode(Node):
             DeletedTopics(controller, logs),
             None if settings is None else ExpiredTokens(controller, settings, clock),
             HangingSearch(self.transactions, self._producers_of_led, lambda: self.bootstrap_servers),
+            self.shares,
         )
 
     @classmethod
@@ -140,6 +141,8 @@ class BrokerNode(Node):
             parts.callback(controller.close)
             parts.callback(node.groups.close)
             parts.callback(node.transactions.close)
+            if node.shares is not None:
+                parts.callback(node.shares.close)
             store.sync_by_thread(asyncio.get_running_loop(), node._journal_failed)
             await node._begin(bound)
             parts.callback(node.periodic_work.close)
@@ -176,6 +179,8 @@ class BrokerNode(Node):
         deleted = self.replicas.apply(old, new)
         if deleted:
             self.groups.on_topics_deleted(deleted)
+            if self.shares is not None:
+                self.shares.on_topics_deleted(deleted.values())
 
     def _follow_configs(self, old: ClusterState, new: ClusterState) -> None:
         if not self._dynamic_configs.follow(old, new):

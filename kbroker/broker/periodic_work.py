@@ -24,6 +24,7 @@ from kbroker.protocol.errors import ApiError
 from kbroker.replicas import Replicas
 from kbroker.security.principal import printable
 from kbroker.security.tokens.token import Token, TokenSettings
+from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.hanging_transactions import HangingSearch
 
@@ -53,6 +54,7 @@ class PeriodicWork:
         deleted_topics: DeletedTopics | None = None,
         expired_tokens: ExpiredTokens | None = None,
         hanging: HangingSearch | None = None,
+        shares: ShareCoordinator | None = None,
     ) -> None:
         self._clock = clock
         self._logs = logs
@@ -66,6 +68,7 @@ class PeriodicWork:
         self._cleaning_tick: asyncio.Task[None] | None = None
         self._at_work = asyncio.Lock()
         self.hanging = hanging
+        self._shares = shares
 
     def begin(self) -> None:
         """Start."""
@@ -99,6 +102,8 @@ class PeriodicWork:
             self._replicas.tick()
             self._groups.tick()
             self._transactions.tick()
+            if self._shares is not None:
+                self._shares.tick()
             if self.hanging is not None:
                 await in_slices(self.hanging.when_due())
         except Exception:

@@ -11,6 +11,8 @@ group.version: 1 enables the consumer groups of KIP-848, 0 disables them.
 
 streams.version: 1 enables the streams groups of KIP-1071, 0 disables them.
 
+share.version: 1 enables the share groups of KIP-932. No level is supported yet, so UpdateFeatures refuses the feature.
+
 Kafka's tools look for metadata.version and kraft.version. These two describe Kafka's own metadata log, which kbroker
 does not have. So kraft.version has no effect. metadata.version begins at Apache Kafka 4.4's level (33); all it does is
 to allow ACLs for ranges of addresses. A node of a cluster has neither feature: a cluster on ZooKeeper has no metadata
@@ -29,6 +31,8 @@ TRANSACTION_VERSION: Final = "transaction.version"
 GROUP_VERSION: Final = "group.version"
 
 STREAMS_VERSION: Final = "streams.version"
+
+SHARE_VERSION: Final = "share.version"
 
 METADATA_VERSION: Final = "metadata.version"
 

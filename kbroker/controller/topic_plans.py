@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kbroker import topic_names
-from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, PartitionState, TopicState
+from kbroker.cluster_state import (
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
+    PartitionState,
+    TopicState,
+)
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller import assignments as assignments_of
 from kbroker.controller.cluster_metadata import ClusterMetadata
@@ -55,7 +61,18 @@ def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
             "unclean.leader.election.enable": "false",
         },
     )
-    return {OFFSETS_TOPIC: offsets, TRANSACTIONS_TOPIC: transactions}
+    share_state = InternalTopic(
+        config.get_int("share.coordinator.state.topic.num.partitions"),
+        min(config.get_int("share.coordinator.state.topic.replication.factor"), most),
+        {
+            "cleanup.policy": "delete",  # the share coordinator deletes what is redundant
+            "compression.type": "producer",
+            "min.insync.replicas": str(config.get_int("share.coordinator.state.topic.min.isr")),
+            "retention.ms": "-1",
+            "segment.bytes": str(config.get_int("share.coordinator.state.topic.segment.bytes")),
+        },
+    )
+    return {OFFSETS_TOPIC: offsets, TRANSACTIONS_TOPIC: transactions, SHARE_STATE_TOPIC: share_state}
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,17 @@ class GroupConfig:
     consumer_max_assignment_interval_ms: int = 15_000  # group.consumer.max.assignment.interval.ms
     consumer_regex_refresh_interval_ms: int = 600_000  # group.consumer.regex.refresh.interval.ms
     streams: StreamsConfig = field(default_factory=StreamsConfig)
+    share_session_timeout_ms: int = 45_000  # group.share.session.timeout.ms
+    share_min_session_timeout_ms: int = 45_000  # group.share.min.session.timeout.ms
+    share_max_session_timeout_ms: int = 60_000  # group.share.max.session.timeout.ms
+    share_heartbeat_interval_ms: int = 5_000  # group.share.heartbeat.interval.ms
+    share_min_heartbeat_interval_ms: int = 5_000  # group.share.min.heartbeat.interval.ms
+    share_max_heartbeat_interval_ms: int = 15_000  # group.share.max.heartbeat.interval.ms
+    share_max_size: int = 200  # group.share.max.size
+    share_assignment_interval_ms: int = 1_000  # group.share.assignment.interval.ms
+    share_min_assignment_interval_ms: int = 0  # group.share.min.assignment.interval.ms
+    share_max_assignment_interval_ms: int = 15_000  # group.share.max.assignment.interval.ms
+    share_initialize_retry_interval_ms: int = 30_000  # group.share.initialize.retry.interval.ms
 
 
 def group_config(config: BrokerConfig) -> GroupConfig:
@@ -103,6 +114,17 @@ def group_config(config: BrokerConfig) -> GroupConfig:
         consumer_max_assignment_interval_ms=config.get_int("group.consumer.max.assignment.interval.ms"),
         consumer_regex_refresh_interval_ms=config.get_int("group.consumer.regex.refresh.interval.ms"),
         streams=streams_config(config),
+        share_session_timeout_ms=config.get_int("group.share.session.timeout.ms"),
+        share_min_session_timeout_ms=config.get_int("group.share.min.session.timeout.ms"),
+        share_max_session_timeout_ms=config.get_int("group.share.max.session.timeout.ms"),
+        share_heartbeat_interval_ms=config.get_int("group.share.heartbeat.interval.ms"),
+        share_min_heartbeat_interval_ms=config.get_int("group.share.min.heartbeat.interval.ms"),
+        share_max_heartbeat_interval_ms=config.get_int("group.share.max.heartbeat.interval.ms"),
+        share_max_size=config.get_int("group.share.max.size"),
+        share_assignment_interval_ms=config.get_int("group.share.assignment.interval.ms"),
+        share_min_assignment_interval_ms=config.get_int("group.share.min.assignment.interval.ms"),
+        share_max_assignment_interval_ms=config.get_int("group.share.max.assignment.interval.ms"),
+        share_initialize_retry_interval_ms=config.get_int("group.share.initialize.retry.interval.ms"),
     )
 
 
@@ -114,13 +136,15 @@ def _assignors(config: BrokerConfig) -> tuple[str, ...]:
 
 
 class Settings:
-    """The settings of each consumer group; all times in ms."""
+    """The settings of each consumer group and share group; all times in ms."""
 
     def __init__(self, config: GroupConfig, topics: Topics) -> None:
         self.config = config
         self._topics = topics
         self.assignment_interval_default_ms = config.consumer_assignment_interval_ms
         """group.consumer.assignment.interval.ms, which may change while the broker runs."""
+        self.share_assignment_interval_default_ms = config.share_assignment_interval_ms
+        """group.share.assignment.interval.ms, which may change while the broker runs."""
 
     def session_timeout_ms(self, group_id: str) -> int:
         """How long a member may be silent."""
@@ -142,6 +166,27 @@ class Settings:
         low, high = config.consumer_min_assignment_interval_ms, config.consumer_max_assignment_interval_ms
         default = self.assignment_interval_default_ms
         return default if own is None else _bounded(own, "consumer.assignment.interval.ms", default, low, high)
+
+    def share_session_timeout_ms(self, group_id: str) -> int:
+        """How long a member of a share group may be silent."""
+        own, config = self._topics.state.group_configs.get(group_id), self.config
+        low, high = config.share_min_session_timeout_ms, config.share_max_session_timeout_ms
+        default = config.share_session_timeout_ms
+        return default if own is None else _bounded(own, "share.session.timeout.ms", default, low, high)
+
+    def share_heartbeat_interval_ms(self, group_id: str) -> int:
+        """The heartbeat interval for members of a share group."""
+        own, config = self._topics.state.group_configs.get(group_id), self.config
+        low, high = config.share_min_heartbeat_interval_ms, config.share_max_heartbeat_interval_ms
+        default = config.share_heartbeat_interval_ms
+        return default if own is None else _bounded(own, "share.heartbeat.interval.ms", default, low, high)
+
+    def share_assignment_interval_ms(self, group_id: str) -> int:
+        """The least time between two computations of a share group's target."""
+        own, config = self._topics.state.group_configs.get(group_id), self.config
+        low, high = config.share_min_assignment_interval_ms, config.share_max_assignment_interval_ms
+        default = self.share_assignment_interval_default_ms
+        return default if own is None else _bounded(own, "share.assignment.interval.ms", default, low, high)
 
 
 def _bounded(configs: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

@@ -9,6 +9,7 @@ A method returns its response, or an awaitable of it if a member must wait or if
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -30,6 +31,7 @@ from kbroker.group_coordinator.describe import (
 from kbroker.group_coordinator.groups.store import Group
 from kbroker.group_coordinator.leaving import Leaving
 from kbroker.group_coordinator.shard import GroupShard
+from kbroker.group_coordinator.share_groups import ShareGroups, Sharing
 from kbroker.group_coordinator.streams.failed_topics import FailedTopics
 from kbroker.group_coordinator.streams.heartbeat import HeartbeatAnswer, Sender
 from kbroker.group_coordinator.streams.requests import claims_of
@@ -98,7 +100,14 @@ _RETRY_ELSEWHERE = (
 class GroupCoordinator(CoordinatorService[GroupShard]):
     """All groups that this broker coordinates."""
 
-    def __init__(self, config: GroupConfig, writer: Writer, clock: Clock, state: ClusterState | None = None) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        writer: Writer,
+        clock: Clock,
+        state: ClusterState | None = None,
+        sharing: Sharing | None = None,
+    ) -> None:
         self.config = config
         self._clock = clock
         self._topics = topics = Topics(state or ClusterState(""))
@@ -113,6 +122,16 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             clock,
             config.offsets_commit_timeout_ms,
         )
+        self.share_groups: ShareGroups | None = None
+        """The APIs of share groups; None without `sharing`."""
+        if sharing is not None:
+            self.share_groups = ShareGroups(self._runtime, self.partition_for, topics, sharing, self._most_bytes)
+
+    def close(self) -> None:
+        """Answer every parked request and stop."""
+        if self.share_groups is not None:
+            self.share_groups.close()
+        super().close()
 
     # -- the cluster
 
@@ -121,6 +140,11 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         for partition, shard in list(self._runtime.shards()):
             if shard is not None:
                 self._runtime.run(partition, lambda shard, _now: shard.on_topics_deleted(deleted), _ignore)
+                self._runtime.run(
+                    partition,
+                    lambda shard, now: shard.at(now).share_state.on_topics_deleted(deleted.values()),
+                    _ignore,
+                )
 
     def on_cluster_state(self, _old: ClusterState, new: ClusterState) -> None:
         """Apply created, extended and deleted topics, and changed group configs, to the groups."""
@@ -129,6 +153,10 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     def set_assignment_interval(self, interval_ms: int) -> None:
         """Set group.consumer.assignment.interval.ms."""
         self._settings.assignment_interval_default_ms = interval_ms
+
+    def set_share_assignment_interval(self, interval_ms: int) -> None:
+        """Set group.share.assignment.interval.ms."""
+        self._settings.share_assignment_interval_default_ms = interval_ms
 
     # -- membership
 
@@ -441,6 +469,18 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         return DeleteGroupsResponse(results=results)
 
     def _delete_groups(self, partition: int, group_ids: list[str]) -> Any:
+        if self.share_groups is not None and self._has_share_group(partition, group_ids):
+            return self.share_groups.delete(partition, group_ids, partial(self._delete, partition))
+        return self._delete(partition, group_ids)
+
+    def _has_share_group(self, partition: int, group_ids: list[str]) -> bool:
+        try:
+            groups = self._runtime.shard(partition).groups
+        except ApiError:
+            return False
+        return any(groups.share(group_id) is not None for group_id in group_ids)
+
+    def _delete(self, partition: int, group_ids: list[str]) -> Any:
         return self._runtime.run(
             partition,
             lambda shard, _now: shard.delete_groups(group_ids),

@@ -1,4 +1,4 @@
-"""DescribeGroups, ConsumerGroupDescribe, StreamsGroupDescribe and ListGroups: what administrators see of groups.
+"""DescribeGroups, its like for groups of other protocols, and ListGroups: what administrators see of groups.
 
 Owns the form of the answers. Deleted topics are left out.
 """
@@ -12,6 +12,7 @@ from kbroker.group_coordinator.assignment import Partitions
 from kbroker.group_coordinator.groups.classic_group import DEAD, STABLE, ClassicGroup, Member
 from kbroker.group_coordinator.groups.consumer_group import NOTHING
 from kbroker.group_coordinator.groups.consumer_member import CLASSIC_MEMBER, CONSUMER_MEMBER, ConsumerMember
+from kbroker.group_coordinator.groups.share_group import ShareMember
 from kbroker.group_coordinator.groups.store import Group, Groups
 from kbroker.group_coordinator.groups.streams_group import StreamsGroup, StreamsGroupState
 from kbroker.group_coordinator.groups.streams_member import StreamsMember
@@ -20,7 +21,7 @@ from kbroker.group_coordinator.topics import Topics
 from kbroker.group_coordinator.topologies.tasks import NO_TASKS
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages import consumer_groups, streams_groups
+from kbroker.protocol.messages import consumer_groups, share_groups, streams_groups
 from kbroker.protocol.messages.consumer_groups import DescribedAssignment, DescribedPartitions
 from kbroker.protocol.messages.groups import DescribedGroup, DescribedGroupMember, ListedGroup
 
@@ -168,6 +169,37 @@ def _task_offsets(offsets: Mapping[str, Mapping[int, int]]) -> list[streams_grou
 def _is_in(state: str, states: Container[str]) -> bool:
     """Return whether a filter has a state. Kafka calls NotReady not_ready in filters; its tools say NotReady."""
     return state.lower() in states or (state == StreamsGroupState.NOT_READY.value and "not_ready" in states)
+
+
+async def describe_share_group(groups: Groups, group_id: str, topics: Topics) -> share_groups.DescribedGroup:
+    """Answer ShareGroupDescribe; raises GROUP_ID_NOT_FOUND."""
+    group = groups.known_share(group_id)
+    described = share_groups.DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name="simple",
+    )
+    described.members = await each(list(group.members.values()), lambda member: _share_member(member, topics))
+    return described
+
+
+def _share_member(member: ShareMember, topics: Topics) -> share_groups.Member:
+    partitions = [
+        share_groups.DescribedPartitions(topic_id=topic_id, topic_name=name, partitions=sorted(indexes))
+        for topic_id, indexes in member.assigned.items()
+        if (name := topics.name_of(topic_id)) is not None
+    ]
+    return share_groups.Member(
+        member_id=member.member_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topics),
+        assignment=share_groups.DescribedAssignment(topic_partitions=partitions),
+    )
 
 
 async def list_groups(groups: Iterable[Group], states: Container[str], types: Container[str]) -> list[ListedGroup]:

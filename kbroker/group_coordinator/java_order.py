@@ -7,12 +7,15 @@ same order to compute the same assignment.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import islice
+from typing import Generic, TypeVar
 
 from kbroker.coordination.partitioning import java_hash
 from kbroker.long_work import turn
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 _AT_ONCE = 200
 """The number of names that are hashed between two turns."""
 
@@ -54,6 +57,13 @@ async def list_in_java_order(names: Collection[str]) -> list[str]:
     return found
 
 
+def copied_in_java_order(names: Iterable[str]) -> list[str]:
+    """Return strings in the iteration order of a HashSet copied from a list of them."""
+    known = list(names)
+    mask = _copy_size(len(known)) - 1
+    return sorted(known, key=lambda name: _spread(java_hash(name)) & mask)
+
+
 def topics_in_java_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[bytes]:
     """Return topic ids in the iteration order of a HashMap of Kafka's Uuids; or of a HashSet `copied` from others."""
     known = sorted(topic_ids)
@@ -91,3 +101,65 @@ def _spread(value: int) -> int:
 def _uuid_hash(topic_id: bytes) -> int:
     both = int.from_bytes(topic_id[:8], "big") ^ int.from_bytes(topic_id[8:], "big")
     return (both >> 32 ^ both) & 0xFFFFFFFF
+
+
+def integer_hash(number: int) -> int:
+    """Return Java's Integer.hashCode."""
+    return number
+
+
+def uuid_hash(topic_id: bytes) -> int:
+    """Return the hash of Kafka's Uuid, unsigned."""
+    return _uuid_hash(topic_id)
+
+
+class HashOrder(Generic[K, V]):
+    """A map whose keys can be listed in the iteration order of Java's HashMap, made for `expected` keys.
+
+    `hash_of` returns the hash of a key. The table only grows, as in Java. Of keys in the same place, those put by `add`
+    keep their order, and those made by `get_or_add` come in reverse (computeIfAbsent); a map uses only one of the two.
+    Tables with trees, for eight keys or more in one place, are not imitated.
+    """
+
+    __slots__ = ("_entries", "_hash_of", "_newest_first", "_size")
+
+    def __init__(self, hash_of: Callable[[K], int], expected: int | None = None) -> None:
+        self._hash_of = hash_of
+        self._entries: dict[K, V] = {}
+        self._newest_first = False
+        # AssignorHelpers.newHashMap: the capacity is a power of two of at least (expected + 1) / 0.75 + 1.
+        self._size = 16 if expected is None else 1 << (int((expected + 1) / 0.75 + 1) - 1).bit_length()
+
+    def add(self, key: K, value: V) -> None:
+        """Put a value under a key."""
+        self._entries[key] = value
+        if len(self._entries) > self._size * 0.75:
+            self._size *= 2
+
+    def get_or_add(self, key: K, make: Callable[[], V]) -> V:
+        """Return the value of a key, made if there is none."""
+        if len(self._entries) > self._size * 0.75:
+            self._size *= 2
+        if key not in self._entries:
+            self._entries[key] = make()
+            self._newest_first = True
+        return self._entries[key]
+
+    def remove(self, key: K) -> None:
+        """Remove a key, if it is there."""
+        self._entries.pop(key, None)
+
+    def ordered(self) -> list[K]:
+        """Return the keys in Java's order."""
+        mask = self._size - 1
+        known = reversed(self._entries) if self._newest_first else self._entries
+        return sorted(known, key=lambda key: _spread(self._hash_of(key)) & mask)
+
+    def __getitem__(self, key: K) -> V:
+        return self._entries[key]
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)

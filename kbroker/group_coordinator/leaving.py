@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbroker.group_coordinator.groups.classic_group import ClassicGroup
+from kbroker.group_coordinator.groups.share_group import ShareGroup
 from kbroker.group_coordinator.groups.store import Group
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode
@@ -70,7 +71,7 @@ def _answer(identity: MemberIdentity, code: int) -> MemberResponse:
 
 def _may_be_member(group: Group | None, identity: MemberIdentity) -> bool:
     """Return whether a group knows a member id or an instance id."""
-    if group is None:
+    if group is None or isinstance(group, ShareGroup):
         return False
     member_id, instance_id = identity.member_id, identity.group_instance_id
     if member_id in group.members or (instance_id is not None and instance_id in group.static_members):

@@ -74,7 +74,7 @@ class OffsetCommits:
         """
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         instance_id = request.group_instance_id
-        group = self._groups.get(request.group_id)
+        group = self._groups.no_share(request.group_id)
         if isinstance(group, ConsumerGroup):
             return _validate_consumer_commit(group, member_id, instance_id, generation, version)
         if isinstance(group, StreamsGroup):
@@ -104,7 +104,7 @@ class OffsetCommits:
         Unlike a plain commit, a transactional one is accepted while a rebalance completes, and does not count as a
         heartbeat. The returned function may have to check each partition, in a consumer or streams group.
         """
-        group = self._groups.get(request.group_id)
+        group = self._groups.no_share(request.group_id)
         member = request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
         if isinstance(group, ConsumerGroup):
             return _validate_consumer_commit(group, *member, 0, transactional=True)

@@ -17,10 +17,11 @@ from kbroker.coordination.shard import CoordinatorRecord, Outcome, Schedule
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import CONSUMER, EMPTY, STABLE, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.share_group import ShareGroup
 from kbroker.group_coordinator.groups.store import Group, Groups
 from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.group_coordinator.offsets import Offsets
-from kbroker.group_coordinator.records import consumer_group, streams_group
+from kbroker.group_coordinator.records import consumer_group, share_group, streams_group
 from kbroker.group_coordinator.records.classic_group import group_tombstone
 from kbroker.group_coordinator.records.offsets import offset_tombstone
 from kbroker.long_work import SLICE_SECONDS, for_a_while
@@ -62,7 +63,7 @@ class Expiration:
     def _expire_one(self, now_ms: int, out: Outcome) -> bool:
         """Check one more group; return whether any groups are left."""
         group = self._groups.get(self._left.pop())
-        if group is not None:
+        if group is not None and not isinstance(group, ShareGroup):
             tombstones, none_left = self._expired(group, now_ms)
             out.records += tombstones
             if none_left and group.is_empty:
@@ -120,6 +121,8 @@ def group_tombstones(group: Group) -> list[CoordinatorRecord]:
         return consumer_group.group_tombstones(group)
     if isinstance(group, StreamsGroup):
         return streams_group.group_tombstones(group)
+    if isinstance(group, ShareGroup):
+        return share_group.group_tombstones(group.group_id)
     return [group_tombstone(group.group_id)]
 
 

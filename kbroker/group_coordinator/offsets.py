@@ -116,7 +116,7 @@ class Offsets:
 
     async def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """Handle one group of an OffsetFetch; raises ApiError. An unknown group is not an error: it has no offsets."""
-        group = self._groups.get(request.group_id)
+        group = self._groups.no_share(request.group_id)
         if isinstance(group, ConsumerGroup | StreamsGroup):
             _validate_fetch(group, request.member_id, request.member_epoch)
         stored = self._stored.get(request.group_id, {}) if group is not None else {}
@@ -165,7 +165,7 @@ class Offsets:
 
     def delete(self, request: OffsetDeleteRequest) -> Outcome:
         """Handle an OffsetDelete of existing partitions; raises ApiError."""
-        group = self._groups.get(request.group_id)
+        group = self._groups.no_share(request.group_id)
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
         if isinstance(group, ClassicGroup) and group.state is not EMPTY and group.protocol_type != CONSUMER:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Self
 
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination.encoding import read_prefix
@@ -27,6 +28,7 @@ from kbroker.group_coordinator.consumer.sessions import REASONS, Sessions
 from kbroker.group_coordinator.consumer.target import Targets
 from kbroker.group_coordinator.groups.classic_group import DEAD, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.share_group import ShareGroup
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.group_coordinator.offset_commit import OffsetCommits
@@ -34,8 +36,11 @@ from kbroker.group_coordinator.offset_removal import DeletedTopics, Expiration, 
 from kbroker.group_coordinator.offsets import Offsets
 from kbroker.group_coordinator.records import consumer_group as consumer_records
 from kbroker.group_coordinator.records import offsets as offset_records
+from kbroker.group_coordinator.records import share_group as share_records
 from kbroker.group_coordinator.records import streams_group as streams_records
 from kbroker.group_coordinator.records.classic_group import GROUP_METADATA, read_group_key, restore
+from kbroker.group_coordinator.share.heartbeat import SESSION, ShareHeartbeats
+from kbroker.group_coordinator.share.state_partitions import StateOfGroups
 from kbroker.group_coordinator.streams.heartbeat import StreamsHeartbeats
 from kbroker.group_coordinator.streams.members import REASONS as STREAMS_REASONS
 from kbroker.group_coordinator.streams.members import StreamsMembers
@@ -90,6 +95,9 @@ class GroupShard:
         self._streams_members = StreamsMembers(groups, migration, streams)
         self._streams_targets = StreamsTargets(streams)
         self.streams = StreamsHeartbeats(self._streams_members, self._streams_targets, topics, streams)
+        self.share_state = StateOfGroups(groups, topics, settings)
+        self.share_heartbeats = ShareHeartbeats(groups, self.share_state, topics, settings)
+        self._decided_ms = 0
         self._unknown_types: set[int] = set()
 
     # -- replay
@@ -117,8 +125,10 @@ class GroupShard:
             self.groups.remove(consumer_records.replay(kind, key, value, self._replayed_group))
         elif kind in streams_records.KINDS:
             self.groups.remove(streams_records.replay(kind, key, value, self._replayed_streams_group))
+        elif kind in share_records.KINDS:
+            self.groups.remove(share_records.replay(kind, key, value, self._replayed_share, self._decided_ms))
         elif kind not in self._unknown_types:
-            # Groups of another protocol (share), which are not served here.
+            # Of a later version of Kafka.
             self._unknown_types.add(kind)
             log.warning("records of type %d in the offsets topic are ignored", kind)
 
@@ -138,6 +148,19 @@ class GroupShard:
             self.groups.put(group)
         return group
 
+    def _replayed_share(self, group_id: str, create: bool) -> ShareGroup | None:
+        """Return the share group of a record. It replaces a group that has only offsets."""
+        group = self.groups.share(group_id)
+        if group is None and create:
+            group = ShareGroup(group_id)
+            self.groups.put(group)
+        return group
+
+    def at(self, now_ms: int) -> Self:
+        """Return the shard for a decision about share groups, whose records have effects that depend on the time."""
+        self._decided_ms = now_ms
+        return self
+
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
         self.offsets.end_transaction(producer_id, committed)
 
@@ -150,6 +173,9 @@ class GroupShard:
                 continue
             if isinstance(group, StreamsGroup):
                 self._streams_members.on_loaded(group, out)
+                continue
+            if isinstance(group, ShareGroup):
+                self.share_heartbeats.on_loaded(group, out, now_ms)
                 continue
             group.subscribed_topics = group.compute_subscribed_topics()
             for member in group.members.values():
@@ -198,6 +224,10 @@ class GroupShard:
                 streams_group = self.groups.streams(group_id)
                 if streams_group is not None:
                     return self._streams_members.on_timer(streams_group, kind, member_id)
+            case ("share topics",):
+                return self.at(now_ms).share_state.clean_more()
+            case (str(kind), str(group_id), str(member_id)) if kind == SESSION:
+                return self.at(now_ms).share_heartbeats.on_session_timer(group_id, member_id)
             case (str(kind), str(group_id), str(member_id)) if kind in REASONS:
                 consumer_group = self.groups.consumer(group_id)
                 if consumer_group is not None:
@@ -215,7 +245,7 @@ class GroupShard:
         group = self.groups.get(request.group_id)
         if group is None or isinstance(group, ClassicGroup):
             return self._joins.join(join)
-        if group.is_empty:
+        if group.is_empty and not isinstance(group, ShareGroup):
             return self._join_empty(group, join)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.join(group, join)

@@ -1,21 +1,24 @@
 """FindCoordinator (key 10), versions 0-6.
 
-Behaviour: the coordinator of a group (key type 0) is the leader of its partition of `__consumer_offsets`, and that of a
-transactional id (1) the leader of its partition of `__transaction_state`. The first request creates these topics. Since
-v4 one request has several keys, and each result has its own error without a text.
-Gaps: share groups (2) have no coordinator here. The error is COORDINATOR_NOT_AVAILABLE, like Kafka's while it creates
-their topic.
+Behaviour: the coordinator of a group (key type 0) is the leader of its partition of `__consumer_offsets`, that of a
+transactional id (1) the leader of its partition of `__transaction_state`, and that of a share partition (2, v6,
+"group:topic id:partition") the leader of its partition of `__share_group_state`. The first request creates these
+topics. Since v4 one request has several keys, and each result has its own error without a text. Without share groups
+(share.version 0) share partitions have no coordinator: COORDINATOR_NOT_AVAILABLE, as in Kafka while their topic is
+created.
 """
 
 from __future__ import annotations
 
-from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.cluster_state import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.long_work import each
+from kbroker.handlers.services import has_share_groups
+from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.protocol.wire import parse_uuid
+from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.txn.coordinator import TransactionCoordinator
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
@@ -48,20 +51,40 @@ async def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest)
     """Return the broker that coordinates each key. Create the coordinators' internal topic if it is missing."""
     if request.key_type not in (GROUP, TRANSACTION, SHARE):
         return await _failed(request, ErrorCode.INVALID_REQUEST, None)
-    some = request.coordinator_keys or ctx.version < BATCHED_SINCE
-    if some and request.key_type != SHARE and not _coordinator(ctx, request.key_type).ensure_topic():
-        created = ctx.services.controller.auto_created(_topic(request.key_type))
+    coordinator = await _asked(ctx, request)
+    if coordinator is not None and not coordinator.ensure_topic():
+        created = ctx.services.controller.auto_created(_TOPICS[request.key_type])
         if created is not None:
             await created
     return await _find_all(ctx, request)
 
 
-def _coordinator(ctx: RequestContext, key_type: int) -> GroupCoordinator | TransactionCoordinator:
-    return ctx.services.groups if key_type == GROUP else ctx.services.transactions
+_TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC, SHARE: SHARE_STATE_TOPIC}
 
 
-def _topic(key_type: int) -> str:
-    return OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC
+def _coordinator(
+    ctx: RequestContext, key_type: int
+) -> GroupCoordinator | TransactionCoordinator | ShareCoordinator | None:
+    """Return the coordinator of a type of keys; None if share groups are not enabled."""
+    services = ctx.services
+    if key_type == SHARE:
+        return services.shares if has_share_groups(services) else None
+    return services.groups if key_type == GROUP else services.transactions
+
+
+async def _asked(
+    ctx: RequestContext, request: FindCoordinatorRequest
+) -> GroupCoordinator | TransactionCoordinator | ShareCoordinator | None:
+    """Return the coordinator whose topic the request needs; None if it has no valid key."""
+    if request.key_type != SHARE:
+        some = request.coordinator_keys or ctx.version < BATCHED_SINCE
+        return _coordinator(ctx, request.key_type) if some else None
+    if ctx.version >= SHARE_SINCE:
+        for key in request.coordinator_keys:
+            if _is_share_key(key):
+                return _coordinator(ctx, SHARE)
+            await turn
+    return None
 
 
 async def _find_all(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
@@ -82,19 +105,20 @@ async def _find_all(ctx: RequestContext, request: FindCoordinatorRequest) -> Fin
 
 async def _hosted(ctx: RequestContext, key_type: int) -> None:
     """Wait until this broker hosts its replicas of the new topic: the client sends its next request at once."""
-    if key_type != SHARE:
-        await ctx.services.replicas.hosted_of(_topic(key_type))
+    if _coordinator(ctx, key_type) is not None:
+        await ctx.services.replicas.hosted_of(_TOPICS[key_type])
 
 
 def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
     absent = Coordinator(key=key, node_id=-1, host="", port=-1, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if key_type == SHARE and (ctx.version < SHARE_SINCE or not _is_share_key(key)):
         absent.error_code = ErrorCode.INVALID_REQUEST
-    if key_type == SHARE:
         return absent
-    services = ctx.services
-    state = services.controller.state
-    partition = state.partition(_topic(key_type), _coordinator(ctx, key_type).partition_for(key))
+    coordinator = _coordinator(ctx, key_type)
+    if coordinator is None:
+        return absent
+    state = ctx.services.controller.state
+    partition = state.partition(_TOPICS[key_type], coordinator.partition_for(key))
     leader = state.brokers.get(partition.leader) if partition is not None else None
     broker = leader.by(ctx.listener) if leader is not None else None
     if broker is None:

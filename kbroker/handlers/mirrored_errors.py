@@ -17,7 +17,7 @@ from kbroker.protocol.schema import FieldSpec, Scalar
 _Answer = TypeVar("_Answer")
 _NAMES: Final = frozenset(
     {
-        "name", "topic", "topic_id", "index", "partition", "partition_index", "partition_id", "group_id",
+        "name", "topic", "topic_name", "topic_id", "index", "partition", "partition_index", "partition_id", "group_id",
         "transactional_id", "resource_type", "resource_name", "entity", "key",
     }
 )  # fmt: skip

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
+from kbroker.controller.features import SHARE_VERSION
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -23,6 +24,7 @@ from kbroker.replicas import Replicas
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.security.tokens.token import TokenSettings
+from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
@@ -69,6 +71,8 @@ class Services:
     transactions: TransactionCoordinator
     markers: Target
     tls: TlsListeners
+    shares: ShareCoordinator | None = None
+    """The share coordinator; None in a cluster."""
     tokens: TokenSettings | None = None
     """The settings of delegation tokens; None if tokens are disabled."""
     cluster: ClusterServices | None = None
@@ -115,3 +119,15 @@ def in_cluster(services: Services) -> ClusterServices:
     if services.cluster is None:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     return services.cluster
+
+
+def has_share_groups(services: Services) -> bool:
+    """Return whether share groups are enabled: by the feature share.version, on a node that is alone."""
+    return services.controller.state.features.get(SHARE_VERSION, 0) >= 1 and services.shares is not None
+
+
+def share_coordinator(services: Services) -> ShareCoordinator:
+    """Return the share coordinator. Raises ApiError if share groups are not enabled."""
+    if services.shares is None or not has_share_groups(services):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    return services.shares

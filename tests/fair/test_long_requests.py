@@ -15,6 +15,7 @@ import pytest
 
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
+from kbroker.controller.features import SHARE_VERSION
 from kbroker.handlers.registry import RequestContext
 from tests.broker.in_effect import in_effect
 from tests.fair.gaps import Counter, run
@@ -36,6 +37,7 @@ AT_ONCE = {
     "OffsetCommit v10 topics": "as above",
     "TxnOffsetCommit v5 topics.partitions": "as above",
     "TxnOffsetCommit v5 topics": "as above",
+    "WriteShareGroupState v1 topics.partitions.state_batches": "one write is one decision, of 10,000 batches at most",
 }
 """Lists that a coordinator decides about as a whole, and what bounds them."""
 
@@ -49,10 +51,12 @@ async def world(directory: Path) -> AsyncIterator[tuple[RequestContext, bytes]]:
         "auto.create.topics.enable": "false",
         "offsets.topic.num.partitions": "2",
         "transaction.state.log.num.partitions": "2",
+        "share.coordinator.state.topic.num.partitions": "2",
     }
     node = await BrokerNode.start(BrokerConfig(settings))
     try:
-        for topic in (TOPIC, "__consumer_offsets", "__transaction_state"):
+        node.controller.replace_features({**node.controller.state.features, SHARE_VERSION: 1})
+        for topic in (TOPIC, "__consumer_offsets", "__transaction_state", "__share_group_state"):
             node.controller.auto_create(topic)
         await in_effect(node)
         context = RequestContext(node.services, "/127.0.0.1", "PLAINTEXT", ("", 0))

@@ -36,10 +36,10 @@ def strip_comments(text):
 @pytest.fixture(scope="session")
 def definitions(kafka_libs, kafka39_libs):
     found = {}
-    jars = ("kafka-clients-*.jar", "kafka-group-coordinator-[0-9]*.jar", "kafka-transaction-coordinator-[0-9]*.jar")
+    modules = ("clients", "group-coordinator", "transaction-coordinator", "share-coordinator")
     for libs in (kafka39_libs, kafka_libs):
-        for pattern in jars:
-            for jar in Path(libs).glob(pattern):
+        for module in modules:
+            for jar in Path(libs).glob(f"kafka-{module}-[0-9]*.jar"):
                 with zipfile.ZipFile(jar) as archive:
                     for name in archive.namelist():
                         if name.startswith("common/message/") and name.endswith(".json"):

@@ -58,7 +58,7 @@ class Migration:
 
         The group may not be in the shard yet: the records in `out` add it. Raises GROUP_ID_NOT_FOUND.
         """
-        group = self._groups.get(group_id)
+        group = self._groups.no_share(group_id)
         if isinstance(group, ConsumerGroup):
             return group
         if group is None:

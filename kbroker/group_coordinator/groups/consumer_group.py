@@ -65,6 +65,9 @@ class SubscriptionCounts:
     def topics(self) -> set[str]:
         return self.by_name.keys() | self.by_regex.keys()
 
+    def count_topics(self, names: Iterable[str], step: int) -> None:
+        _count(self.by_name, names, step)
+
     def count_member(self, member: ConsumerMember | None, step: int) -> None:
         if member is not None:
             _count(self.by_name, member.topics, step)

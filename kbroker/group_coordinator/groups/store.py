@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 from kbroker.group_coordinator.groups.classic_group import ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
+from kbroker.group_coordinator.groups.share_group import ShareGroup
 from kbroker.group_coordinator.groups.streams_group import StreamsGroup
 from kbroker.protocol.errors import ApiError, ErrorCode
 
-Group = ClassicGroup | ConsumerGroup | StreamsGroup
+Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 
 class Groups:
@@ -20,6 +21,7 @@ class Groups:
 
     def __init__(self) -> None:
         self._by_id: dict[str, Group] = {}
+        self._shares: dict[str, ShareGroup] = {}
         self.get = self._by_id.get
 
     def classic(self, group_id: str) -> ClassicGroup | None:
@@ -50,14 +52,41 @@ class Groups:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
         return group
 
+    def share(self, group_id: str) -> ShareGroup | None:
+        return self._shares.get(group_id)
+
+    def shares(self) -> list[ShareGroup]:
+        """Return all share groups."""
+        return list(self._shares.values())
+
+    def known_share(self, group_id: str) -> ShareGroup:
+        """Return a share group; raises GROUP_ID_NOT_FOUND."""
+        group = self._by_id.get(group_id)
+        if not isinstance(group, ShareGroup):
+            reason = "not found" if group is None else "is not a share group"
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
+        return group
+
+    def no_share(self, group_id: str) -> ClassicGroup | ConsumerGroup | StreamsGroup | None:
+        """Return a group that may have offsets; raises GROUP_ID_NOT_FOUND for a share group."""
+        group = self._by_id.get(group_id)
+        if isinstance(group, ShareGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        return group
+
     def put(self, group: Group) -> None:
         """Store a group under its id, replacing any other."""
         self._by_id[group.group_id] = group
+        if isinstance(group, ShareGroup):
+            self._shares[group.group_id] = group
+        elif self._shares:
+            self._shares.pop(group.group_id, None)
 
     def remove(self, group: Group | None) -> None:
         """Remove a group, unless another group has its id now."""
         if group is not None and self._by_id.get(group.group_id) is group:
             del self._by_id[group.group_id]
+            self._shares.pop(group.group_id, None)
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._by_id.values())

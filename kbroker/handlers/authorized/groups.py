@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
+from kbroker.group_coordinator.share.heartbeat import MOST_ID_LENGTH
 from kbroker.group_coordinator.topologies.topology import topics_in
 from kbroker.handlers.authorized.guard import (
     Verdict,
@@ -25,7 +26,7 @@ from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.handlers.streams_groups import streams_group_heartbeat as streams_heartbeat_handler
 from kbroker.long_work import awaited, every, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
-from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, DescribedGroup
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -38,6 +39,12 @@ from kbroker.protocol.messages.groups import (
     JoinGroupRequest,
     JoinGroupResponse,
     SyncGroupRequest,
+)
+from kbroker.protocol.messages.share_groups import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponsePartition,
+    DescribeShareGroupOffsetsResponseTopic,
+    ShareGroupHeartbeatRequest,
 )
 from kbroker.protocol.messages.streams_groups import DescribedStreamsGroup, StreamsGroupHeartbeatRequest
 from kbroker.security.authorizer.acls import Operation, ResourceType
@@ -55,6 +62,11 @@ _GROUP_ERROR_SINCE = 2
 def group_right(operation: Operation) -> Verdict:
     """Check a right on each named group."""
     return lambda _ctx, rights, name: 0 if rights.may(operation, GROUP, name) else _REFUSED
+
+
+def may_use(rights: Rights, operation: Operation, group_id: str) -> int:
+    """Return the error if a client has no right on a group, else 0."""
+    return 0 if rights.may(operation, GROUP, group_id) else _REFUSED
 
 
 def join_group(handler: Handler, _response: type[Any]) -> Handler:
@@ -108,7 +120,7 @@ def with_operations(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
-    """Refuse to describe a consumer group if the client may not describe all topics of its members."""
+    """Refuse to describe a consumer or share group if the client may not describe all topics of its members."""
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))
@@ -116,14 +128,14 @@ def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
         for place, group in enumerate(answer.groups):
             hides = False
             for member in group.members:
-                for assignment in (member.assignment, member.target_assignment):
-                    for topic in assignment.topic_partitions:
+                for assignment in (member.assignment, getattr(member, "target_assignment", None)):
+                    for topic in assignment.topic_partitions if assignment is not None else ():
                         hides = hides or not rights.may(Operation.DESCRIBE, TOPIC, topic.topic_name)
                         await turn
                 await turn
             if hides:
                 text = "The group has described topic(s) that the client is not authorized to describe."
-                answer.groups[place] = DescribedGroup(group_id=group.group_id, error_code=_NO_TOPIC, error_message=text)
+                answer.groups[place] = type(group)(group_id=group.group_id, error_code=_NO_TOPIC, error_message=text)
             await turn
         return answer
 
@@ -171,6 +183,23 @@ def streams_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler:
     return guarded
 
 
+def share_group_heartbeat(handler: Handler, _response: type[Any]) -> Handler:
+    """Require Group:Read, and Topic:Describe for all topics of a valid member."""
+
+    async def guarded(ctx: RequestContext, request: ShareGroupHeartbeatRequest) -> Any:
+        rights = rights_of(ctx)
+        if not rights.may(Operation.READ, GROUP, request.group_id):
+            raise refuse_all(GROUP)
+        if 0 < len(request.member_id) <= MOST_ID_LENGTH:
+            for name in request.subscribed_topic_names or ():
+                if not rights.may(Operation.DESCRIBE, TOPIC, name):
+                    raise ApiError(_NO_TOPIC)
+                await turn
+        return await awaited(handler(ctx, request))
+
+    return guarded
+
+
 def without_hidden_topologies(handler: Handler, _response: type[Any]) -> Handler:
     """Refuse to describe a streams group if the client may not describe all topics of its topology."""
 
@@ -190,6 +219,50 @@ def without_hidden_topologies(handler: Handler, _response: type[Any]) -> Handler
         return answer
 
     return guarded
+
+
+def describe_share_group_offsets(handler: Handler, _response: type[Any]) -> Handler:
+    """Require Topic:Describe. The answer for all topics omits forbidden topics; named ones have the error."""
+
+    async def guarded(ctx: RequestContext, request: DescribeShareGroupOffsetsRequest) -> Any:
+        rights = rights_of(ctx)
+        parts: list[Any] = []
+        hidden: list[list[Any]] = []
+        for group in request.groups:
+            seen: list[Any] | None = None if group.topics is None else []
+            unseen: list[Any] = []
+            for topic in group.topics or ():
+                allowed = rights.may(Operation.DESCRIBE, TOPIC, topic.topic_name)
+                (unseen if not allowed or seen is None else seen).append(topic)
+                await turn
+            parts.append(with_field(group, "topics", seen) if unseen else group)
+            hidden.append(unseen)
+        answer = await awaited(handler(ctx, with_field(request, "groups", parts)))
+        for asked, unseen, found in zip(request.groups, hidden, answer.groups, strict=True):
+            if asked.topics is None:
+                kept = []
+                for topic in found.topics:
+                    if rights.may(Operation.DESCRIBE, TOPIC, topic.topic_name):
+                        kept.append(topic)
+                    await turn
+                found.topics = kept
+            elif not found.error_code:
+                for topic in unseen:
+                    found.topics.append(await _hidden_offsets(topic))
+        return answer
+
+    return guarded
+
+
+async def _hidden_offsets(topic: Any) -> DescribeShareGroupOffsetsResponseTopic:
+    text = DEFAULT_MESSAGES.get(_NO_TOPIC)
+    hidden = DescribeShareGroupOffsetsResponseTopic(topic_name=topic.topic_name)
+    for index in topic.partitions:
+        hidden.partitions.append(
+            DescribeShareGroupOffsetsResponsePartition(partition_index=index, error_code=_NO_TOPIC, error_message=text)
+        )
+        await turn
+    return hidden
 
 
 def find_coordinator(handler: Handler, response: type[Any]) -> Handler:

@@ -179,6 +179,36 @@ RULES: Final[dict[str, Rule]] = {
         ),
     ),
     "StreamsGroupTopologyDescriptionUpdate": _MEMBER,
+    "ShareGroupHeartbeat": Rule("Group:Read, Topic:Describe", groups.share_group_heartbeat),
+    "ShareGroupDescribe": Rule(
+        "Group:Describe, Topic:Describe",
+        in_turn(
+            groups.with_operations,
+            groups.without_hidden_topics,
+            partly("group_ids", groups.group_right(DESCRIBE)),
+        ),
+    ),
+    "DescribeShareGroupOffsets": Rule(
+        "Group:Describe, Topic:Describe",
+        in_turn(
+            partly("groups", lambda _ctx, rights, group: groups.may_use(rights, DESCRIBE, group.group_id)),
+            groups.describe_share_group_offsets,
+        ),
+    ),
+    "AlterShareGroupOffsets": Rule(
+        "Group:Read, Topic:Read",
+        in_turn(
+            needs((READ, GROUP, "group_id")),
+            partly("topics", topic_right(READ, "topic_name"), asked_anyway=True, default_message=True),
+        ),
+    ),
+    "DeleteShareGroupOffsets": Rule(
+        "Group:Delete, Topic:Read",
+        in_turn(
+            needs((DELETE, GROUP, "group_id")),
+            partly("topics", topic_right(READ, "topic_name"), asked_anyway=True, default_message=True),
+        ),
+    ),
     "DeleteGroups": Rule("Group:Delete", partly("groups_names", groups.group_right(DELETE))),
     # Transactions and producer ids.
     "InitProducerId": Rule(
@@ -248,6 +278,11 @@ RULES: Final[dict[str, Rule]] = {
     "ControlledShutdown": _OF_BROKERS,
     "AlterPartition": _OF_BROKERS,
     "AllocateProducerIds": _OF_BROKERS,
+    "InitializeShareGroupState": _OF_BROKERS,
+    "ReadShareGroupState": _OF_BROKERS,
+    "WriteShareGroupState": _OF_BROKERS,
+    "DeleteShareGroupState": _OF_BROKERS,
+    "ReadShareGroupStateSummary": _OF_BROKERS,
 }  # fmt: skip
 """The rule of each API. All of its rights are needed, and are checked in this order, unless the text has "or"."""
 

@@ -13,14 +13,15 @@ import java.util.TreeMap;
 import java.util.TreeSet;
 
 import org.apache.kafka.common.Uuid;
-import org.apache.kafka.coordinator.group.api.assignor.ConsumerGroupPartitionAssignor;
 import org.apache.kafka.coordinator.group.api.assignor.GroupAssignment;
 import org.apache.kafka.coordinator.group.api.assignor.GroupSpec;
 import org.apache.kafka.coordinator.group.api.assignor.MemberAssignment;
 import org.apache.kafka.coordinator.group.api.assignor.MemberSubscription;
+import org.apache.kafka.coordinator.group.api.assignor.PartitionAssignor;
 import org.apache.kafka.coordinator.group.api.assignor.SubscribedTopicDescriber;
 import org.apache.kafka.coordinator.group.api.assignor.SubscriptionType;
 import org.apache.kafka.coordinator.group.assignor.RangeAssignor;
+import org.apache.kafka.coordinator.group.assignor.SimpleAssignor;
 import org.apache.kafka.coordinator.group.assignor.UniformAssignor;
 
 /** Runs Apache Kafka's own assignors over groups read from standard input, line by line; see test_assignors.py. */
@@ -59,26 +60,37 @@ public class RunAssignors {
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         Map<Uuid, Integer> counts = new HashMap<>();
+        Map<Uuid, Set<Integer>> assignable = new HashMap<>();
         Map<String, Member> members = new HashMap<>();
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] words = line.split("\\|", -1);
             if (words[0].equals("topic")) {
                 counts.put(uuid(words[1]), Integer.parseInt(words[2]));
+            } else if (words[0].equals("assignable")) {
+                assignable.putAll(partitions(words[1]));
             } else if (words[0].equals("member")) {
                 Set<Uuid> topics = new HashSet<>();
                 for (String topic : words[3].split(",")) if (!topic.isEmpty()) topics.add(uuid(topic));
                 Optional<String> instance = words[2].isEmpty() ? Optional.empty() : Optional.of(words[2]);
                 members.put(words[1], new Member(instance, topics, partitions(words[4])));
             } else {
-                print(words[1], words[2].equals("1"), counts, members);
+                print(words[1], words[2].equals("1"), counts, assignable, members);
                 counts = new HashMap<>();
+                assignable = new HashMap<>();
                 members = new HashMap<>();
             }
         }
     }
 
-    static void print(String name, boolean homogeneous, Map<Uuid, Integer> counts, Map<String, Member> members) {
-        ConsumerGroupPartitionAssignor assignor = name.equals("range") ? new RangeAssignor() : new UniformAssignor();
+    static void print(
+        String name, boolean homogeneous, Map<Uuid, Integer> counts, Map<Uuid, Set<Integer>> assignable,
+        Map<String, Member> members
+    ) {
+        PartitionAssignor assignor = switch (name) {
+            case "range" -> new RangeAssignor();
+            case "simple" -> new SimpleAssignor();
+            default -> new UniformAssignor();
+        };
         Map<Uuid, Set<Integer>> taken = new HashMap<>();
         for (Member member : members.values())
             member.partitions().forEach((id, indexes) -> taken.computeIfAbsent(id, __ -> new HashSet<>()).addAll(indexes));
@@ -96,7 +108,7 @@ public class RunAssignors {
             }
 
             public boolean isPartitionAssignable(Uuid topicId, int partition) {
-                return true;
+                return !name.equals("simple") || assignable.getOrDefault(topicId, Set.of()).contains(partition);
             }
 
             public MemberSubscription memberSubscription(String memberId) {

@@ -17,6 +17,7 @@ from kbroker.protocol.messages import (
     groups,
     logs,
     produce,
+    share_groups,
     streams_groups,
     topics,
     transactions,
@@ -32,6 +33,8 @@ CODES = {
     X: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 TOPIC, GROUP, TXN = "orders", "billing", "mover"
+SHARE_GROUP = "workers"
+"""A share group without members."""
 DOOMED = "doomed"
 """A topic that has to be there again before each request."""
 TOPIC_KIND, BROKER_KIND, GROUP_KIND = 2, 4, 32
@@ -64,12 +67,12 @@ def right(kind, operation, name=None, code=None):
 
 
 def case(request, version, *rights):
-    """Each of `rights` is a pair (kind, operation), or a list of such pairs of which one is enough."""
+    """Each of `rights` is (kind, operation) or (kind, operation, name), or a list of such of which one is enough."""
     needed = []
     for each in rights:
         some = each if isinstance(each, list) else [each]
         refused = CODES[some[0][0]]
-        needed.append(tuple(right(kind, operation, code=refused) for kind, operation in some))
+        needed.append(tuple(right(*one, code=refused) for one in some))
     return Case(request, version, tuple(needed))
 
 
@@ -254,6 +257,46 @@ CASES = [
     case(streams_groups.StreamsGroupDescribeRequest(group_ids=[GROUP]), 1, (G, O.DESCRIBE)),
     case(streams_groups.StreamsGroupTopologyDescriptionUpdateRequest(group_id=GROUP, member_id="m"), 0, (G, O.READ)),
     case(groups.DeleteGroupsRequest(groups_names=[GROUP]), 2, (G, O.DELETE)),
+    case(
+        share_groups.ShareGroupHeartbeatRequest(group_id=GROUP, member_id="m", subscribed_topic_names=[TOPIC]),
+        1,
+        (G, O.READ),
+        (T, O.DESCRIBE),
+    ),
+    case(share_groups.ShareGroupDescribeRequest(group_ids=[GROUP]), 1, (G, O.DESCRIBE)),
+    case(
+        share_groups.DescribeShareGroupOffsetsRequest(
+            groups=[
+                share_groups.DescribeShareGroupOffsetsRequestGroup(
+                    SHARE_GROUP, [share_groups.DescribeShareGroupOffsetsRequestTopic(TOPIC, [0])]
+                )
+            ]
+        ),
+        1,
+        (G, O.DESCRIBE, SHARE_GROUP),
+        (T, O.DESCRIBE),
+    ),
+    case(
+        share_groups.AlterShareGroupOffsetsRequest(
+            group_id=SHARE_GROUP,
+            topics=[
+                share_groups.AlterShareGroupOffsetsRequestTopic(
+                    TOPIC, [share_groups.AlterShareGroupOffsetsRequestPartition(0, 0)]
+                )
+            ],
+        ),
+        0,
+        (G, O.READ, SHARE_GROUP),
+        (T, O.READ),
+    ),
+    case(
+        share_groups.DeleteShareGroupOffsetsRequest(
+            group_id=SHARE_GROUP, topics=[share_groups.DeleteShareGroupOffsetsRequestTopic(TOPIC)]
+        ),
+        0,
+        (G, O.DELETE, SHARE_GROUP),
+        (T, O.READ),
+    ),
     case(transactions.InitProducerIdRequest(transactional_id=TXN, transaction_timeout_ms=9), 4, (X, O.WRITE)),
     Case(
         transactions.InitProducerIdRequest(transactional_id=None),
@@ -338,8 +381,13 @@ OF_CLUSTERS = {
     "ControlledShutdown": O.CLUSTER_ACTION,
     "AlterPartition": O.CLUSTER_ACTION,
     "AllocateProducerIds": O.CLUSTER_ACTION,
+    "InitializeShareGroupState": O.CLUSTER_ACTION,
+    "ReadShareGroupState": O.CLUSTER_ACTION,
+    "WriteShareGroupState": O.CLUSTER_ACTION,
+    "DeleteShareGroupState": O.CLUSTER_ACTION,
+    "ReadShareGroupStateSummary": O.CLUSTER_ACTION,
     "ElectLeaders": O.ALTER,
     "AlterPartitionReassignments": O.ALTER,
     "ListPartitionReassignments": O.DESCRIBE,
 }
-"""What a node alone does not serve: one right on the cluster."""
+"""What a node alone does not serve, or only with share groups: one right on the cluster."""

@@ -9,13 +9,20 @@ from types import SimpleNamespace
 import pytest
 
 from kbroker import handlers
+from kbroker.cluster_state import OFFSETS_TOPIC
+from kbroker.controller.features import SHARE_VERSION
 from kbroker.handlers.authorized.required_rights import RULES
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.share_groups import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+)
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Entry, Operation, Pattern, Permission, ResourceType
 from kbroker.security.authorizer.authorizer import Authorizer
-from tests.security.authorizer.cases import CASES, CODES, DOOMED, OF_CLUSTERS, OPEN, TOPIC
+from tests.security.authorizer.cases import CASES, CODES, DOOMED, OF_CLUSTERS, OPEN, SHARE_GROUP, TOPIC
 from tests.security.authorizer.served import ADMIN, ALICE, codes, serving
 
 handlers.load_all(in_cluster=True)
@@ -50,8 +57,21 @@ def broker(loop, tmp_path_factory):
     created = CreateTopicsRequest([CreatableTopic(TOPIC, 1, 1)])
     answer = loop.run(served.ask(created, 7, ADMIN))
     assert codes(answer) == {0}
+    loop.run(with_share_group(served))
     yield served
     loop.run(manager.__aexit__(None, None, None))
+
+
+async def with_share_group(served):
+    """Enable share groups, and make one."""
+    controller = served.node.controller
+    controller.replace_features({**controller.state.features, SHARE_VERSION: 1})
+    controller.auto_create(OFFSETS_TOPIC)
+    await served.settled()
+    await served.node.replicas.hosted_of(OFFSETS_TOPIC)
+    topic = AlterShareGroupOffsetsRequestTopic(TOPIC, [AlterShareGroupOffsetsRequestPartition(0, 0)])
+    request = AlterShareGroupOffsetsRequest(group_id=SHARE_GROUP, topics=[topic])
+    assert codes(await served.ask(request, 0, ADMIN)) == {0}
 
 
 def refusals(answer):

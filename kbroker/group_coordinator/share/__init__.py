@@ -1,0 +1,1 @@
+"""Share groups (KIP-932): membership, and the share partitions whose state is initialised."""

@@ -1,0 +1,72 @@
+"""What the share coordinator answers about a share partition, and the interface through which brokers ask it.
+
+Owns the results of the five operations, and the `Persister`: the way from a share partition's leader, or from the group
+coordinator, to the share coordinator (Kafka: org.apache.kafka.server.share.persister). Never decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.share_coordinator.state_batches import Batches, StateBatch
+
+
+class Done(NamedTuple):
+    """The result of an operation without a value: an error code, and its text if there is one."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class State(NamedTuple):
+    """The state of a share partition, for its leader; a start offset of -1 means that the leader has to choose it."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    state_epoch: int = 0
+    start_offset: int = 0
+    batches: Batches = ()
+    message: str | None = None
+
+
+class Summary(NamedTuple):
+    """Epochs and offsets of a share partition; a start offset of -1 if it is not initialised."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    state_epoch: int = 0
+    leader_epoch: int = 0
+    start_offset: int = 0
+    delivery_complete_count: int = -1
+    message: str | None = None
+
+
+class Persister(Protocol):
+    """The share coordinator, wherever it is. Errors are in the results, as Kafka's codes; nothing is raised."""
+
+    async def initialize(
+        self, group: str, topic_id: bytes, partition: int, state_epoch: int, start_offset: int
+    ) -> Done:
+        """Begin the state of a share partition, or replace it; a start offset of -1 leaves the choice to its leader."""
+
+    async def read(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> State:
+        """Return the state, and fence earlier leaders by `leader_epoch`."""
+
+    async def write(
+        self,
+        group: str,
+        topic_id: bytes,
+        partition: int,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+    ) -> Done:
+        """Change the state: `batches` are only those that have changed."""
+
+    async def delete(self, group: str, topic_id: bytes, partition: int) -> Done:
+        """Delete the state; succeeds if there is none."""
+
+    async def read_summary(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> Summary:
+        """Return epochs and offsets, without fencing anybody."""
