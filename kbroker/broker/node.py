@@ -87,6 +87,7 @@ class BrokerNode(Node):
             DeletedTopics(controller, logs),
             None if settings is None else ExpiredTokens(controller, settings, clock),
             HangingSearch(self.transactions, self._producers_of_led, lambda: self.bootstrap_servers),
+            lambda: self.services.share,
         )
 
     @classmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import islice
 
@@ -24,6 +25,7 @@ from kbroker.protocol.errors import ApiError
 from kbroker.replicas import Replicas
 from kbroker.security.principal import printable
 from kbroker.security.tokens.token import Token, TokenSettings
+from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.hanging_transactions import HangingSearch
 
@@ -53,6 +55,7 @@ class PeriodicWork:
         deleted_topics: DeletedTopics | None = None,
         expired_tokens: ExpiredTokens | None = None,
         hanging: HangingSearch | None = None,
+        share: Callable[[], ShareDelivery | None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._logs = logs
@@ -66,6 +69,7 @@ class PeriodicWork:
         self._cleaning_tick: asyncio.Task[None] | None = None
         self._at_work = asyncio.Lock()
         self.hanging = hanging
+        self._share = share
 
     def begin(self) -> None:
         """Start."""
@@ -99,6 +103,8 @@ class PeriodicWork:
             self._replicas.tick()
             self._groups.tick()
             self._transactions.tick()
+            if (share := self._share()) is not None:
+                share.tick()
             if self.hanging is not None:
                 await in_slices(self.hanging.when_due())
         except Exception:

@@ -187,7 +187,7 @@ class DeliveryState:
         self.complete_count += high - low + 1
         pending = run.what & PENDING
         what = RecordState.ARCHIVED | run.what & (HEAD | TRACKED) | (pending | FIXED if pending else 0)
-        return run._replace(what=what, owner=0, deadline=NO_LOCK)
+        return run._replace(what=what, owner=None, deadline=NO_LOCK)
 
 
 def _put_part(new: list[Run], run: Run, behind: int, changed: Run | list[Run], low: int, high: int) -> None:

@@ -1,6 +1,6 @@
 """Runs of offsets with the same state: the memory of a share partition.
 
-Owns columns, 23 bytes a run, and how runs are split and joined. Never knows what a state means, beyond which bytes of
+Owns columns, 27 bytes a run, and how runs are split and joined. Never knows what a state means, beyond which bytes of
 the column `what` to search for.
 
 A run begins at `first[i]` and ends before the next one, the last run before `end`: together they have no holes. `what`
@@ -33,8 +33,8 @@ TRACKED: Final = 0x20
 FIXED: Final = 0x40
 
 NO_LOCK: Final = float("inf")
-NOBODY: Final = 0
 _DONE: Final = (2, 4, HOLE)
+_FEW_OWNERS: Final = 64
 
 
 def _class_of(is_in: list[bool]) -> re.Pattern[bytes]:
@@ -50,30 +50,38 @@ _KNOWN = _class_of([each & STATE < GAP for each in range(128)])
 _IS_HEAD = bytes(bool(each & HEAD) for each in range(256))
 
 
+class Owner:
+    """A member that has acquired records. One that went and came back is another owner (Runs.retire)."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 class Run(NamedTuple):
-    """One run. `owner` is a number (Runs.owner_of); `deadline` is in ms of the monotonic clock."""
+    """One run. `deadline` is in ms of the monotonic clock."""
 
     first: int
     what: int
     deliveries: int
-    owner: int = NOBODY
+    owner: Owner | None = None
     deadline: float = NO_LOCK
 
 
 class Runs:
     """The runs from `start` to `end`, which is the offset after the last one."""
 
-    __slots__ = ("_names", "_numbers", "count", "deadline", "end", "first", "owner", "start", "what")
+    __slots__ = ("_owners", "count", "deadline", "end", "first", "owner", "start", "what")
 
     def __init__(self, start: int) -> None:
         self.start = self.end = start
         self.first = array("q")
         self.what = bytearray()
         self.count = array("h")
-        self.owner = array("I")
+        self.owner: list[Owner | None] = []
         self.deadline = array("d")
-        self._names: list[str] = [""]
-        self._numbers: dict[str, int] = {}
+        self._owners: dict[str, Owner] = {}
 
     def __len__(self) -> int:
         return len(self.first)
@@ -127,31 +135,28 @@ class Runs:
 
     # -- owners
 
-    def owner_of(self, member: str) -> int:
-        """Return a member's number, which is valid as long as a run has it, and at least until the next call."""
-        number = self._numbers.get(member)
-        if number is None:
-            if len(self._names) > 2 * len(self._in_use()) + 16:
-                self._renumber()
-            number = self._numbers[member] = len(self._names)
-            self._names.append(member)
-        return number
+    def owner_of(self, member: str) -> Owner:
+        """Return a member as an owner, who should own a run at once: others may be forgotten."""
+        owner = self._owners.get(member)
+        if owner is None:
+            if len(self._owners) >= _FEW_OWNERS:
+                self._forget_owners()
+            owner = self._owners[member] = Owner(member)
+        return owner
 
-    def known_owner(self, member: str) -> int:
-        """Return a member's number, or -1: then it owns nothing."""
-        return self._numbers.get(member, -1)
+    def known_owner(self, member: str) -> Owner | None:
+        """Return a member as an owner; None if it owns nothing."""
+        return self._owners.get(member)
 
-    def _in_use(self) -> set[int]:
-        return set(self.owner)
+    def retire(self, member: str) -> Owner | None:
+        """Return a member that goes as an owner. If it comes back, it does not own what it owned before."""
+        return self._owners.pop(member, None)
 
-    def _renumber(self) -> None:
-        """Forget the members that own nothing."""
-        kept = sorted(self._in_use() - {NOBODY})
-        new = {old: number for number, old in enumerate(kept, 1)}
-        new[NOBODY] = NOBODY
-        self._names = ["", *(self._names[old] for old in kept)]
-        self._numbers = {name: number for number, name in enumerate(self._names) if number}
-        self.owner = array("I", [new[old] for old in self.owner])
+    def _forget_owners(self) -> None:
+        """Forget the members that own nothing, if they may be many."""
+        in_use = set(self.owner)
+        if len(self._owners) > 2 * len(in_use):
+            self._owners = {name: owner for name, owner in self._owners.items() if owner in in_use}
 
     # -- changes
 
@@ -164,7 +169,7 @@ class Runs:
         self.deadline.append(run.deadline)
         self.end = last + 1
 
-    def set(self, index: int, what: int, count: int, owner: int = NOBODY, deadline: float = NO_LOCK) -> None:
+    def set(self, index: int, what: int, count: int, owner: Owner | None = None, deadline: float = NO_LOCK) -> None:
         """Change a run as a whole."""
         self.what[index] = what
         self.count[index] = count
@@ -184,7 +189,7 @@ class Runs:
         self.first[begin:end] = array("q", [run.first for run in new])
         self.what[begin:end] = bytes([run.what for run in new])
         self.count[begin:end] = array("h", [run.deliveries for run in new])
-        self.owner[begin:end] = array("I", [run.owner for run in new])
+        self.owner[begin:end] = [run.owner for run in new]
         self.deadline[begin:end] = array("d", [run.deadline for run in new])
 
     def join_into(self, begin: int, end: int, new: list[Run]) -> None:
@@ -210,8 +215,11 @@ class Runs:
             kept = len(self.first)
         else:
             kept = self.index(offset)
-        for column in (self.first, self.what, self.count, self.owner, self.deadline):
-            del column[:kept]
+        del self.first[:kept]
+        del self.what[:kept]
+        del self.count[:kept]
+        del self.owner[:kept]
+        del self.deadline[:kept]
         if self.first and self.first[0] < offset:
             self.first[0] = offset
             self.what[0] |= HEAD | TRACKED

@@ -128,7 +128,7 @@ class Transitions(DeliveryState):
         """Refuse an acknowledgement of records that a member has not acquired; raises ApiError."""
         if run.what & (STATE | PENDING) != _ACQUIRED:
             raise refused(_NOT_ACQUIRED_OFFSET if run.what & TRACKED else _NOT_ACQUIRED_BATCH)
-        if run.owner != self.runs.known_owner(member):
+        if run.owner is not self.runs.known_owner(member):
             raise refused(f"Member is not the owner of {'offset' if run.what & TRACKED else 'batch record'}")
 
     def _acknowledged(
@@ -161,11 +161,17 @@ class Transitions(DeliveryState):
     # -- the end of a member, and of locks
 
     async def release(self, member: str, limits: Limits) -> Transition:
-        """Decide to give back all records that a member has acquired."""
+        """Decide to give back all records that a member has acquired.
+
+        If the member comes back while this goes on, it keeps what it acquires from then on.
+        """
         decided = Transition(limits.delivery_count)
+        owner = self.runs.retire(member)
+        if owner is None:
+            return decided
 
         def how(run: Run, low: int, high: int) -> Run | None:
-            if run.what & (STATE | PENDING) != _ACQUIRED or run.owner != self.runs.known_owner(member):
+            if run.what & (STATE | PENDING) != _ACQUIRED or run.owner is not owner:
                 return None
             return self._decide(run, low, high, _AVAILABLE, decided)
 
@@ -187,7 +193,7 @@ class Transitions(DeliveryState):
             if state == _ARCHIVED:
                 self.complete_count += high - low + 1
             decided.add(low, high, state, run.deliveries)
-            return run._replace(what=state | run.what & _FLAGS, owner=0, deadline=NO_LOCK)
+            return run._replace(what=state | run.what & _FLAGS, owner=None, deadline=NO_LOCK)
 
         await self.change_all(self.runs.start, self.runs.end - 1, how)
         self.advance()
@@ -210,7 +216,7 @@ class Transitions(DeliveryState):
         def confirm(run: Run, _low: int, _high: int) -> Run | None:
             if not run.what & PENDING:
                 return None
-            return run._replace(what=run.what & (STATE | _FLAGS), owner=0, deadline=NO_LOCK)
+            return run._replace(what=run.what & (STATE | _FLAGS), owner=None, deadline=NO_LOCK)
 
         def undo(run: Run, low: int, high: int) -> Run | None:
             if not run.what & PENDING or run.what & FIXED:
@@ -218,7 +224,7 @@ class Transitions(DeliveryState):
             state, owner, deadline = _ACQUIRED, run.owner, run.deadline
             if deadline <= now_ms:
                 state = _ARCHIVED if run.deliveries >= decided.delivery_limit else _AVAILABLE
-                owner, deadline = 0, NO_LOCK
+                owner, deadline = None, NO_LOCK
             else:
                 self.next_deadline = min(self.next_deadline, deadline)
             if run.what & STATE in _TERMINAL:

@@ -11,6 +11,8 @@ from kbroker.share_partition.share_partition import Wish
 from kbroker.share_partition.states import STATE_AFTER, AckBatch, AcknowledgeType, Acquired, Limits, Span, StateBatch
 
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
+GONE = "(gone)"
+"""Whoever owned records before it went. If it comes back, it does not own them."""
 DONE = (ACKNOWLEDGED, ARCHIVED)
 
 
@@ -323,6 +325,11 @@ class Model:
         for offset, record in self.records.items():
             if record.state == ACQUIRED and record.before is None and record.owner == member:
                 self.decide(offset, record, AVAILABLE, limits, ticket)
+        for record in self.records.values():
+            if record.owner == member:
+                record.owner = GONE
+            if record.before is not None and record.before[0] == member:
+                record.before = (GONE, record.before[1])
         return ticket
 
     def settle(self, ticket: Ticket, limits: Limits, now: float, *, is_stored: bool) -> None:

@@ -19,7 +19,7 @@ from kbroker.share_partition.states import AckBatch, Limits, Span, StateBatch
 from kbroker.share_partition.transitions import Transition
 from tests.tries import tries
 
-from .model import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, DONE, Model, RefusedError, Ticket
+from .model import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, DONE, GONE, Model, RefusedError, Ticket
 
 MEMBERS = ("a", "b", "c")
 
@@ -179,7 +179,8 @@ class World:
                 assert (run.what & STATE, run.deliveries) == (record.state, record.count), at
                 assert bool(run.what & PENDING) == (record.before is not None)
                 if record.state == ACQUIRED:
-                    assert (runs._names[run.owner], run.deadline) == (record.owner, record.deadline)
+                    owner = run.owner.name if runs.known_owner(run.owner.name) is run.owner else GONE
+                    assert (owner, run.deadline) == (record.owner, record.deadline)
                     assert real.next_deadline <= run.deadline
         assert seen == len(records)
         heads = [runs.first[index] for index in range(len(runs)) if runs.head(index) == index]
