@@ -85,8 +85,9 @@ async def acknowledge(
         code = await future
         if code:
             results[key] = Result(code)
-    if is_any:
-        results.update((key, Result()) for key in without)
+    for key in without if is_any else ():
+        results[key] = Result()
+        await turn
     return results
 
 

@@ -29,6 +29,7 @@ from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.share_partition.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, ShareSession
 
 _FIRST_RENEW_VERSION: Final = 2
+_ACQUIRE_MODES: Final = (0, 1)
 _BYTES_ALWAYS, _BYTES_OF_PARTITION, _BYTES_OF_ACQUIRED = 20, 50, 19
 """The bytes of a response without its records."""
 
@@ -135,6 +136,8 @@ async def _fetch(
         await turn
     if not wanted or not request.max_records or not request.max_bytes:
         return answers
+    if request.share_acquire_mode not in _ACQUIRE_MODES:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
     begin = max(request.share_session_epoch, 0) % len(wanted)  # so that each partition is the first one at times
     attempt = ShareFetchAttempt(ctx, share, request, session, wanted[begin:] + wanted[:begin])
     await attempt.run()

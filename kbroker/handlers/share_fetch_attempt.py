@@ -223,8 +223,9 @@ class ShareFetchAttempt:
         answer = self.answers[key] = empty(key[1], read.code)
         if read.code or not read.piece.size or left <= 0:
             return 0
+        limits = self._share.settings.limits(self._group)
         try:
-            found, aborted = await self._scan(read, left)
+            found, aborted = await self._scan(read, min(left, limits.record_locks))
         except OSError as err:
             read.hosted.partition.log.report_failure(err)
             answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -235,7 +236,6 @@ class ShareFetchAttempt:
             return 0
         request = self._request
         wish = Wish(self._session.member, left, max(request.batch_size, 1), request.share_acquire_mode == _RECORD_LIMIT)
-        limits = self._share.settings.limits(self._group)
         spans = [batch.offsets for batch in found]
         got = await read.state.acquire(wish, read.offset, spans, limits, self._share.clock.monotonic_ms())
         if aborted:

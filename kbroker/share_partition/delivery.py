@@ -52,6 +52,7 @@ class ShareDelivery:
         self._numbers: dict[Hosted, int] = {}
         self._next_number = 0
         self._timers = Timers(clock, self._on_timer, "share partition")
+        self._releasing: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- share partitions
@@ -140,10 +141,16 @@ class ShareDelivery:
     async def _release(self, session: ShareSession) -> None:
         """Give back what an ended member holds, and forget the share partitions of a group without members."""
         group, member = session.key
-        for hosted in self._of_group(group):
-            if self.sessions.find(group, member) is None:  # it has not come back meanwhile
-                await hosted.release(member)
-            await turn
+        self._releasing[group] = self._releasing.get(group, 0) + 1
+        try:
+            for hosted in self._of_group(group):
+                if self.sessions.find(group, member) is None:  # it has not come back meanwhile
+                    await hosted.release(member)
+                await turn
+        finally:
+            self._releasing[group] -= 1
+            if not self._releasing[group]:
+                del self._releasing[group]
         for hosted in self._of_group(group):
             if hosted.is_idle:
                 self.all_stored(hosted)
@@ -151,7 +158,7 @@ class ShareDelivery:
 
     def all_stored(self, hosted: Hosted) -> None:
         """Forget a share partition, of which all is stored, if its group has no member any more."""
-        if not self.sessions.has_any(hosted.key.group):
+        if not self.sessions.has_any(hosted.key.group) and hosted.key.group not in self._releasing:
             hosted.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # -- work in the background

@@ -205,7 +205,7 @@ class Hosted:
 
     def _usable(self) -> SharePartition:
         if self.state is None:
-            raise ApiError(self.failure or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise ApiError(self.failure or ErrorCode.INVALID_RECORD_STATE)
         return self.state
 
     # -- writes

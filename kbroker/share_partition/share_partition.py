@@ -94,8 +94,8 @@ class SharePartition(Transitions):
             at = self.runs.first[self.runs.head(self.runs.index(at))]
         while at <= last and at < self.end and work.left > 0 and not work.is_over:
             at = await self._acquire_known(work, at)
-            at = max(at, self.start)
             await turn
+            at = max(at, self.start)
         if work.left > 0 and not work.is_over and max(self.end, base) <= last:
             await self._acquire_new(work, max(self.end, base), last, is_gap=False)
         return work.got
