@@ -72,7 +72,7 @@ class Run(NamedTuple):
 class Runs:
     """The runs from `start` to `end`, which is the offset after the last one."""
 
-    __slots__ = ("_owners", "count", "deadline", "end", "first", "owner", "start", "what")
+    __slots__ = ("_owners", "count", "cut", "deadline", "end", "first", "owner", "start", "what")
 
     def __init__(self, start: int) -> None:
         self.start = self.end = start
@@ -81,6 +81,8 @@ class Runs:
         self.count = array("h")
         self.owner: list[Owner | None] = []
         self.deadline = array("d")
+        self.cut = 0
+        """How many offsets of the first batch are below `start`."""
         self._owners: dict[str, Owner] = {}
 
     def __len__(self) -> int:
@@ -212,9 +214,11 @@ class Runs:
         self.start = offset
         if offset >= self.end:
             self.end = offset
-            kept = len(self.first)
+            kept, self.cut = len(self.first), 0
         else:
             kept = self.index(offset)
+            head = self.head(kept)
+            self.cut = offset - self.first[head] + (self.cut if head == 0 else 0)
         del self.first[:kept]
         del self.what[:kept]
         del self.count[:kept]
@@ -222,6 +226,5 @@ class Runs:
         del self.deadline[:kept]
         if self.first and self.first[0] < offset:
             self.first[0] = offset
-            self.what[0] |= HEAD | TRACKED
-        elif self.first:
+        if self.first:
             self.what[0] |= HEAD

@@ -98,6 +98,7 @@ class SharePartition(Transitions):
             at = max(at, self.start)
         if work.left > 0 and not work.is_over and max(self.end, base) <= last:
             await self._acquire_new(work, max(self.end, base), last, is_gap=False)
+        self.advance()
         return work.got
 
     # -- records that were in flight before
@@ -148,7 +149,7 @@ class SharePartition(Transitions):
     async def _acquire_part(self, work: _Acquisition, at: int, end: int) -> int:
         """Acquire available records of the batch from `at` to `end`, one after the other; return how many."""
         runs, limits, limit = self.runs, work.limits, work.limits.delivery_count
-        size, taken, most = end - at, 0, -1
+        size, taken, most = end - at + (runs.cut if at == runs.start else 0), 0, -1
         runs.what[runs.index(at)] |= TRACKED
         offset = max(at, work.read[0].first_offset)
         last = min(end - 1, work.last)

@@ -39,6 +39,8 @@ class Record:
 class Batch:
     records: dict[int, Record]
     tracked: bool = False
+    cut: int = 0
+    """How many records were below the start, and are forgotten."""
 
     @property
     def first(self) -> int:
@@ -112,7 +114,7 @@ class Model:
         for batch in self.batches:
             if batch.last >= offset:
                 if batch.first < offset:
-                    batch.tracked = True
+                    batch.cut += offset - batch.first
                 batch.records = {at: record for at, record in batch.records.items() if at >= offset}
                 kept.append(batch)
         self.batches = kept
@@ -191,6 +193,7 @@ class Model:
                 new(base, last)
             elif found[-1].last < last:
                 new(found[-1].last + 1, last)
+        self.advance()
         return got
 
     def take(self, record: Record, member: str, limits: Limits, now: float) -> None:
@@ -216,7 +219,7 @@ class Model:
             if limit > 2 and record.count == limit - 1 and taken:
                 break
             if record.count >= limits.throttled_from and most < 0:
-                most = max(1, len(batch.records) >> (record.count - limits.throttled_from + 1))
+                most = max(1, (len(batch.records) + batch.cut) >> (record.count - limits.throttled_from + 1))
             self.take(record, wish.member, limits, now)
             taken += 1
             if parts and parts[-1].last_offset == offset - 1 and parts[-1].delivery_count == record.count:
