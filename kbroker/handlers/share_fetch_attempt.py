@@ -257,7 +257,7 @@ class ShareFetchAttempt:
         segment = piece.segment
         assert segment is not None
         open_ones = _Aborted(read.hosted.partition.log.aborted_in(piece)) if self._reads_committed else None
-        seen = 0
+        covered, look_at = 0, wanted
         for position, header in scan_headers(segment.handle, piece.position, piece.position + piece.size):
             span = Span(header.base_offset, header.last_offset)
             found.append(_Batch(position, header.size, span))
@@ -266,11 +266,14 @@ class ShareFetchAttempt:
             )
             if is_aborted:
                 aborted.append(span)
-                seen += span.last_offset - span.first_offset + 1
+                wanted += span.last_offset - span.first_offset + 1
+            covered += span.last_offset - span.first_offset + 1
+            if covered >= look_at:
+                if read.state.has_enough(span.last_offset, wanted):
+                    break
+                look_at = covered + max(wanted // 8, 1)
             if len(found) % _AT_ONCE == 0:
                 await turn
-                if read.state.has_enough(span.last_offset, wanted + seen):
-                    break
         return found, aborted
 
 

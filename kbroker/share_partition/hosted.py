@@ -218,26 +218,34 @@ class Hosted:
 
     async def _write_all(self) -> None:
         """Write what is decided, one time after the other, until there is nothing left."""
+        writes: list[_Write] = []
         try:
             while self._writes and self.state is not None:
                 writes, self._writes = self._writes, []
-                code = await self._store(self.state, writes)
-                state = self.state
-                now_ms = self._around.clock.monotonic_ms()
-                for write in writes:
-                    if state is not None and write.decided is not None:
-                        await state.settle(write.decided, now_ms, is_stored=not code)
-                    _answer(write, code)
-                if state is not None and not code:
-                    state.advance()
-                if code in FENCING:
-                    self.fail(code)
-                else:
-                    self.watch_locks()
-                    self.wake()
+                await self._write_once(self.state, writes)
         finally:
             self._is_writing = False
+            for write in writes:  # those of a write that was given up, as the broker stops
+                _answer(write, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._around.all_stored(self)
+
+    async def _write_once(self, state: SharePartition, writes: list[_Write]) -> None:
+        """Write some changes together, and confirm or undo them."""
+        code = await self._store(state, writes)
+        now_ms = self._around.clock.monotonic_ms()
+        for write in writes:
+            if self.state is not None and write.decided is not None:
+                await state.settle(write.decided, now_ms, is_stored=not code)
+            _answer(write, code)
+        if self.state is None:
+            return
+        if code in FENCING:
+            self.fail(code)
+            return
+        if not code:
+            state.advance()
+        self.watch_locks()
+        self.wake()
 
     async def _store(self, state: SharePartition, writes: list[_Write]) -> ErrorCode:
         """Write; return the error code for clients."""

@@ -162,19 +162,22 @@ class Member:
     def finish(self) -> Any:
         return self.client.finish()
 
-    def acknowledge(
-        self, acks: dict[tuple[str, int], list[Ack]], *, renew: bool = False, epoch: int | None = None
-    ) -> Any:
+    def acks_of(self, acks: dict[tuple[str, int], list[Ack]]) -> list[AcknowledgeTopic]:
         topics: dict[bytes, list[AcknowledgePartition]] = {}
         for (topic, index), batches in acks.items():
             partition = AcknowledgePartition(index, [AcknowledgementBatch(*each) for each in batches])
             topics.setdefault(self.served.topics[topic], []).append(partition)
+        return [AcknowledgeTopic(topic, partitions) for topic, partitions in topics.items()]
+
+    def acknowledge(
+        self, acks: dict[tuple[str, int], list[Ack]], *, renew: bool = False, epoch: int | None = None
+    ) -> Any:
         request = ShareAcknowledgeRequest(
             group_id=self.group,
             member_id=self.name,
             share_session_epoch=self.epoch if epoch is None else epoch,
             is_renew_ack=renew,
-            topics=[AcknowledgeTopic(topic, partitions) for topic, partitions in topics.items()],
+            topics=self.acks_of(acks),
         )
         answer = self.client.ask(request, self.version)
         if not answer.error_code and epoch is None:
