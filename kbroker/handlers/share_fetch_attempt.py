@@ -91,16 +91,16 @@ class ShareFetchAttempt:
 
     async def run(self) -> None:
         """Acquire records, at once or after a wait; raises ApiError if the session has ended meanwhile."""
-        for key, topic in self._wanted:
-            try:
-                self._watch(key, self._share.use(self._group, key[0], topic, key[1]))
-            except ApiError as err:
-                self.answers[key] = empty(key[1], err.code)
-            await turn
         loop = asyncio.get_running_loop()
         until = loop.time() + self._request.max_wait_ms / 1000
         self._session.waiting = self
         try:
+            for key, topic in self._wanted:
+                try:
+                    self._watch(key, self._share.use(self._group, key[0], topic, key[1]))
+                except ApiError as err:
+                    self.answers[key] = empty(key[1], err.code)
+                await turn
             while self._hosted:
                 self._has_changed = False
                 if await self._attempt(is_last=loop.time() >= until):
@@ -241,6 +241,12 @@ class ShareFetchAttempt:
         if aborted:
             await read.state.archive_aborted(aborted)
             got = await _without(got, aborted)
+        if self._session.has_ended:
+            self._share.give_back(self._session, read.hosted)
+            self._check_session()
+        if read.hosted.state is not read.state:
+            answer.error_code = read.hosted.failure  # dropped meanwhile: others may get these records
+            return 0
         taken = 0
         for first, last, count in got:
             answer.acquired_records.append(AcquiredRecords(first, last, count))

@@ -129,6 +129,11 @@ class ShareDelivery:
             self._end(session)
             self.spawn(self._release(session))
 
+    def give_back(self, session: ShareSession, hosted: Hosted) -> None:
+        """Give back what a member has acquired while its session ended, unless the member has come back."""
+        if self.sessions.find(*session.key) is None:
+            self.spawn(hosted.release(session.member))
+
     def _end(self, session: ShareSession) -> None:
         self.sessions.end(session)
         if session.waiting is not None:
