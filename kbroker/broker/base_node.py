@@ -64,6 +64,8 @@ from kbroker.security.tokens.known import TokenLogins
 from kbroker.security.tokens.token import token_settings
 from kbroker.share_coordinator.config import share_coordinator_config
 from kbroker.share_coordinator.coordinator import ShareCoordinator
+from kbroker.share_partition.delivery import ShareDelivery
+from kbroker.share_partition.persister import GroupSettings, Persister
 from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
@@ -208,12 +210,21 @@ class Node(LogEvents, ABC):
         metadata.subscribe(follow)
         return authorizer
 
+    def serve_share_partitions(self, persister: Persister, settings: GroupSettings) -> ShareDelivery:
+        """Serve the records of share groups, whose state is in `persister`. To be called before the first request."""
+        self.services.share = ShareDelivery(
+            self.replicas.leader, persister, settings, self.clock, self.config.get_int("group.share.max.share.sessions")
+        )
+        return self.services.share
+
     def skip_controlled_shutdown(self) -> None:
         """Make the current or a later stop skip the controlled shutdown."""
 
     async def stop(self) -> None:
         """Answer the parked requests, close the connections, flush the logs."""
         self.quotas.close()
+        if self.services.share is not None:
+            await self.services.share.close()
         parts = self._parts.pop_all()
         await parts.aclose()
         if self._broker_hosts is not None:

@@ -88,6 +88,7 @@ class BrokerNode(Node):
             None if settings is None else ExpiredTokens(controller, settings, clock),
             HangingSearch(self.transactions, self._producers_of_led, lambda: self.bootstrap_servers),
             self.shares,
+            lambda: self.services.share,
         )
 
     @classmethod

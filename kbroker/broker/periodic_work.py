@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import islice
 
@@ -25,6 +26,7 @@ from kbroker.replicas import Replicas
 from kbroker.security.principal import printable
 from kbroker.security.tokens.token import Token, TokenSettings
 from kbroker.share_coordinator.coordinator import ShareCoordinator
+from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.hanging_transactions import HangingSearch
 
@@ -55,6 +57,7 @@ class PeriodicWork:
         expired_tokens: ExpiredTokens | None = None,
         hanging: HangingSearch | None = None,
         shares: ShareCoordinator | None = None,
+        share: Callable[[], ShareDelivery | None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._logs = logs
@@ -69,6 +72,7 @@ class PeriodicWork:
         self._at_work = asyncio.Lock()
         self.hanging = hanging
         self._shares = shares
+        self._share = share
 
     def begin(self) -> None:
         """Start."""
@@ -104,6 +108,8 @@ class PeriodicWork:
             self._transactions.tick()
             if self._shares is not None:
                 self._shares.tick()
+            if (share := self._share()) is not None:
+                share.tick()
             if self.hanging is not None:
                 await in_slices(self.hanging.when_due())
         except Exception:

@@ -66,7 +66,7 @@ async def instance_of(ctx: RequestContext, telemetry: ClientTelemetry, instance_
     """Return the client instance that sent the request."""
     instance, made = await telemetry.of(instance_id, _texts(ctx), now_ms(ctx))
     if made:
-        ctx.on_closed = partial(telemetry.forget, instance_id)
+        ctx.when_closed(telemetry, partial(telemetry.forget, instance_id))
     return instance
 
 

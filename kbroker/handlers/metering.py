@@ -131,12 +131,15 @@ class Metering:
     def _worked(self, now_ms: float) -> int:
         return self._quotas.worked.record(self.user, self.client_id, self._take_time(), now_ms)
 
-    def settle_fetch(self, size: int) -> int:
-        """Settle the pause for a Fetch response of `size` bytes, which are not charged if the client has to pause."""
+    def settle_fetch(self, size: int, *, is_sent: bool = False) -> int:
+        """Settle the pause for a Fetch response of `size` bytes, which are not charged if the client has to pause.
+
+        If it `is_sent` in any case, they are charged.
+        """
         now_ms = self._quotas.now_ms()
         fetched = self._quotas.fetched
         pause_ms = max(self._worked(now_ms), fetched.record(self.user, self.client_id, size, now_ms))
-        if pause_ms:
+        if pause_ms and not is_sent:
             fetched.note(self.user, self.client_id, -size, now_ms)
         self.pause_ms = pause_ms
         return pause_ms

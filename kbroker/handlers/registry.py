@@ -74,8 +74,14 @@ class RequestContext:
         """Whether the client is another broker that fetches from this one as a follower."""
         self.known_requests: Any = None
         """The earlier requests that this connection may repeat (express_produce.KnownRequests)."""
-        self.on_closed: Callable[[], None] | None = None
-        """Called when the connection has ended."""
+        self.on_closed: dict[object, Callable[[], None]] | None = None
+        """What to call when the connection has ended (when_closed)."""
+
+    def when_closed(self, key: object, call: Callable[[], None]) -> None:
+        """Let `call` be called when the connection has ended, in place of an earlier call of the same key."""
+        if self.on_closed is None:
+            self.on_closed = {}
+        self.on_closed[key] = call
 
     def set_client_id(self, raw: memoryview | None) -> None:
         """Set the client id from a request header. It seldom changes within a connection."""

@@ -25,6 +25,7 @@ from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.security.tokens.token import TokenSettings
 from kbroker.share_coordinator.coordinator import ShareCoordinator
+from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
@@ -81,6 +82,8 @@ class Services:
     """Clients' metrics; None in a cluster, which stores no subscriptions to them."""
     authorizer: Authorizer | None = None
     """Decides about clients' rights; None if all requests are allowed."""
+    share: ShareDelivery | None = None
+    """The share partitions in use; None while share groups are not served."""
     on_levels_changed: Callable[[], None] = lambda: None
     """Called after a change of a logger's level."""
 

@@ -216,8 +216,8 @@ class Connection:
         # work.
         self._context.known_requests = None
         on_closed, self._context.on_closed = self._context.on_closed, None
-        if on_closed is not None:
-            on_closed()
+        for call in () if on_closed is None else on_closed.values():
+            call()
         self.run = self._owner.dispatcher.entrance
         work, self._work = self._work, None
         try:

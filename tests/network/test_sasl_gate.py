@@ -108,7 +108,7 @@ def _no_delays(monkeypatch):
 class Client:
     def __init__(self, dispatcher):
         state = SimpleNamespace(features_epoch=0, features={})
-        services = SimpleNamespace(controller=SimpleNamespace(state=state), cluster=None, telemetry=None)
+        services = SimpleNamespace(controller=SimpleNamespace(state=state), cluster=None, telemetry=None, share=None)
         self.context = RequestContext(services, "/10.0.0.1", "SASL_PLAINTEXT", ("", 0))
         self.clock = Clock()
         self.connection = Gated()

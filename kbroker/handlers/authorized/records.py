@@ -1,4 +1,4 @@
-"""Guards of Produce and Fetch: Topic:Write and Topic:Read.
+"""Guards of Produce, Fetch, ShareFetch and ShareAcknowledge: Topic:Write and Topic:Read.
 
 Owns the checks of requests with records. These requests are the most frequent, so a fully allowed request is passed on
 unchanged.
@@ -26,6 +26,8 @@ from kbroker.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from kbroker.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
+from kbroker.protocol.messages.share_fetch import ShareFetchRequest
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 
@@ -114,6 +116,18 @@ def fetch(_handler: Handler, _response: type[Any]) -> Handler:
 
     def guarded(ctx: RequestContext, request: FetchRequest) -> Any:
         return fetch_handler(ctx, request, AuthorizedFetch)  # type: ignore[call-arg]
+
+    return guarded
+
+
+def of_share_group(handler: Handler, _response: type[Any]) -> Handler:
+    """Require Group:Read, and Topic:Read for each topic."""
+
+    def guarded(ctx: RequestContext, request: ShareFetchRequest | ShareAcknowledgeRequest) -> Any:
+        rights, group = rights_of(ctx), request.group_id
+        if group is not None and not rights.may(Operation.READ, ResourceType.GROUP, group):
+            raise refuse_all(ResourceType.GROUP)
+        return handler(ctx, request, may_read=rights.may_read)  # type: ignore[call-arg]
 
     return guarded
 

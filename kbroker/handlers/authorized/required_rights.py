@@ -123,6 +123,8 @@ RULES: Final[dict[str, Rule]] = {
     # Records and topics.
     "Produce": Rule("Topic:Write, and in a transaction TransactionalId:Write", records.produce),
     "Fetch": Rule("Topic:Read; with a replica id Cluster:ClusterAction instead", records.fetch),
+    "ShareFetch": Rule("Group:Read, Topic:Read", records.of_share_group),
+    "ShareAcknowledge": Rule("Group:Read, Topic:Read", records.of_share_group),
     "ListOffsets": Rule("Topic:Describe", partly("topics", topic_right(DESCRIBE))),
     "OffsetForLeaderEpoch": Rule(
         "Topic:Describe, or Cluster:ClusterAction",

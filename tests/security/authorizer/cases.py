@@ -17,6 +17,8 @@ from kbroker.protocol.messages import (
     groups,
     logs,
     produce,
+    share_acknowledge,
+    share_fetch,
     share_groups,
     streams_groups,
     topics,
@@ -193,6 +195,8 @@ CASES = [
         5,
         (G, O.READ),
     ),
+    case(share_fetch.ShareFetchRequest(group_id=GROUP, member_id="nobody"), 2, (G, O.READ)),
+    case(share_acknowledge.ShareAcknowledgeRequest(group_id=GROUP, member_id="nobody"), 2, (G, O.READ)),
     case(groups.HeartbeatRequest(group_id=GROUP, member_id="nobody"), 4, (G, O.READ)),
     case(groups.LeaveGroupRequest(group_id=GROUP, members=[groups.MemberIdentity("m")]), 5, (G, O.READ)),
     case(

@@ -1,0 +1,343 @@
+"""One ShareFetch in progress: reads its partitions, acquires records, and waits for more.
+
+Owns the wait for min bytes and max wait (DelayedShareFetch of Apache Kafka), the reading, and the slices of the log
+that are returned: the whole batches of the acquired records, of which no byte is decoded. Whether a record may be had
+is decided in share_partition/. Never answers: share_fetch.py does.
+
+A fetch that reads holds a lock on its share partitions, so that two fetches do not read the same records. Every way out
+gives the locks back, also the end of the connection. A fetch whose session has ended, or has gone on with another
+request, acquires nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from kbroker.handlers.registry import RequestContext
+from kbroker.log.batch_scan import scan_headers
+from kbroker.log.files import read_at
+from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
+from kbroker.long_work import turn
+from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
+from kbroker.protocol.messages.share_fetch import AcquiredRecords, LeaderIdAndEpoch, PartitionData, ShareFetchRequest
+from kbroker.protocol.records import BatchHeader, read_marker
+from kbroker.share_partition.delivery import ShareDelivery
+from kbroker.share_partition.hosted import Hosted
+from kbroker.share_partition.sessions import PartitionKey, ShareSession
+from kbroker.share_partition.share_partition import SharePartition, Wish
+from kbroker.share_partition.states import Acquired, Span
+
+_RECORD_LIMIT: Final = 1
+_AT_ONCE: Final = 64
+"""How many headers of batches are read between two turns: some 0.2 ms."""
+
+
+class _Read(NamedTuple):
+    """What one partition has for a fetch."""
+
+    hosted: Hosted
+    state: SharePartition
+    offset: int
+    piece: LogSlice
+    code: ErrorCode
+
+
+class _Batch(NamedTuple):
+    """A batch of a slice: where it is in the file, and its offsets."""
+
+    position: int
+    size: int
+    offsets: Span
+
+
+def empty(index: int, code: int = 0) -> PartitionData:
+    """Return a partition's answer without records."""
+    return PartitionData(index, code, current_leader=LeaderIdAndEpoch(0, 0), records=b"")
+
+
+class ShareFetchAttempt:
+    """A fetch of `wanted` partitions, by their topics' names, for the member of a session."""
+
+    def __init__(
+        self,
+        ctx: RequestContext,
+        share: ShareDelivery,
+        request: ShareFetchRequest,
+        session: ShareSession,
+        wanted: Sequence[tuple[PartitionKey, str]],
+    ) -> None:
+        self._ctx = ctx
+        self._share = share
+        self._request = request
+        self._session = session
+        self._epoch = session.epoch
+        self._wanted = wanted
+        self._hosted: dict[PartitionKey, Hosted] = {}
+        self._locked: list[Hosted] = []
+        self._has_changed = False
+        self._waiting: asyncio.Future[None] | None = None
+        self.answers: dict[PartitionKey, PartitionData] = {}
+        """What to answer for each partition that has records, an error, or at least was read."""
+        assert request.group_id is not None
+        self._group = request.group_id
+        self._reads_committed = share.settings.reads_committed(self._group)
+        most = min(request.max_bytes, ctx.services.fetch_max_bytes)
+        largest = None if ctx.metering is None or not ctx.metering.running else ctx.metering.largest_fetch()
+        self._max_bytes = most if largest is None else int(min(most, largest))
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
+
+    async def run(self) -> None:
+        """Acquire records, at once or after a wait; raises ApiError if the session has ended meanwhile."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._request.max_wait_ms / 1000
+        self._session.waiting = self
+        try:
+            for key, topic in self._wanted:
+                try:
+                    self._watch(key, self._share.use(self._group, key[0], topic, key[1]))
+                except ApiError as err:
+                    self.answers[key] = empty(key[1], err.code)
+                await turn
+            while self._hosted:
+                self._has_changed = False
+                if await self._attempt(is_last=loop.time() >= until):
+                    return
+                await self._wait(until)
+        finally:
+            self._unlock()
+            for hosted in self._hosted.values():
+                hosted.waiters.pop(self, None)
+            if self._session.waiting is self:
+                self._session.waiting = None
+
+    # -- waiting
+
+    def _watch(self, key: PartitionKey, hosted: Hosted) -> None:
+        self._hosted[key] = hosted
+        hosted.waiters[self] = None
+
+    def poke(self) -> None:
+        """Try again soon: something has changed."""
+        self._has_changed = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def _wait(self, until: float) -> None:
+        """Return once something has changed since the attempt began, or the time is over."""
+        if self._has_changed:
+            await turn
+            return
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        timer = loop.call_at(until, self.poke)
+        try:
+            await self._waiting
+        finally:
+            timer.cancel()
+            self._waiting = None
+
+    # -- one attempt
+
+    async def _attempt(self, *, is_last: bool) -> bool:
+        """Read and acquire what there is, if it is enough; return whether the fetch has ended."""
+        await self._lock_all()
+        self._check_session()
+        try:
+            reads = await self._read_all()
+            size = sum(len(read.piece) for read in reads.values())
+            is_urgent = any(read.code or _is_cut_short(read) for read in reads.values())
+            if not (is_last or is_urgent or (reads and size >= self._min_bytes)):
+                return not self._hosted
+            left = self._request.max_records
+            for key, read in reads.items():
+                left -= await self._acquire(key, read, left)
+                read.hosted.unlock(self)
+                await turn
+            return True
+        finally:
+            self._unlock()
+
+    def _check_session(self) -> None:
+        if self._session.has_ended:
+            raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND)
+        if self._session.epoch != self._epoch:
+            raise ApiError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+
+    async def _lock_all(self) -> None:
+        """Lock the share partitions from which records can be acquired. Those that have failed are answered for."""
+        limits = self._share.settings.limits(self._group)
+        for key, hosted in list(self._hosted.items()):
+            if hosted.failure:
+                del self._hosted[key]
+                hosted.waiters.pop(self, None)
+                self.answers[key] = empty(key[1], hosted.failure)
+            elif hosted.state is not None and hosted.state.can_acquire(limits) and hosted.lock(self):
+                self._locked.append(hosted)
+            await turn
+
+    def _unlock(self) -> None:
+        for hosted in self._locked:
+            hosted.unlock(self)
+        self._locked.clear()
+
+    async def _read_all(self) -> dict[PartitionKey, _Read]:
+        """Look for records in the locked share partitions. No byte is read yet."""
+        reads: dict[PartitionKey, _Read] = {}
+        locked, left = list(self._locked), self._max_bytes
+        share = max(self._max_bytes // len(locked), 1) if locked else 0
+        for hosted in locked:
+            if hosted.state is not None:
+                read = self._read(hosted, hosted.state, min(left, share), is_first=left == self._max_bytes)
+                left = max(left - len(read.piece), 0)
+                reads[hosted.key.topic_id, hosted.key.partition] = read
+            await turn
+        return reads
+
+    def _read(self, hosted: Hosted, state: SharePartition, most: int, *, is_first: bool) -> _Read:
+        records = hosted.partition.log
+        if state.log_start_moved(records.log_start_offset):
+            hosted.wake()
+        offset = state.next_fetch_offset
+        bound = records.last_stable_offset if self._reads_committed else records.high_watermark
+        piece, code = EMPTY_SLICE, ErrorCode.NONE
+        if offset < bound:
+            try:
+                piece = records.read(offset, most, bound, min_one=is_first)
+            except ApiError as err:
+                code = err.code
+                if code == ErrorCode.CORRUPT_MESSAGE:
+                    records.report_damage(offset, self._share.clock.now_ms())
+            except OSError as err:
+                records.report_failure(err)
+                code = ErrorCode.KAFKA_STORAGE_ERROR
+        return _Read(hosted, state, offset, piece, code)
+
+    # -- records
+
+    async def _acquire(self, key: PartitionKey, read: _Read, left: int) -> int:
+        """Acquire up to `left` records of a partition, and put them into its answer; return how many."""
+        self._check_session()
+        answer = self.answers[key] = empty(key[1], read.code)
+        if read.code or not read.piece.size or left <= 0:
+            return 0
+        limits = self._share.settings.limits(self._group)
+        try:
+            found, aborted = await self._scan(read, min(left, limits.record_locks))
+        except OSError as err:
+            read.hosted.partition.log.report_failure(err)
+            answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return 0
+        self._check_session()
+        if read.hosted.state is not read.state:
+            answer.error_code = read.hosted.failure
+            return 0
+        request = self._request
+        wish = Wish(self._session.member, left, max(request.batch_size, 1), request.share_acquire_mode == _RECORD_LIMIT)
+        spans = [batch.offsets for batch in found]
+        got = await read.state.acquire(wish, read.offset, spans, limits, self._share.clock.monotonic_ms())
+        if aborted:
+            await read.state.archive_aborted(aborted)
+            got = await _without(got, aborted)
+        if self._session.has_ended:
+            self._share.give_back(self._session, read.hosted)
+            self._check_session()
+        if read.hosted.state is not read.state:
+            answer.error_code = read.hosted.failure  # dropped meanwhile: others may get these records
+            return 0
+        taken = 0
+        for first, last, count in got:
+            answer.acquired_records.append(AcquiredRecords(first, last, count))
+            taken += last - first + 1
+            await turn
+        if got:
+            answer.records = _cut(read.piece, found, got)
+            read.hosted.partition.traffic.bytes_out += len(answer.records)
+        return taken
+
+    async def _scan(self, read: _Read, wanted: int) -> tuple[list[_Batch], list[Span]]:
+        """Return the batches of a slice, as many as needed, and the offsets of those of aborted transactions."""
+        piece, found, aborted = read.piece, [], []
+        segment = piece.segment
+        assert segment is not None
+        open_ones = _Aborted(read.hosted.partition.log.aborted_in(piece)) if self._reads_committed else None
+        covered, look_at = 0, wanted
+        for position, header in scan_headers(segment.handle, piece.position, piece.position + piece.size):
+            span = Span(header.base_offset, header.last_offset)
+            found.append(_Batch(position, header.size, span))
+            is_aborted = open_ones is not None and open_ones.has(
+                header, lambda at=position, size=header.size: read_at(segment.handle.fd, size, at)
+            )
+            if is_aborted:
+                aborted.append(span)
+                wanted += span.last_offset - span.first_offset + 1
+            covered += span.last_offset - span.first_offset + 1
+            if covered >= look_at:
+                if read.state.has_enough(span.last_offset, wanted):
+                    break
+                look_at = covered + max(wanted // 8, 1)
+            if len(found) % _AT_ONCE == 0:
+                await turn
+        return found, aborted
+
+
+class _Aborted:
+    """Follows the aborted transactions through the batches of a slice, as a consumer with read_committed does."""
+
+    def __init__(self, transactions: Sequence[tuple[int, int]]) -> None:
+        self._coming = sorted(transactions, key=lambda each: each[1], reverse=True)
+        self._open: set[int] = set()
+
+    def has(self, header: BatchHeader, content: object) -> bool:
+        """Whether the next batch belongs to an aborted transaction. `content` returns the bytes of a marker."""
+        if header.producer_id < 0:
+            return False
+        while self._coming and self._coming[-1][1] <= header.last_offset:
+            self._open.add(self._coming.pop()[0])
+        if header.is_control:
+            assert callable(content)
+            try:
+                marker = read_marker(content())
+            except Malformed:
+                marker = None
+            if marker is not None and not marker.commit:
+                self._open.discard(header.producer_id)
+            return False
+        return header.is_transactional and header.producer_id in self._open
+
+
+async def _without(got: Sequence[Acquired], spans: Sequence[Span]) -> list[Acquired]:
+    """Return acquired records without those of some spans; both are in order."""
+    left: list[Acquired] = []
+    place = 0
+    for first, last, count in got:
+        at = first
+        while place < len(spans) and spans[place].last_offset < at:
+            place += 1
+        ahead = place
+        while ahead < len(spans) and spans[ahead].first_offset <= last:
+            if spans[ahead].first_offset > at:
+                left.append(Acquired(at, spans[ahead].first_offset - 1, count))
+            at = max(at, spans[ahead].last_offset + 1)
+            ahead += 1
+            await turn
+        if at <= last:
+            left.append(Acquired(at, last, count))
+        await turn
+    return left
+
+
+def _is_cut_short(read: _Read) -> bool:
+    """Whether waiting would not make a slice larger: more records are in later segments, or need checks first."""
+    piece = read.piece
+    return piece.size > 0 and (piece.cut_short or piece.segment is not read.hosted.partition.log.segments.items[-1])
+
+
+def _cut(piece: LogSlice, found: Sequence[_Batch], got: Sequence[Acquired]) -> LogSlice:
+    """Return the part of a slice with the batches of acquired records (ShareFetchUtils.maybeSliceFetchRecords)."""
+    first, last = got[0].first_offset, got[-1].last_offset
+    begin = next(batch for batch in found if batch.offsets.last_offset >= first)
+    end = next(batch for batch in reversed(found) if batch.offsets.first_offset <= last)
+    return replace(piece, position=begin.position, size=end.position + end.size - begin.position)

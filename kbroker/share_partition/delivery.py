@@ -1,0 +1,205 @@
+"""All share partitions in use on a broker, and the members' sessions (SharePartitionManager of Apache Kafka).
+
+Owns the table of share partitions, their timers, and who has to be told when a session, a group or a topic ends. Never
+answers a request: handlers do.
+
+A share partition comes into use with the first fetch, and is forgotten with the last session of its group, once all
+that is known is stored. It is also forgotten when its group is deleted, when its partition is deleted or led elsewhere,
+and after errors that say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any
+
+from kbroker.clock import Clock
+from kbroker.coordination.timers import Timers
+from kbroker.long_work import in_slices, turn
+from kbroker.partition import Partition
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.share_partition.hosted import Hosted, Key
+from kbroker.share_partition.persister import GroupSettings, Persister
+from kbroker.share_partition.sessions import PartitionKey, ShareSession, ShareSessions
+
+log = logging.getLogger(__name__)
+
+
+class ShareDelivery:
+    """The share partitions and sessions of one broker."""
+
+    def __init__(
+        self,
+        led: Callable[[str, int], Partition],
+        persister: Persister,
+        settings: GroupSettings,
+        clock: Clock,
+        most_sessions: int,
+    ) -> None:
+        """`led` returns a partition that this broker leads, and raises ApiError for others."""
+        self.persister = persister
+        self.settings = settings
+        self.clock = clock
+        self.sessions = ShareSessions(most_sessions)
+        self.is_advertised = False
+        """Whether ApiVersions tells of the APIs."""
+        self._led = led
+        self._hosted: dict[str, dict[PartitionKey, Hosted]] = {}
+        self._by_number: dict[int, Hosted] = {}
+        self._numbers: dict[Hosted, int] = {}
+        self._next_number = 0
+        self._timers = Timers(clock, self._on_timer, "share partition")
+        self._releasing: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- share partitions
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def get(self, group: str, topic_id: bytes, index: int) -> Hosted | None:
+        """Return a share partition that is in use."""
+        hosted = self._hosted.get(group, {}).get((topic_id, index))
+        if hosted is not None and not self.is_led(hosted.partition):
+            hosted.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return None
+        return hosted
+
+    def use(self, group: str, topic_id: bytes, topic: str, index: int) -> Hosted:
+        """Return a share partition, which may still have to be loaded; raises ApiError if it is led elsewhere."""
+        hosted = self.get(group, topic_id, index)
+        if hosted is None:
+            partition = self._led(topic, index)
+            if partition.topic_id != topic_id:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            hosted = Hosted(Key(group, topic_id, index), partition, self)
+            self._hosted.setdefault(group, {})[topic_id, index] = hosted
+            number = self._numbers[hosted] = self._next_number
+            self._by_number[number] = hosted
+            self._next_number += 1
+        return hosted
+
+    def is_led(self, partition: Partition) -> bool:
+        """Whether this broker leads a partition, which may have been deleted, and created again, meanwhile."""
+        try:
+            return partition.leading and self._led(*partition.key) is partition
+        except ApiError:
+            return False
+
+    def drop(self, hosted: Hosted) -> None:
+        """Forget a share partition that has failed."""
+        number = self._numbers.pop(hosted, None)
+        if number is None:
+            return
+        del self._by_number[number]
+        self._timers.cancel((number, None))
+        group, topic_id, partition = hosted.key
+        of_group = self._hosted[group]
+        del of_group[topic_id, partition]
+        if not of_group:
+            del self._hosted[group]
+
+    def forget(self, group: str) -> None:
+        """Forget everything about a group that was deleted."""
+        for session in self.sessions.of_group(group):
+            self._end(session)
+        for hosted in self._of_group(group):
+            hosted.fail(ErrorCode.GROUP_ID_NOT_FOUND)
+
+    def _of_group(self, group: str) -> Iterable[Hosted]:
+        return list(self._hosted.get(group, {}).values())
+
+    # -- sessions
+
+    def open_session(self, group: str, member: str, connection: Any) -> ShareSession:
+        """Begin a session, which ends with its connection; raises ApiError if there are too many."""
+        earlier = self.sessions.find(group, member)
+        if earlier is not None:
+            self._end(earlier)
+        session = self.sessions.open(group, member, connection)
+        connection.when_closed(self, partial(self._connection_closed, connection))
+        return session
+
+    def end_session(self, session: ShareSession) -> None:
+        """End a session, and give back all that its member holds."""
+        if not session.has_ended:
+            self._end(session)
+            self.spawn(self._release(session))
+
+    def give_back(self, session: ShareSession, hosted: Hosted) -> None:
+        """Give back what a member has acquired while its session ended, unless the member has come back."""
+        if self.sessions.find(*session.key) is None:
+            self.spawn(hosted.release(session.member))
+
+    def _end(self, session: ShareSession) -> None:
+        self.sessions.end(session)
+        if session.waiting is not None:
+            session.waiting.poke()
+
+    def _connection_closed(self, connection: object) -> None:
+        for session in self.sessions.of_connection(connection):
+            self.end_session(session)
+
+    async def _release(self, session: ShareSession) -> None:
+        """Give back what an ended member holds, and forget the share partitions of a group without members."""
+        group, member = session.key
+        self._releasing[group] = self._releasing.get(group, 0) + 1
+        try:
+            for hosted in self._of_group(group):
+                if self.sessions.find(group, member) is None:  # it has not come back meanwhile
+                    await hosted.release(member)
+                await turn
+        finally:
+            self._releasing[group] -= 1
+            if not self._releasing[group]:
+                del self._releasing[group]
+        for hosted in self._of_group(group):
+            if hosted.is_idle:
+                self.all_stored(hosted)
+            await turn
+
+    def all_stored(self, hosted: Hosted) -> None:
+        """Forget a share partition, of which all is stored, if its group has no member any more."""
+        if not self.sessions.has_any(hosted.key.group) and hosted.key.group not in self._releasing:
+            hosted.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    # -- work in the background
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work to its end, in slices."""
+        task = asyncio.get_running_loop().create_task(in_slices(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("work of share partitions has failed", exc_info=task.exception())
+
+    def schedule(self, hosted: Hosted, delay_ms: float) -> None:
+        """Look for ended locks of a share partition after a time."""
+        number = self._numbers.get(hosted)
+        if number is not None:
+            self._timers.schedule((number, None), delay_ms)
+
+    def _on_timer(self, key: tuple[int, Any]) -> None:
+        hosted = self._by_number.get(key[0])
+        if hosted is not None:
+            hosted.expire()
+
+    def tick(self) -> None:
+        """Run the timers that are due; needed only if the clock is advanced by hand."""
+        self._timers.run()
+
+    async def close(self) -> None:
+        """End all work; what is not stored is decided anew after the next start."""
+        self._timers.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for group in list(self._hosted):
+            self.forget(group)

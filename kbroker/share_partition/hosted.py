@@ -1,0 +1,323 @@
+"""A share partition in use at the leader of its partition: loaded, stored, timed, and waited for.
+
+Owns the way of a change (decide, write, confirm or undo), the order of writes, the wait for the first load, the lock
+that a fetch holds while it reads, and `wake`, the one place from which waiting fetches learn that they should try
+again, whatever the reason: new records, released or ended locks, records that are done, the end of another fetch, a
+load, the loss of leadership. Never decides about records (share_partition.py), never sends a request.
+
+One write is under way at a time, with all changes decided since the one before. What is decided while a write is under
+way is told apart from it, so a failed write undoes its own changes only, and later ones say nothing about those
+(KAFKA-19476). The writes go on if the client that asked for a change is gone. After an error that says that others have
+written meanwhile, the state is dropped, and read again at its next use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from kbroker.clock import Clock
+from kbroker.long_work import turn
+from kbroker.partition import Partition, Waiter
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.share_partition.persister import (
+    EARLIEST,
+    FENCING,
+    LATEST,
+    UNKNOWN_START,
+    GroupSettings,
+    Persister,
+    for_clients,
+)
+from kbroker.share_partition.runs import NO_LOCK
+from kbroker.share_partition.share_partition import SharePartition
+from kbroker.share_partition.states import AckBatch, StateBatch
+from kbroker.share_partition.transitions import Transition
+
+log = logging.getLogger(__name__)
+EXPIRY_PAUSE_MS: Final = 20
+"""The least time between two searches for locks that have ended, in ms."""
+
+
+class Key(NamedTuple):
+    """The name of a share partition."""
+
+    group: str
+    topic_id: bytes
+    partition: int
+
+
+class Surroundings(Protocol):
+    """What a share partition in use needs from the table of all."""
+
+    persister: Persister
+    settings: GroupSettings
+    clock: Clock
+
+    def is_led(self, partition: Partition) -> bool:
+        """Whether this broker leads the partition, which may have been deleted meanwhile."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that must come to its end, whoever asked for it."""
+
+    def schedule(self, hosted: Hosted, delay_ms: float) -> None:
+        """Call `expire` after a time, in place of an earlier wish."""
+
+    def drop(self, hosted: Hosted) -> None:
+        """Forget a share partition."""
+
+    def all_stored(self, hosted: Hosted) -> None:
+        """Notice that all that is known about a share partition is stored."""
+
+
+class _Write(NamedTuple):
+    """A decided change that waits for its write. The end of a lock has nothing to settle, and nobody waits for it."""
+
+    batches: Sequence[StateBatch]
+    decided: Transition | None = None
+    done: asyncio.Future[ErrorCode] | None = None
+
+
+class Hosted:
+    """One share partition in use. All methods belong to the event loop."""
+
+    __slots__ = (
+        "_around", "_is_expiring", "_is_writing", "_state_epoch", "_timed_for", "_was_refused", "_writes", "failure",
+        "fetch_lock", "key", "leader_epoch", "partition", "state", "waiters",
+    )  # fmt: skip
+
+    def __init__(self, key: Key, partition: Partition, around: Surroundings) -> None:
+        """Begin to load it."""
+        self.key = key
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.state: SharePartition | None = None
+        """None until it is loaded, and after it was dropped."""
+        self.failure = ErrorCode.NONE
+        """Why it cannot be used any more; then it was dropped."""
+        self.fetch_lock: Waiter | None = None
+        """The fetch that reads and acquires records at the moment."""
+        self.waiters: dict[Waiter, None] = {}
+        self._around = around
+        self._state_epoch = 0
+        self._writes: list[_Write] = []
+        self._is_writing = False
+        self._is_expiring = False
+        self._timed_for = NO_LOCK
+        self._was_refused = False
+        partition.waiters[self] = None
+        around.spawn(self._load())
+
+    # -- waiting
+
+    def wake(self) -> None:
+        """Let all waiting fetches try again."""
+        for waiter in tuple(self.waiters):
+            waiter.poke()
+
+    def poke(self) -> None:
+        """Notice a change of the partition: new records, or the end of its leadership."""
+        if not self._around.is_led(self.partition):
+            self.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.waiters:
+            self.wake()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being stored, so that all that is known is stored."""
+        return not self._is_writing and not self._writes
+
+    def fail(self, code: ErrorCode) -> None:
+        """End the use: forget the state, and tell those who wait. Does nothing the second time."""
+        if self.failure:
+            return
+        self.failure = code
+        self.state = None
+        self.partition.waiters.pop(self, None)
+        writes, self._writes = self._writes, []
+        for write in writes:
+            _answer(write, code)
+        self._around.drop(self)
+        self.wake()
+
+    # -- loading
+
+    async def _load(self) -> None:
+        group, topic_id, index = self.key
+        try:
+            found = await self._around.persister.read(group, topic_id, index, self.leader_epoch)
+            code = for_clients(found.error_code)
+            if code:
+                raise ApiError(code)
+            self._state_epoch = found.state_epoch
+            start = found.start_offset if found.start_offset != UNKNOWN_START else await self._first_offset()
+            state = SharePartition(start)
+            await state.load(found.batches)
+        except ApiError as err:
+            self.fail(err.code)
+        except Exception:
+            log.exception("the share partition %s of group %s cannot be loaded", self.partition.key, group)
+            self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
+        else:
+            if not self.failure:
+                self.state = state
+                self.wake()
+
+    async def _first_offset(self) -> int:
+        """Return where a group begins that has consumed nothing yet (share.auto.offset.reset)."""
+        wanted = self._around.settings.auto_offset_reset(self.key.group)
+        records = self.partition.log
+        if wanted == LATEST:
+            return records.high_watermark
+        found = None if wanted == EARLIEST else await records.find_timestamp(wanted)
+        if wanted == EARLIEST:
+            return records.log_start_offset
+        return records.high_watermark if found is None else min(found[0], records.high_watermark)
+
+    # -- changes
+
+    async def acknowledge(self, member: str, batches: Sequence[AckBatch]) -> asyncio.Future[ErrorCode] | None:
+        """Acknowledge records; raises ApiError. The future is done once that is stored, or could not be.
+
+        None means that there is nothing to store.
+        """
+        decided = await self._usable().acknowledge(
+            member, batches, self._around.settings.limits(self.key.group), self._around.clock.monotonic_ms()
+        )
+        self.watch_locks()
+        if not decided.batches:
+            return None
+        if self.failure:
+            raise ApiError(self.failure)
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        self._write(_Write(decided.batches, decided, done))
+        return done
+
+    async def release(self, member: str) -> None:
+        """Give back all that a member has acquired. An error is not reported: then the locks end by themselves."""
+        if self.state is not None:
+            limits = self._around.settings.limits(self.key.group)
+            decided = await self.state.release(member, limits)
+            if decided.batches and not self.failure:
+                self._write(_Write(decided.batches, decided))
+
+    def _usable(self) -> SharePartition:
+        if self.state is None:
+            raise ApiError(self.failure or ErrorCode.INVALID_RECORD_STATE)
+        return self.state
+
+    # -- writes
+
+    def _write(self, write: _Write) -> None:
+        self._writes.append(write)
+        if not self._is_writing:
+            self._is_writing = True
+            self._around.spawn(self._write_all())
+
+    async def _write_all(self) -> None:
+        """Write what is decided, one time after the other, until there is nothing left."""
+        writes: list[_Write] = []
+        try:
+            while self._writes and self.state is not None:
+                writes, self._writes = self._writes, []
+                await self._write_once(self.state, writes)
+        finally:
+            self._is_writing = False
+            for write in writes:  # those of a write that was given up, as the broker stops
+                _answer(write, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._around.all_stored(self)
+
+    async def _write_once(self, state: SharePartition, writes: list[_Write]) -> None:
+        """Write some changes together, and confirm or undo them."""
+        code = await self._store(state, writes)
+        now_ms = self._around.clock.monotonic_ms()
+        for write in writes:
+            if self.state is not None and write.decided is not None:
+                await state.settle(write.decided, now_ms, is_stored=not code)
+            _answer(write, code)
+        if self.state is None:
+            return
+        if code in FENCING:
+            self.fail(code)
+            return
+        if not code:
+            state.advance()
+        self.watch_locks()
+        self.wake()
+
+    async def _store(self, state: SharePartition, writes: list[_Write]) -> ErrorCode:
+        """Write; return the error code for clients."""
+        batches: list[StateBatch] = []
+        for write in writes:
+            batches += write.batches
+            await turn
+        group, topic_id, index = self.key
+        try:
+            code = await self._around.persister.write(
+                group, topic_id, index, self._state_epoch, self.leader_epoch, state.start, state.complete_count, batches
+            )
+        except Exception:
+            log.exception("the state of group %s for %s cannot be stored", group, self.partition.key)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return for_clients(code)
+
+    # -- the end of locks
+
+    def watch_locks(self) -> None:
+        """See to it that the next lock ends in time."""
+        if self.state is not None and self.state.next_deadline < self._timed_for and not self._is_expiring:
+            self._timed_for = self.state.next_deadline
+            self._around.schedule(self, max(self._timed_for - self._around.clock.monotonic_ms(), 0.0))
+
+    def expire(self) -> None:
+        """End the locks that are over."""
+        if self.state is not None and not self._is_expiring:
+            self._is_expiring = True
+            self._around.spawn(self._expire(self.state))
+
+    async def _expire(self, state: SharePartition) -> None:
+        clock = self._around.clock
+        try:
+            decided = await state.expire(clock.monotonic_ms(), self._around.settings.limits(self.key.group))
+        finally:
+            self._is_expiring = False
+            self._timed_for = NO_LOCK
+        if self.failure:
+            return
+        if decided.batches:
+            self._write(_Write(decided.batches))
+            self.wake()
+        if state.next_deadline < NO_LOCK:
+            self._timed_for = max(state.next_deadline, clock.monotonic_ms() + EXPIRY_PAUSE_MS)
+            self._around.schedule(self, self._timed_for - clock.monotonic_ms())
+
+    # -- fetches
+
+    def lock(self, fetch: Waiter) -> bool:
+        """Let a fetch read and acquire, unless another one does; it has to `unlock`."""
+        if self.state is None:
+            return False
+        if self.fetch_lock is not None:
+            self._was_refused = True
+            return False
+        self.fetch_lock = fetch
+        return True
+
+    def unlock(self, fetch: Waiter) -> None:
+        """End the lock that a fetch holds, and let those try that were refused it. Does nothing without a lock."""
+        if self.fetch_lock is not fetch:
+            return
+        self.fetch_lock = None
+        self.watch_locks()
+        if self._was_refused:
+            self._was_refused = False
+            for waiter in tuple(self.waiters):
+                if waiter is not fetch:
+                    waiter.poke()
+
+
+def _answer(write: _Write, code: ErrorCode) -> None:
+    if write.done is not None and not write.done.done():
+        write.done.set_result(code)

@@ -1,0 +1,246 @@
+"""What members do with acquired records, and what the end of a lock does.
+
+Owns acknowledgement, renewal, release of all that a member holds, the end of locks, and the settling of each change
+once its write has ended. Which records a member gets is in share_partition.py. Never writes: a change is decided here
+and marked as pending, its `Transition` says what to store, and `settle` confirms or undoes it.
+
+While a change is pending nobody else may change the record, nor acquire it. Every pending change must be settled,
+also if the client that asked for it is gone. The end of a lock is different, as in Apache Kafka: the record is
+available at once, and stays so even if that cannot be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final
+
+from kbroker.long_work import turn, whole
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.share_partition.delivery_state import AT_ONCE, DeliveryState
+from kbroker.share_partition.runs import FIXED, GAP, HEAD, NO_LOCK, PENDING, STATE, TRACKED, Run
+from kbroker.share_partition.states import (
+    STATE_AFTER,
+    AckBatch,
+    AcknowledgeType,
+    Limits,
+    RecordState,
+    Span,
+    StateBatch,
+    refused,
+)
+
+_ACQUIRED: Final = int(RecordState.ACQUIRED)
+_AVAILABLE: Final = int(RecordState.AVAILABLE)
+_ARCHIVED: Final = int(RecordState.ARCHIVED)
+_TERMINAL: Final = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
+_FLAGS: Final = HEAD | TRACKED
+_NOT_ACQUIRED_BATCH: Final = "The batch cannot be acknowledged. The batch is not in the acquired state."
+_NOT_ACQUIRED_OFFSET: Final = "The offset cannot be acknowledged. The offset is not acquired."
+_NOT_FOUND: Final = "Batch record not found. The request batch offsets are not found in the cache."
+
+
+class Transition:
+    """A decided change: what has to be stored, and the offsets that are pending until then."""
+
+    __slots__ = ("batches", "delivery_limit", "spans")
+
+    def __init__(self, delivery_limit: int) -> None:
+        self.batches: list[StateBatch] = []
+        self.spans: list[Span] = []
+        self.delivery_limit = delivery_limit
+
+    def add(self, first: int, last: int, state: int, count: int) -> None:
+        """Add records whose new state is to be stored."""
+        if self.batches:
+            before = self.batches[-1]
+            if before[1] == first - 1 and before[2:] == (state, count):
+                self.batches[-1] = StateBatch(before.first_offset, last, state, count)
+            else:
+                self.batches.append(StateBatch(first, last, state, count))
+            if self.spans[-1].last_offset == first - 1:
+                self.spans[-1] = Span(self.spans[-1].first_offset, last)
+                return
+        else:
+            self.batches.append(StateBatch(first, last, state, count))
+        self.spans.append(Span(first, last))
+
+
+class Transitions(DeliveryState):
+    """A share partition as members change it. All times are ms of the monotonic clock."""
+
+    __slots__ = ()
+
+    # -- acknowledgements
+
+    async def acknowledge(self, member: str, batches: Sequence[AckBatch], limits: Limits, now_ms: float) -> Transition:
+        """Decide about a member's acknowledgements, all or none of them; raises ApiError.
+
+        Locks are renewed at once; they need no write. If the work is given up, everything is undone.
+        """
+        decided = Transition(limits.delivery_count)
+        is_settled = False
+        try:
+            try:
+                for batch in batches:
+                    if batch.last_offset >= self.runs.start:
+                        await self._acknowledge_batch(member, batch, limits, now_ms, decided)
+                    await turn
+            except ApiError:
+                await self.settle(decided, now_ms, is_stored=False)
+                raise
+            is_settled = True
+        finally:
+            if not is_settled:  # also if the request's connection has ended
+                whole(self.settle(decided, now_ms, is_stored=False))
+        return decided
+
+    async def _acknowledge_batch(
+        self, member: str, batch: AckBatch, limits: Limits, now_ms: float, decided: Transition
+    ) -> None:
+        self._check_bounds(batch)
+        types, has_one = batch.types, len(batch.types) == 1
+
+        def how(run: Run, low: int, high: int) -> Run | list[Run] | None:
+            if run.what & STATE >= GAP:
+                return None
+            self._check_owner(run, member)
+            own = types if has_one else types[low - batch.first_offset : high - batch.first_offset + 1]
+            if AcknowledgeType.RENEW in own and not limits.renews:
+                raise refused("Renewing acquisition locks is not enabled for the group.")
+            if has_one:
+                return self._acknowledged(run, low, high, types[0], limits, now_ms, decided)
+            parts, at = [], low
+            for kind, same in groupby(own):
+                last = at + sum(1 for _ in same) - 1
+                part = self._acknowledged(run, at, last, kind, limits, now_ms, decided)
+                parts.append(part._replace(first=at, what=part.what | TRACKED))
+                at = last + 1
+            return parts
+
+        at = max(batch.first_offset, self.runs.start)
+        while at <= batch.last_offset:
+            last = batch.last_offset if has_one else min(batch.last_offset, at + AT_ONCE - 1)
+            at = self.change(at, last, how)
+            await turn
+
+    def _check_owner(self, run: Run, member: str) -> None:
+        """Refuse an acknowledgement of records that a member has not acquired; raises ApiError."""
+        if run.what & (STATE | PENDING) != _ACQUIRED:
+            raise refused(_NOT_ACQUIRED_OFFSET if run.what & TRACKED else _NOT_ACQUIRED_BATCH)
+        if run.owner is not self.runs.known_owner(member):
+            raise refused(f"Member is not the owner of {'offset' if run.what & TRACKED else 'batch record'}")
+
+    def _acknowledged(
+        self, run: Run, low: int, high: int, kind: int, limits: Limits, now_ms: float, decided: Transition
+    ) -> Run:
+        if kind != AcknowledgeType.RENEW:
+            return self._decide(run, low, high, STATE_AFTER[AcknowledgeType(kind)], decided)
+        deadline = now_ms + limits.lock_ms
+        self.next_deadline = min(self.next_deadline, deadline)
+        return run._replace(deadline=deadline)
+
+    def _check_bounds(self, batch: AckBatch) -> None:
+        """Refuse a range that does not begin and end with records of batches in flight; raises ApiError."""
+        runs = self.runs
+        first, last = max(batch.first_offset, runs.start), batch.last_offset
+        known = runs.first_known()
+        if known < 0 or runs.first[known] > first:
+            raise refused(_NOT_FOUND)
+        if last < runs.end and runs.what[runs.index(last)] & STATE < GAP:
+            return
+        place = runs.index(min(last, runs.end - 1))
+        while runs.what[place] & STATE >= GAP:
+            place -= 1
+        which = "first" if runs.last(place) < first else "last"
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Batch record not found. The {which} offset in request is past acquired records.",
+        )
+
+    # -- the end of a member, and of locks
+
+    async def release(self, member: str, limits: Limits) -> Transition:
+        """Decide to give back all records that a member has acquired.
+
+        If the member comes back while this goes on, it keeps what it acquires from then on.
+        """
+        decided = Transition(limits.delivery_count)
+        owner = self.runs.retire(member)
+        if owner is None:
+            return decided
+
+        def how(run: Run, low: int, high: int) -> Run | None:
+            if run.what & (STATE | PENDING) != _ACQUIRED or run.owner is not owner:
+                return None
+            return self._decide(run, low, high, _AVAILABLE, decided)
+
+        await self.change_all(self.runs.start, self.runs.end - 1, how)
+        return decided
+
+    async def expire(self, now_ms: float, limits: Limits) -> Transition:
+        """End the locks that are over; return what has to be stored, which need not be settled."""
+        decided = Transition(limits.delivery_count)
+        self.next_deadline = NO_LOCK
+
+        def how(run: Run, low: int, high: int) -> Run | None:
+            if run.what & (STATE | PENDING) != _ACQUIRED:
+                return None
+            if run.deadline > now_ms:
+                self.next_deadline = min(self.next_deadline, run.deadline)
+                return None
+            state = _ARCHIVED if run.deliveries >= limits.delivery_count else _AVAILABLE
+            if state == _ARCHIVED:
+                self.complete_count += high - low + 1
+            decided.add(low, high, state, run.deliveries)
+            return run._replace(what=state | run.what & _FLAGS, owner=None, deadline=NO_LOCK)
+
+        await self.change_all(self.runs.start, self.runs.end - 1, how)
+        self.advance()
+        return decided
+
+    # -- decisions and their end
+
+    def _decide(self, run: Run, low: int, high: int, state: int, decided: Transition) -> Run:
+        """Return a part of an acquired run with a new state, pending; it keeps what an undo needs."""
+        if state == _AVAILABLE and run.deliveries >= decided.delivery_limit:
+            state = _ARCHIVED
+        if state in _TERMINAL:
+            self.complete_count += high - low + 1
+        decided.add(low, high, state, run.deliveries)
+        return run._replace(what=state | PENDING | run.what & _FLAGS)
+
+    async def settle(self, decided: Transition, now_ms: float, *, is_stored: bool) -> None:
+        """Confirm a decision, or undo it: then a lock that has not ended meanwhile holds again."""
+
+        def confirm(run: Run, _low: int, _high: int) -> Run | None:
+            if not run.what & PENDING:
+                return None
+            return run._replace(what=run.what & (STATE | _FLAGS), owner=None, deadline=NO_LOCK)
+
+        def undo(run: Run, low: int, high: int) -> Run | None:
+            if not run.what & PENDING or run.what & FIXED:
+                return confirm(run, low, high)
+            state, owner, deadline = _ACQUIRED, run.owner, run.deadline
+            if deadline <= now_ms:
+                state = _ARCHIVED if run.deliveries >= decided.delivery_limit else _AVAILABLE
+                owner, deadline = None, NO_LOCK
+            else:
+                self.next_deadline = min(self.next_deadline, deadline)
+            if run.what & STATE in _TERMINAL:
+                self.complete_count -= 0 if state == _ARCHIVED else high - low + 1
+            elif state == _ARCHIVED:
+                self.complete_count += high - low + 1
+            return run._replace(what=state | run.what & _FLAGS, owner=owner, deadline=deadline)
+
+        spans, how = decided.spans, confirm if is_stored else undo
+        while spans:  # what is settled leaves the list: the same records may become pending again at any turn
+            first, last = spans[-1]
+            following = self.change(first, last, how)
+            if following > last:
+                spans.pop()
+            else:
+                spans[-1] = Span(following, last)
+            await turn
+        if is_stored:
+            self.advance()

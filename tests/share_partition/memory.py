@@ -1,0 +1,90 @@
+"""A store of share state and settings of groups in memory, which a test may hold up, break, and look into."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.share_partition.persister import EARLIEST, UNKNOWN_START, StoredState
+from kbroker.share_partition.states import Limits, StateBatch
+
+Name = tuple[str, bytes, int]
+
+
+class MemoryPersister:
+    """Keeps the state of each offset. `errors`: what the next writes return; `held`: writes wait while it is set."""
+
+    def __init__(self) -> None:
+        self.records: dict[Name, dict[int, tuple[int, int]]] = {}
+        self.starts: dict[Name, int] = {}
+        self.complete: dict[Name, int] = {}
+        self.state_epoch = 7
+        self.errors: list[int] = []
+        self.read_errors: list[int] = []
+        self.held: asyncio.Event | None = None
+        self.writes = 0
+        self.at_once = 0
+        self.reads = 0
+
+    async def read(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> StoredState:
+        self.reads += 1
+        name = group, topic_id, partition
+        if self.read_errors:
+            return StoredState(self.read_errors.pop(0), 0, 0, [])
+        start = self.starts.get(name, UNKNOWN_START)
+        known = sorted((at, value) for at, value in self.records.get(name, {}).items() if at >= start)
+        batches: list[StateBatch] = []
+        for at, value in known:  # joined, as the share coordinator does
+            if batches and batches[-1][1:] == (at - 1, *value):
+                batches[-1] = batches[-1]._replace(last_offset=at)
+            else:
+                batches.append(StateBatch(at, at, *value))
+        return StoredState(0, self.state_epoch, start, batches)
+
+    async def write(
+        self,
+        group: str,
+        topic_id: bytes,
+        partition: int,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+    ) -> int:
+        self.writes += 1
+        self.at_once += 1
+        assert self.at_once == 1, "writes of one share partition follow each other"
+        while self.held is not None:
+            await self.held.wait()
+        self.at_once -= 1
+        if self.errors:
+            return self.errors.pop(0)
+        if state_epoch != self.state_epoch:
+            return ErrorCode.FENCED_STATE_EPOCH
+        name = group, topic_id, partition
+        self.starts[name] = start_offset
+        self.complete[name] = delivery_complete_count
+        for first, last, state, count in batches:
+            for at in range(first, last + 1):
+                self.records.setdefault(name, {})[at] = (state, count)
+        return 0
+
+
+class Settings:
+    """The same settings for all groups."""
+
+    def __init__(self) -> None:
+        self.now = Limits()
+        self.committed = False
+        self.reset = EARLIEST
+
+    def limits(self, _group: str) -> Limits:
+        return self.now
+
+    def reads_committed(self, _group: str) -> bool:
+        return self.committed
+
+    def auto_offset_reset(self, _group: str) -> int:
+        return self.reset

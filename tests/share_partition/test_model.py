@@ -1,0 +1,223 @@
+"""A share partition against a model that keeps every record by itself; random histories of fetches, acknowledgements,
+ends of locks, failed writes, log truncation from below and restarts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbroker.long_work import whole
+from kbroker.protocol.errors import ApiError
+from kbroker.share_partition.runs import GAP, HOLE, PENDING, STATE
+from kbroker.share_partition.share_partition import SharePartition, Wish
+from kbroker.share_partition.states import AckBatch, Limits, Span, StateBatch
+from kbroker.share_partition.transitions import Transition
+from tests.tries import tries
+
+from .model import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, DONE, GONE, Model, RefusedError, Ticket
+
+MEMBERS = ("a", "b", "c")
+
+
+class World:
+    """A log, the real share partition, the model, and what is stored."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 1000.0
+        self.limits = Limits(
+            delivery_count=self.random.choice([2, 3, 5]), lock_ms=100, record_locks=self.random.choice([8, 20, 60])
+        )
+        self.log: list[Span] = []
+        self.log_end = self.log_start = 0
+        self.writes: deque[tuple[Transition, list[StateBatch], Ticket]] = deque()
+        self.stored: dict[int, tuple[int, int]] = {}
+        self.stored_start = 0
+        self.durable: set[int] = set()
+        """Offsets whose acknowledgement is stored: never to be delivered again."""
+        self.real = SharePartition(0)
+        self.model = Model(0, [])
+
+    def some(self, low: int, high: int) -> int:
+        return self.random.randint(low, max(low, high))
+
+    # -- steps
+
+    def produce(self) -> None:
+        for _ in range(self.some(1, 4)):
+            if self.random.random() < 0.2:
+                self.log_end += self.some(1, 3)  # a hole
+            size = self.random.choice([1, 1, 2, 5, 9])
+            self.log.append(Span(self.log_end, self.log_end + size - 1))
+            self.log_end += size
+
+    def fetch(self) -> None:
+        offset = self.real.next_fetch_offset
+        assert offset == self.model.next_fetch_offset
+        read = [span for span in self.log if span.last_offset >= offset][: self.some(0, 6)]
+        wish = Wish(
+            self.random.choice(MEMBERS), self.random.choice([1, 3, 10, 50]), self.random.choice([1, 4, 20]),
+            self.random.random() < 0.4,
+        )  # fmt: skip
+        before = {at: record.state for at, record in self.model.records.items()}
+        got = whole(self.real.acquire(wish, offset, read, self.limits, self.now))
+        assert got == self.model.acquire(wish, offset, read, self.limits, self.now)
+        for first, last, count in got:
+            assert 1 <= count <= self.limits.delivery_count
+            for at in range(first, last + 1):
+                assert before.get(at, AVAILABLE) == AVAILABLE, "no record is in two hands"
+                assert at not in self.durable
+        if got and self.random.random() < 0.1:
+            aborted = [span for span in read if self.random.random() < 0.5]
+            whole(self.real.archive_aborted(aborted))
+            self.model.archive_aborted(aborted)
+
+    def acknowledge(self) -> None:
+        member = self.random.choice(MEMBERS)
+        mine = [at for at, record in self.model.records.items() if record.owner == member]
+        if mine and self.random.random() < 0.9:
+            batches, at = [], self.some(0, len(mine) - 1)
+            for _ in range(self.some(1, 3)):
+                size = self.some(1, 6)
+                span = mine[at : at + size]
+                if not span:
+                    break
+                last = span[-1]
+                count = 1 if self.random.random() < 0.5 else last - span[0] + 1
+                batches.append(AckBatch(span[0], last, [self.some(0, 4) for _ in range(count)]))
+                at += size + self.some(0, 2)
+        else:
+            first = self.some(0, self.log_end + 3)
+            batches = [AckBatch(first, first + self.some(0, 5), [self.some(0, 4)])]
+        try:
+            expected = self.model.acknowledge(member, batches, self.limits, self.now)
+        except RefusedError:
+            with pytest.raises(ApiError):
+                whole(self.real.acknowledge(member, batches, self.limits, self.now))
+            return
+        self.write(whole(self.real.acknowledge(member, batches, self.limits, self.now)), expected)
+
+    def release(self) -> None:
+        member = self.random.choice(MEMBERS)
+        self.write(whole(self.real.release(member, self.limits)), self.model.release(member, self.limits))
+
+    def write(self, decided: Transition, expected: Ticket) -> None:
+        assert states_of(decided.batches) == expected.offsets
+        assert {at for span in decided.spans for at in range(span[0], span[1] + 1)} == set(expected.offsets)
+        self.writes.append((decided, list(decided.batches), expected))
+
+    def end_of_write(self) -> None:
+        if not self.writes:
+            return
+        decided, batches, expected = self.writes.popleft()
+        is_stored = self.random.random() < 0.8
+        if is_stored:
+            self.store(batches)
+        whole(self.real.settle(decided, self.now, is_stored=is_stored))
+        self.model.settle(expected, self.limits, self.now, is_stored=is_stored)
+        if is_stored:
+            done = {at for at, state in expected.offsets.items() if state in (ACKNOWLEDGED, ARCHIVED)}
+            self.durable |= done
+
+    def store(self, batches: list[StateBatch]) -> None:
+        for first, last, state, count in batches:
+            for at in range(first, last + 1):
+                self.stored[at] = (state, count)
+        self.stored_start = max(self.stored_start, self.real.start)
+
+    def time_passes(self) -> None:
+        self.now += self.some(1, 60)
+        if self.real.next_deadline <= self.now:
+            decided = whole(self.real.expire(self.now, self.limits))
+            assert states_of(decided.batches) == self.model.expire(self.now, self.limits)
+            self.model.advance()
+            self.store(decided.batches)
+        else:
+            assert not self.model.expire(self.now, self.limits), "the timer is never late"
+
+    def log_start_moves(self) -> None:
+        self.log_start = min(self.log_start + self.some(0, 8), self.log_end)
+        self.log = [span for span in self.log if span.last_offset >= self.log_start]
+        self.real.log_start_moved(self.log_start)
+        self.model.drop_below(self.log_start)
+
+    def restart(self) -> None:
+        self.writes.clear()
+        start = self.stored_start
+        known = {at: value for at, value in self.stored.items() if at >= start}
+        batches: list[StateBatch] = []
+        for at, (state, count) in sorted(known.items()):
+            if batches and batches[-1][1:] == (at - 1, state, count) and self.random.random() < 0.7:
+                batches[-1] = batches[-1]._replace(last_offset=at)
+            else:
+                batches.append(StateBatch(at, at, state, count))
+        self.real = SharePartition(start)
+        whole(self.real.load(batches))
+        self.model = Model(start, batches)
+
+    def check(self) -> None:
+        real, model = self.real, self.model
+        assert (real.start, real.end) == (model.start, model.end)
+        assert real.next_fetch_offset == model.next_fetch_offset
+        assert real.complete_count == model.complete_count
+        runs, records = real.runs, model.records
+        seen = 0
+        for index in range(len(runs)):
+            run = runs.at(index)
+            assert run.first == (real.start if index == 0 else runs.last(index - 1) + 1)
+            for at in range(run.first, runs.last(index) + 1):
+                if run.what & STATE in (GAP, HOLE):
+                    assert at not in records
+                    assert (at in model.gaps) == (run.what & STATE == GAP)
+                    continue
+                record, seen = records[at], seen + 1
+                assert (run.what & STATE, run.deliveries) == (record.state, record.count), at
+                assert bool(run.what & PENDING) == (record.before is not None)
+                if record.state == ACQUIRED:
+                    owner = run.owner.name if runs.known_owner(run.owner.name) is run.owner else GONE
+                    assert (owner, run.deadline) == (record.owner, record.deadline)
+                    assert real.next_deadline <= run.deadline
+        assert seen == len(records)
+        heads = [runs.first[index] for index in range(len(runs)) if runs.head(index) == index]
+        assert [at for at in heads if at in records] == [batch.first for batch in model.batches]
+
+
+def states_of(batches: list[StateBatch]) -> dict[int, int]:
+    return {at: batch.delivery_state for batch in batches for at in range(batch.first_offset, batch.last_offset + 1)}
+
+
+STEPS = (
+    [World.fetch] * 6 + [World.acknowledge] * 6 + [World.end_of_write] * 5 + [World.produce] * 3
+    + [World.time_passes] * 3 + [World.release, World.log_start_moves, World.restart]
+)  # fmt: skip
+
+
+@settings(max_examples=tries(300))
+@given(st.integers(0, 2**32))
+def test_a_share_partition_does_what_the_model_does(seed: int) -> None:
+    world = World(seed)
+    for _ in range(60):
+        world.random.choice(STEPS)(world)
+        world.check()
+
+
+def test_everything_ends_done() -> None:
+    """However often writes fail and locks end, each record ends acknowledged or archived, and nothing is kept."""
+    for seed in range(tries(20)):
+        world = World(seed)
+        for _ in range(100):
+            world.random.choice(STEPS)(world)
+        while world.writes:
+            world.end_of_write()
+        for _ in range(2000):
+            if world.real.next_fetch_offset >= world.log_end and not world.real.in_flight:
+                break
+            world.fetch()
+            world.time_passes()
+        assert not world.real.runs.first
+        assert all(record.state in DONE for record in world.model.records.values())
