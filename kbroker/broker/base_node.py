@@ -24,6 +24,7 @@ from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.local_persister import LocalPersister
 from kbroker.broker.quotas import BrokerQuotas
+from kbroker.broker.share_settings import ShareSettings
 from kbroker.clock import Clock
 from kbroker.cluster_state import (
     OFFSETS_TOPIC,
@@ -65,7 +66,6 @@ from kbroker.security.tokens.token import token_settings
 from kbroker.share_coordinator.config import share_coordinator_config
 from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.share_partition.delivery import ShareDelivery
-from kbroker.share_partition.persister import GroupSettings, Persister
 from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
@@ -113,12 +113,16 @@ class Node(LogEvents, ABC):
         self.replicas = replicas
         self.shares: ShareCoordinator | None = None
         """The share coordinator; None in a cluster."""
+        self._share: ShareDelivery | None = None
         sharing = None
         if cluster is None:
             share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
             self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
             persister = LocalPersister(self.shares, metadata, replicas)
             sharing = Sharing(persister, self._latest_offset, self._forget_share_partition)
+            settings = ShareSettings(config, clock, lambda: metadata.state)
+            most_sessions = config.get_int("group.share.max.share.sessions")
+            self._share = ShareDelivery(replicas.leader, persister, settings, clock, most_sessions)
         self.groups = GroupCoordinator(
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock, sharing=sharing
         )
@@ -159,6 +163,7 @@ class Node(LogEvents, ABC):
             fetch_max_bytes=config.get_int("fetch.max.bytes"),
             transactions=self.transactions,
             shares=self.shares,
+            share=self._share,
             markers=self.markers,
             tls=self.tls,
             tokens=token_settings(config),
@@ -209,13 +214,6 @@ class Node(LogEvents, ABC):
 
         metadata.subscribe(follow)
         return authorizer
-
-    def serve_share_partitions(self, persister: Persister, settings: GroupSettings) -> ShareDelivery:
-        """Serve the records of share groups, whose state is in `persister`. To be called before the first request."""
-        self.services.share = ShareDelivery(
-            self.replicas.leader, persister, settings, self.clock, self.config.get_int("group.share.max.share.sessions")
-        )
-        return self.services.share
 
     def skip_controlled_shutdown(self) -> None:
         """Make the current or a later stop skip the controlled shutdown."""
@@ -274,7 +272,9 @@ class Node(LogEvents, ABC):
             return err.code, -1
 
     def _forget_share_partition(self, group: str, topic_id: bytes, index: int) -> None:
-        """Drop what a leader holds of a share partition whose state was deleted or replaced: no leader delivers yet."""
+        """Drop what this broker holds of a share partition whose state was deleted or replaced; it is read anew."""
+        if self._share is not None and (hosted := self._share.get(group, topic_id, index)) is not None:
+            hosted.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
         known = self.metadata.state.partition(*partition)

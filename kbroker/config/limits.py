@@ -13,9 +13,20 @@ from kbroker.config.model import InvalidConfig, Validator, Value
 
 _THROTTLED = re.compile(r"([0-9]+:[0-9]+)?", re.ASCII)
 _DURATION = re.compile(
-    r"(?P<sign>[-+]?)P(?:[-+]?\d+D)?(?:T(?=[-+\d])(?:[-+]?\d+H)?(?:[-+]?\d+M)?(?:[-+]?\d+(?:[.,]\d{0,9})?S)?)?",
+    r"(?P<sign>[-+]?)P(?:([-+]?\d+)D)?(?:T(?=[-+\d])(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+(?:[.,]\d{0,9})?)S)?)?",
     re.ASCII | re.IGNORECASE,
 )
+_UNITS_S = (86_400, 3_600, 60, 1)
+
+
+def duration_ms(text: str) -> int:
+    """Return the ms of an ISO-8601 duration of days, hours, minutes and seconds, as Java's Duration reads it."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no duration")
+    numbers = [float((number or "0").replace(",", ".")) for number in found.groups()[1:]]
+    seconds = sum(number * unit for number, unit in zip(numbers, _UNITS_S, strict=True))
+    return int(seconds * 1000) * (-1 if found["sign"] == "-" else 1)
 
 
 def java_text(value: Value) -> str:

@@ -11,7 +11,7 @@ group.version: 1 enables the consumer groups of KIP-848, 0 disables them.
 
 streams.version: 1 enables the streams groups of KIP-1071, 0 disables them.
 
-share.version: 1 enables the share groups of KIP-932. No level is supported yet, so UpdateFeatures refuses the feature.
+share.version: 1 enables the share groups of KIP-932, on a node that is alone; a new one begins at 0.
 
 Kafka's tools look for metadata.version and kraft.version. These two describe Kafka's own metadata log, which kbroker
 does not have. So kraft.version has no effect. metadata.version begins at Apache Kafka 4.4's level (33); all it does is
@@ -45,6 +45,7 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
     GROUP_VERSION: (0, 1),
     KRAFT_VERSION: (0, 1),
     METADATA_VERSION: (7, 33),
+    SHARE_VERSION: (0, 1),
     STREAMS_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
 }

@@ -126,7 +126,7 @@ def in_cluster(services: Services) -> ClusterServices:
 
 def has_share_groups(services: Services) -> bool:
     """Return whether share groups are enabled: by the feature share.version, on a node that is alone."""
-    return services.controller.state.features.get(SHARE_VERSION, 0) >= 1 and services.shares is not None
+    return services.controller.state.features.get(SHARE_VERSION, 0) >= 1 and services.share is not None
 
 
 def share_coordinator(services: Services) -> ShareCoordinator:

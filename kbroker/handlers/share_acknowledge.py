@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.services import has_share_groups
 from kbroker.handlers.share_acknowledgements import MayRead, acknowledge, delivery_of
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -31,7 +32,7 @@ def _on_error(_request: ShareAcknowledgeRequest, code: int, _message: str | None
     ShareAcknowledgeResponse,
     "1-2",
     _on_error,
-    advertised=lambda services: services.share is not None and services.share.is_advertised,
+    advertised=has_share_groups,
 )
 async def share_acknowledge(
     ctx: RequestContext, request: ShareAcknowledgeRequest, may_read: MayRead = lambda _topic: True

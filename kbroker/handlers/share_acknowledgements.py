@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from kbroker.handlers.registry import RequestContext
+from kbroker.handlers.services import has_share_groups
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
@@ -35,7 +36,7 @@ class Result(NamedTuple):
 def delivery_of(ctx: RequestContext, request: ShareFetchRequest | ShareAcknowledgeRequest) -> ShareDelivery:
     """Return the broker's share partitions, for a request with a group and a member; raises ApiError."""
     share = ctx.services.share
-    if share is None:
+    if share is None or not has_share_groups(ctx.services):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     if request.group_id is None or not request.member_id or len(request.member_id) > _MOST_MEMBER_ID:
         raise ApiError(ErrorCode.INVALID_REQUEST)

@@ -13,6 +13,7 @@ from typing import Final
 
 from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.services import has_share_groups
 from kbroker.handlers.share_acknowledgements import MayRead, Result, acknowledge, delivery_of
 from kbroker.handlers.share_fetch_attempt import ShareFetchAttempt, empty
 from kbroker.long_work import turn
@@ -43,7 +44,7 @@ def _on_error(_request: ShareFetchRequest, code: int, _message: str | None) -> S
     ShareFetchResponse,
     "1-2",
     _on_error,
-    advertised=lambda services: services.share is not None and services.share.is_advertised,
+    advertised=has_share_groups,
 )
 async def share_fetch(
     ctx: RequestContext, request: ShareFetchRequest, may_read: MayRead = lambda _topic: True

@@ -21,8 +21,9 @@ from kbroker.coordination.timers import Timers
 from kbroker.long_work import in_slices, turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.share_coordinator.persister import Persister
 from kbroker.share_partition.hosted import Hosted, Key
-from kbroker.share_partition.persister import GroupSettings, Persister
+from kbroker.share_partition.persister import GroupSettings
 from kbroker.share_partition.sessions import PartitionKey, ShareSession, ShareSessions
 
 log = logging.getLogger(__name__)
@@ -44,8 +45,6 @@ class ShareDelivery:
         self.settings = settings
         self.clock = clock
         self.sessions = ShareSessions(most_sessions)
-        self.is_advertised = False
-        """Whether ApiVersions tells of the APIs."""
         self._led = led
         self._hosted: dict[str, dict[PartitionKey, Hosted]] = {}
         self._by_number: dict[int, Hosted] = {}

@@ -14,8 +14,9 @@ from typing import Final
 
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.share_coordinator.state_batches import StateBatch
 from kbroker.share_partition.runs import FIXED, GAP, HEAD, HOLE, NO_LOCK, PENDING, STATE, TRACKED, Run, Runs
-from kbroker.share_partition.states import Limits, RecordState, Span, StateBatch
+from kbroker.share_partition.states import Limits, RecordState, Span
 
 AT_ONCE: Final = 64
 """How many runs change between two turns: some 0.5 ms."""

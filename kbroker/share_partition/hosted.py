@@ -22,18 +22,19 @@ from kbroker.clock import Clock
 from kbroker.long_work import turn
 from kbroker.partition import Partition, Waiter
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.share_coordinator.persister import Persister
+from kbroker.share_coordinator.state_batches import StateBatch
 from kbroker.share_partition.persister import (
     EARLIEST,
     FENCING,
     LATEST,
     UNKNOWN_START,
     GroupSettings,
-    Persister,
     for_clients,
 )
 from kbroker.share_partition.runs import NO_LOCK
 from kbroker.share_partition.share_partition import SharePartition
-from kbroker.share_partition.states import AckBatch, StateBatch
+from kbroker.share_partition.states import AckBatch
 from kbroker.share_partition.transitions import Transition
 
 log = logging.getLogger(__name__)
@@ -255,13 +256,13 @@ class Hosted:
             await turn
         group, topic_id, index = self.key
         try:
-            code = await self._around.persister.write(
+            done = await self._around.persister.write(
                 group, topic_id, index, self._state_epoch, self.leader_epoch, state.start, state.complete_count, batches
             )
         except Exception:
             log.exception("the state of group %s for %s cannot be stored", group, self.partition.key)
             return ErrorCode.UNKNOWN_SERVER_ERROR
-        return for_clients(code)
+        return for_clients(done.error_code)
 
     # -- the end of locks
 

@@ -1,15 +1,14 @@
-"""What a share partition needs from others: the store of its state, and the settings of its group.
+"""What a share partition needs of others: the settings of its group, and what errors of the share coordinator mean.
 
-Owns the two interfaces, and what an error of the store means to clients. Never implements them.
+Owns the interface of the settings. Its state is in the share coordinator (share_coordinator/persister.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.share_partition.states import Limits, StateBatch
+from kbroker.share_partition.states import Limits
 
 UNKNOWN_START: Final = -1
 """The stored start offset of a share partition that nobody has consumed yet."""
@@ -43,38 +42,6 @@ def for_clients(code: int) -> ErrorCode:
         return _FOR_CLIENTS.get(ErrorCode(code), ErrorCode.UNKNOWN_SERVER_ERROR)
     except ValueError:
         return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-class StoredState(NamedTuple):
-    """A share partition as it is stored. A `start_offset` of -1 means that it has not begun."""
-
-    error_code: int
-    state_epoch: int
-    start_offset: int
-    batches: Sequence[StateBatch]
-
-
-class Persister(Protocol):
-    """Stores the state of share partitions (KIP-932); both operations return an error code, and may raise nothing else.
-
-    Writes of one share partition are asked for one after the other, never two at a time.
-    """
-
-    async def read(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> StoredState:
-        """Return the stored state, and fence earlier leaders of the partition."""
-
-    async def write(
-        self,
-        group: str,
-        topic_id: bytes,
-        partition: int,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-    ) -> int:
-        """Store changed records, and where the share partition begins now; return an error code."""
 
 
 class GroupSettings(Protocol):

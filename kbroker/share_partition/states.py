@@ -44,15 +44,6 @@ STATE_AFTER: Final = {
 """The state of a record after an acknowledgement."""
 
 
-class StateBatch(NamedTuple):
-    """Records with the same state, as they are stored."""
-
-    first_offset: int
-    last_offset: int
-    delivery_state: int
-    delivery_count: int
-
-
 class AckBatch(NamedTuple):
     """A member's acknowledgement of a range of offsets: one type for all of them, or one for each."""
 

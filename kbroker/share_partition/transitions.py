@@ -17,6 +17,7 @@ from typing import Final
 
 from kbroker.long_work import turn, whole
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.share_coordinator.state_batches import StateBatch
 from kbroker.share_partition.delivery_state import AT_ONCE, DeliveryState
 from kbroker.share_partition.runs import FIXED, GAP, HEAD, NO_LOCK, PENDING, STATE, TRACKED, Run
 from kbroker.share_partition.states import (
@@ -26,7 +27,6 @@ from kbroker.share_partition.states import (
     Limits,
     RecordState,
     Span,
-    StateBatch,
     refused,
 )
 

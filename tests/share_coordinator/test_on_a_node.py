@@ -85,7 +85,7 @@ async def test_without_the_feature_there_is_no_share_coordinator(tmp_path):
             ApiVersionsRequest(client_software_name="test", client_software_version="1"), 4, ADMIN
         )
         assert not {each.api_key for each in answer.api_keys} & set(KEYS)
-        assert SHARE_VERSION not in {each.name for each in answer.supported_features}
+        assert SHARE_VERSION not in {each.name for each in answer.finalized_features}
         unsupported = {ErrorCode.UNSUPPORTED_VERSION}
         assert codes(await served.ask(initialize(b"t" * 16, 0), 0, ADMIN)) == unsupported
         assert codes(await served.ask(write(b"t" * 16), 1, ADMIN)) == unsupported

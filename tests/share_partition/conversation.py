@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges.produce import batch
 from kbroker import Broker
+from kbroker.controller.features import SHARE_VERSION
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.messages.share_acknowledge import (
     AcknowledgementBatch,
@@ -44,8 +45,17 @@ class Served:
         self.broker = broker
         self.persister = persister or MemoryPersister()
         self.settings = Settings()
-        self.share: ShareDelivery = broker.node.serve_share_partitions(self.persister, self.settings)
+        node = broker.node
+        self.share = ShareDelivery(node.replicas.leader, self.persister, self.settings, node.clock, 2_000)
+        node.services.share = self.share
+        self.on_loop(self._enable)
         self.topics: dict[str, bytes] = {}
+
+    async def _enable(self) -> None:
+        controller = self.broker.node.controller
+        controller.replace_features({**controller.state.features, SHARE_VERSION: 1})
+        if (published := controller.published()) is not None:
+            await published
 
     def topic(self, name: str, partitions: int = 1, **configs: str) -> bytes:
         with WireClient(self.broker.bootstrap_servers) as client:

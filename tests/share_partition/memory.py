@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Sequence
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.share_partition.persister import EARLIEST, UNKNOWN_START, StoredState
-from kbroker.share_partition.states import Limits, StateBatch
+from kbroker.share_coordinator.persister import Done, Persister, State, Summary
+from kbroker.share_coordinator.state_batches import StateBatch
+from kbroker.share_partition.persister import EARLIEST, UNKNOWN_START
+from kbroker.share_partition.states import Limits
 
 Name = tuple[str, bytes, int]
 
 
-class MemoryPersister:
+class MemoryPersister(Persister):
     """Keeps the state of each offset. `errors`: what the next writes return; `held`: writes wait while it is set."""
 
     def __init__(self) -> None:
@@ -27,11 +29,11 @@ class MemoryPersister:
         self.at_once = 0
         self.reads = 0
 
-    async def read(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> StoredState:
+    async def read(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> State:
         self.reads += 1
         name = group, topic_id, partition
         if self.read_errors:
-            return StoredState(self.read_errors.pop(0), 0, 0, [])
+            return State(ErrorCode(self.read_errors.pop(0)))
         start = self.starts.get(name, UNKNOWN_START)
         known = sorted((at, value) for at, value in self.records.get(name, {}).items() if at >= start)
         batches: list[StateBatch] = []
@@ -40,7 +42,7 @@ class MemoryPersister:
                 batches[-1] = batches[-1]._replace(last_offset=at)
             else:
                 batches.append(StateBatch(at, at, *value))
-        return StoredState(0, self.state_epoch, start, batches)
+        return State(ErrorCode.NONE, self.state_epoch, start, tuple(batches))
 
     async def write(
         self,
@@ -52,7 +54,7 @@ class MemoryPersister:
         start_offset: int,
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
-    ) -> int:
+    ) -> Done:
         self.writes += 1
         self.at_once += 1
         assert self.at_once == 1, "writes of one share partition follow each other"
@@ -60,16 +62,27 @@ class MemoryPersister:
             await self.held.wait()
         self.at_once -= 1
         if self.errors:
-            return self.errors.pop(0)
+            return Done(ErrorCode(self.errors.pop(0)))
         if state_epoch != self.state_epoch:
-            return ErrorCode.FENCED_STATE_EPOCH
+            return Done(ErrorCode.FENCED_STATE_EPOCH)
         name = group, topic_id, partition
         self.starts[name] = start_offset
         self.complete[name] = delivery_complete_count
         for first, last, state, count in batches:
             for at in range(first, last + 1):
                 self.records.setdefault(name, {})[at] = (state, count)
-        return 0
+        return Done()
+
+    async def initialize(
+        self, group: str, topic_id: bytes, partition: int, state_epoch: int, start_offset: int
+    ) -> Done:
+        raise NotImplementedError
+
+    async def delete(self, group: str, topic_id: bytes, partition: int) -> Done:
+        raise NotImplementedError
+
+    async def read_summary(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> Summary:
+        raise NotImplementedError
 
 
 class Settings:

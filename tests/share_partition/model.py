@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kbroker.share_coordinator.state_batches import StateBatch
 from kbroker.share_partition.share_partition import Wish
-from kbroker.share_partition.states import STATE_AFTER, AckBatch, AcknowledgeType, Acquired, Limits, Span, StateBatch
+from kbroker.share_partition.states import STATE_AFTER, AckBatch, AcknowledgeType, Acquired, Limits, Span
 
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
 GONE = "(gone)"

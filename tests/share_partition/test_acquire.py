@@ -10,8 +10,9 @@ import pytest
 
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.share_coordinator.state_batches import StateBatch
 from kbroker.share_partition.share_partition import SharePartition, Wish
-from kbroker.share_partition.states import AckBatch, Limits, RecordState, Span, StateBatch
+from kbroker.share_partition.states import AckBatch, Limits, RecordState, Span
 
 LIMITS = Limits()
 

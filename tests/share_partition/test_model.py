@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError
+from kbroker.share_coordinator.state_batches import StateBatch
 from kbroker.share_partition.runs import GAP, HOLE, PENDING, STATE
 from kbroker.share_partition.share_partition import SharePartition, Wish
-from kbroker.share_partition.states import AckBatch, Limits, Span, StateBatch
+from kbroker.share_partition.states import AckBatch, Limits, Span
 from kbroker.share_partition.transitions import Transition
 from tests.tries import tries
 

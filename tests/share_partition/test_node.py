@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.handlers import share_acknowledgements, share_fetch
 from kbroker.handlers.registry import RequestContext
@@ -54,15 +55,12 @@ def test_a_stop_waits_for_no_store() -> None:
             broker.stop()
 
 
-def test_the_apis_are_told_of_only_if_they_are_open() -> None:
-    with Broker() as broker:
-        served = Served(broker)
-        with Member(served) as member:
-            keys = {each.api_key for each in member.client.ask(ApiVersionsRequest(), 2).api_keys}
-            assert not {78, 79} & keys
-            served.share.is_advertised = True
-            told = {each.api_key: each for each in member.client.ask(ApiVersionsRequest(), 2).api_keys}
-            assert (told[78].min_version, told[78].max_version, told[79].max_version) == (1, 2, 2)
+def test_the_apis_are_told_of_while_share_groups_are_enabled() -> None:
+    with Broker() as broker, WireClient(broker.bootstrap_servers) as client:
+        assert not {78, 79} & {each.api_key for each in client.ask(ApiVersionsRequest(), 2).api_keys}
+        Served(broker)
+        told = {each.api_key: each for each in client.ask(ApiVersionsRequest(), 2).api_keys}
+        assert (told[78].min_version, told[78].max_version, told[79].max_version) == (1, 2, 2)
 
 
 def test_topics_that_the_client_may_not_read() -> None:

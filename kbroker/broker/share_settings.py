@@ -1,0 +1,60 @@
+"""The share.* configs of groups, within the broker's bounds, for the share partitions that this broker leads.
+
+Owns the reading of share.auto.offset.reset. A changed config applies from the next use on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kbroker.clock import Clock
+from kbroker.cluster_state import ClusterState
+from kbroker.config.limits import duration_ms
+from kbroker.config.server_config import BrokerConfig
+from kbroker.share_partition.persister import EARLIEST, LATEST
+from kbroker.share_partition.states import Limits
+
+_RESETS: Final = {"latest": LATEST, "earliest": EARLIEST}
+
+
+class ShareSettings:
+    """The settings of all share groups (`GroupSettings` of kbroker.share_partition)."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, state: Callable[[], ClusterState]) -> None:
+        self._clock = clock
+        self._state = state
+        number = config.get_int
+        self._bounds = {
+            name: (number(f"group.share.{name}"), number(f"group.share.min.{name}"), number(f"group.share.max.{name}"))
+            for name in ("delivery.count.limit", "record.lock.duration.ms", "partition.max.record.locks")
+        }
+
+    def limits(self, group: str) -> Limits:
+        """Return a group's present limits."""
+        own = self._configs(group)
+        return Limits(
+            self._bounded(own, "delivery.count.limit"),
+            self._bounded(own, "record.lock.duration.ms"),
+            self._bounded(own, "partition.max.record.locks"),
+            own.get("share.renew.acknowledge.enable", "true").lower() == "true",
+        )
+
+    def reads_committed(self, group: str) -> bool:
+        """Whether share.isolation.level is read_committed."""
+        return self._configs(group).get("share.isolation.level", "").lower() == "read_committed"
+
+    def auto_offset_reset(self, group: str) -> int:
+        """Return LATEST, EARLIEST, or the time in ms since 1970 at which the group begins."""
+        text = self._configs(group).get("share.auto.offset.reset", "latest").lower()
+        if text in _RESETS:
+            return _RESETS[text]
+        return int(self._clock.now_ms()) - duration_ms(text.partition(":")[2])
+
+    def _configs(self, group: str) -> Mapping[str, str]:
+        return self._state().group_configs.get(group, {})
+
+    def _bounded(self, own: Mapping[str, str], name: str) -> int:
+        default, low, high = self._bounds[name]
+        text = own.get(f"share.{name}")
+        return default if text is None else min(max(int(text), low), high)
