@@ -34,8 +34,8 @@ AT_ONCE = {
     "ConsumerGroupHeartbeat v1 topic_partitions.partitions": "what a member owns is one decision",
     "OffsetCommit v10 topics.partitions": "one batch is one decision, built in pieces before",
     "OffsetCommit v10 topics": "as above",
-    "TxnOffsetCommit v5 topics.partitions": "as above",
-    "TxnOffsetCommit v5 topics": "as above",
+    "TxnOffsetCommit v6 topics.partitions": "as above",
+    "TxnOffsetCommit v6 topics": "as above",
 }
 """Lists that a coordinator decides about as a whole, and what bounds them."""
 
