@@ -79,7 +79,9 @@ async def _why_not_moved(
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
     if target is None:
         return ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    text = await _why_not_there(node_id, target, cordoned=state.brokers[node_id].cordoned)
+    own = state.brokers.get(node_id)
+    is_cordoned = own is not None and own.cordoned
+    text = await _why_not_there(node_id, target, cordoned=is_cordoned)
     if text is not None:
         return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {text}")
     return None

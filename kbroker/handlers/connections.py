@@ -1,9 +1,10 @@
 """The APIs at the beginning of a connection: ApiVersions, and SASL requests that come at the wrong time.
 
-ApiVersions (key 18), versions 0-4: the APIs of this broker, derived from the registry of handlers. Produce is
+ApiVersions (key 18), versions 0-5: the APIs of this broker, derived from the registry of handlers. Produce is
 advertised from version 0 although 0-2 are refused: older librdkafka decides on compression by it (KAFKA-18659). The
 finalized features are those of the cluster's state. Before v4, the response omits a supported feature whose lowest
-level is 0, because older clients cannot read it (KAFKA-17492).
+level is 0, because older clients cannot read it (KAFKA-17492). From v5 on a client may name the cluster and the broker
+that it wants to reach; another one answers REBOOTSTRAP_REQUIRED (KIP-1242).
 
 SaslHandshake (key 17), versions 0-1, and SaslAuthenticate (key 36), versions 0-2. Authentication itself takes place
 before any handler (network/sasl_gate.py). A request that reaches these handlers is too late, too soon after the last

@@ -188,7 +188,7 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
             results[name] = _not_grown(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         await turn
     controller = ctx.services.controller
-    await _check_growth(controller.decided, [topic for topic in request.topics if seen[topic.name] == 1])
+    await _check_growth(controller.decided, request.topics, seen)
     grown: list[TopicState] = []
     for topic in request.topics:
         if seen[topic.name] == 1:
@@ -211,11 +211,12 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
     return await ctx.services.in_effect(CreatePartitionsResponse(results=list(results.values())))
 
 
-async def _check_growth(state: ClusterState, topics: Sequence[CreatePartitionsTopic]) -> None:
-    """Refuse all of a request that would add too many partitions. Raises ApiError."""
+async def _check_growth(state: ClusterState, topics: Sequence[CreatePartitionsTopic], seen: Mapping[str, int]) -> None:
+    """Refuse all of a request that would add too many partitions to topics that it names once. Raises ApiError."""
     total = 0
     for topic in topics:
-        if (held := state.topics.get(topic.name)) is not None:
+        held = state.topics.get(topic.name) if seen[topic.name] == 1 else None
+        if held is not None:
             total += max(topic.count - len(held.partitions), 0)
         if total > MAX_PARTITIONS_PER_REQUEST:
             text = "Excessively large number of additional partitions per request."

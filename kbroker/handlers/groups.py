@@ -10,7 +10,7 @@ Behaviour: state, protocol and members of classic groups; metadata and protocol 
 request repeats a group, the response repeats its description, within a limit.
 Version notes: v3 adds the authorized operations. A group that does not exist is Dead; since v6 it is also an error.
 
-DeleteGroups (key 42), versions 0-2.
+DeleteGroups (key 42), versions 0-3 (an error message, which Kafka fills in for groups of other kinds only).
 
 Behaviour: deletes groups without members, with their offsets. Other groups get NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND.
 

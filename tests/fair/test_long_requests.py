@@ -35,8 +35,8 @@ AT_ONCE = {
     "ConsumerGroupHeartbeat v1 topic_partitions.partitions": "what a member owns is one decision",
     "OffsetCommit v10 topics.partitions": "one batch is one decision, built in pieces before",
     "OffsetCommit v10 topics": "as above",
-    "TxnOffsetCommit v5 topics.partitions": "as above",
-    "TxnOffsetCommit v5 topics": "as above",
+    "TxnOffsetCommit v6 topics.partitions": "as above",
+    "TxnOffsetCommit v6 topics": "as above",
     "WriteShareGroupState v1 topics.partitions.state_batches": "one write is one decision, of 10,000 batches at most",
 }
 """Lists that a coordinator decides about as a whole, and what bounds them."""

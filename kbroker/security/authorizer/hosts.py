@@ -59,21 +59,28 @@ def _range_6(host: str) -> IPv6Network:
     return IPv6Network((parsed.packed, bits), strict=False)
 
 
-@lru_cache(maxsize=1_000)
-def _known_range(host: str) -> IPv4Network | IPv6Network | None:
-    """Return a range, or None for a text that is none; a decision may look at each range of many ACLs."""
+@lru_cache(maxsize=20_000)
+def _known_range(host: str) -> tuple[int, int, int] | None:
+    """Return a range's version of IP, its prefix as a number, and the bits behind it; None for a text that is no range.
+
+    Kept, because a decision may look at the ranges of many ACLs.
+    """
     try:
-        return parse_range(host)
+        network = parse_range(host)
     except ValueError:
         return None
+    behind = network.max_prefixlen - network.prefixlen
+    return network.version, int(network.network_address) >> behind, behind
 
 
 @lru_cache(maxsize=1_000)
-def _address(host: str) -> IPv4Address | IPv6Address | None:
+def _address(host: str) -> tuple[int, int] | None:
+    """Return the version and the number of an address; None for a text that is none, and for one in no range."""
     try:
-        return ip_address(host)
+        found = ip_address(host)
     except ValueError:
         return None
+    return None if found == _NOWHERE else (found.version, int(found))
 
 
 def covers(host: str, address: str) -> bool:
@@ -83,4 +90,7 @@ def covers(host: str, address: str) -> bool:
     if not is_range(host):
         return False
     network, found = _known_range(host), _address(address)
-    return network is not None and found is not None and found != _NOWHERE and found in network
+    if network is None or found is None:
+        return False
+    version, prefix, behind = network
+    return found[0] == version and found[1] >> behind == prefix

@@ -14,6 +14,7 @@ from kbroker.controller.features import (
     GROUP_VERSION,
     NEW_CLUSTER,
     REGISTERED,
+    STREAMS_VERSION,
     TRANSACTION_VERSION,
     FeatureUpdate,
     Others,
@@ -153,15 +154,16 @@ def test_what_was_lowered_stays_so_whoever_is_the_controller() -> None:
         said = await refused(world, TRANSACTION_VERSION, 0)
         assert "Can't downgrade" in said
         await change(world, TRANSACTION_VERSION, 1, SAFE)
-        assert finalized(world) == {TRANSACTION_VERSION: 1, GROUP_VERSION: 1}
+        assert finalized(world) == {TRANSACTION_VERSION: 1, GROUP_VERSION: 1, STREAMS_VERSION: 1}
         await change(world, TRANSACTION_VERSION, 0, SAFE)
         await change(world, GROUP_VERSION, 0, SAFE)
+        await change(world, STREAMS_VERSION, 0, SAFE)
         assert finalized(world) == {}, "a level of 0 has no number in ZooKeeper"
         await world.kill(1)
         await world.settle()
         assert world.active.number == 2
         assert finalized(world) == {}
-        assert await change(world, GROUP_VERSION, 0, SAFE) == 3, "what is so already is no change"
+        assert await change(world, GROUP_VERSION, 0, SAFE) == 4, "what is so already is no change"
 
     in_world(scenario, (1, 2))
 
@@ -211,7 +213,7 @@ def test_a_change_goes_on_what_stands_and_is_made_once() -> None:
         await world.tool.commit([SetData(FEATURE, Features({TRANSACTION_VERSION: 1}).encode())])
         world.active.tree.loses_answers = 1
         assert await change(world, GROUP_VERSION, 1, UP) == 2
-        assert finalized(world) == {TRANSACTION_VERSION: 1, GROUP_VERSION: 1}
+        assert finalized(world) == {TRANSACTION_VERSION: 1, GROUP_VERSION: 1, STREAMS_VERSION: 1}
         await world.tool.commit([Delete(FEATURE)])
         assert await change(world, GROUP_VERSION, 1, UP) == 1
         assert finalized(world) == {GROUP_VERSION: 1}
