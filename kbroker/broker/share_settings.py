@@ -26,17 +26,31 @@ class ShareSettings:
         self._state = state
         number = config.get_int
         self._bounds = {
-            name: (number(f"group.share.{name}"), number(f"group.share.min.{name}"), number(f"group.share.max.{name}"))
-            for name in ("delivery.count.limit", "record.lock.duration.ms", "partition.max.record.locks")
+            "share.delivery.count.limit": (
+                number("group.share.delivery.count.limit"),
+                number("group.share.min.delivery.count.limit"),
+                number("group.share.max.delivery.count.limit"),
+            ),
+            "share.record.lock.duration.ms": (
+                number("group.share.record.lock.duration.ms"),
+                number("group.share.min.record.lock.duration.ms"),
+                number("group.share.max.record.lock.duration.ms"),
+            ),
+            "share.partition.max.record.locks": (
+                number("group.share.partition.max.record.locks"),
+                number("group.share.min.partition.max.record.locks"),
+                number("group.share.max.partition.max.record.locks"),
+            ),
         }
+        """The broker's own setting, and the least and greatest that a group may set, by the group's key."""
 
     def limits(self, group: str) -> Limits:
         """Return a group's present limits."""
         own = self._configs(group)
         return Limits(
-            self._bounded(own, "delivery.count.limit"),
-            self._bounded(own, "record.lock.duration.ms"),
-            self._bounded(own, "partition.max.record.locks"),
+            self._bounded(own, "share.delivery.count.limit"),
+            self._bounded(own, "share.record.lock.duration.ms"),
+            self._bounded(own, "share.partition.max.record.locks"),
             own.get("share.renew.acknowledge.enable", "true").lower() == "true",
         )
 
@@ -56,5 +70,5 @@ class ShareSettings:
 
     def _bounded(self, own: Mapping[str, str], name: str) -> int:
         default, low, high = self._bounds[name]
-        text = own.get(f"share.{name}")
+        text = own.get(name)
         return default if text is None else min(max(int(text), low), high)
