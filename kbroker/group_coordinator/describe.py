@@ -114,7 +114,9 @@ def _assignment(partitions: Mapping[bytes, Iterable[int]], topics: Topics) -> De
     )
 
 
-async def describe_share_group(groups: Groups, group_id: str, topics: Topics) -> share_groups.DescribedGroup:
+async def describe_share_group(
+    groups: Groups, group_id: str, assignor: str, topics: Topics
+) -> share_groups.DescribedGroup:
     """Answer ShareGroupDescribe; raises GROUP_ID_NOT_FOUND."""
     group = groups.known_share(group_id)
     described = share_groups.DescribedGroup(
@@ -122,7 +124,7 @@ async def describe_share_group(groups: Groups, group_id: str, topics: Topics) ->
         group_state=group.state.value,
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
-        assignor_name="simple",
+        assignor_name=assignor,
     )
     described.members = await each(list(group.members.values()), lambda member: _share_member(member, topics))
     return described

@@ -58,12 +58,14 @@ class ShareGroups:
         partition_for: Callable[[str], int],
         topics: Topics,
         sharing: Sharing,
+        assignor: str,
         most_bytes: Callable[[int], int],
     ) -> None:
         self._runtime = runtime
         self._partition_for = partition_for
         self._topics = topics
         self._sharing = sharing
+        self._assignor = assignor
         self._most_bytes = most_bytes
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
@@ -181,7 +183,7 @@ class ShareGroups:
             return messages.DescribedGroup(error_code=ErrorCode.INVALID_GROUP_ID)
         try:
             shard = self._runtime.shard(self._partition_for(group_id))
-            return await describe_share_group(shard.groups, group_id, self._topics)
+            return await describe_share_group(shard.groups, group_id, self._assignor, self._topics)
         except ApiError as err:
             return messages.DescribedGroup(group_id=group_id, error_code=err.code, error_message=err.message)
 
