@@ -57,14 +57,13 @@ async def _answers(
     asked: list[tuple[bytes, int, R | Awaitable[R]]] = []
     found: dict[bytes, dict[int, R]] = {}
     for topic in request.topics:
-        found.setdefault(topic.topic_id, {})
         for wanted in topic.partitions:
             place = SharePartition(request.group_id, topic.topic_id, wanted.partition)
             asked.append((topic.topic_id, wanted.partition, ask(place, wanted)))
             await turn
         await turn
     for topic_id, partition, answer in asked:
-        found[topic_id][partition] = await awaited(answer)
+        found.setdefault(topic_id, {})[partition] = await awaited(answer)
         await turn
     results = []
     for topic_id, answers in found.items():
