@@ -74,6 +74,7 @@ class GroupConfig:
     consumer_max_assignment_interval_ms: int = 15_000  # group.consumer.max.assignment.interval.ms
     consumer_regex_refresh_interval_ms: int = 600_000  # group.consumer.regex.refresh.interval.ms
     streams: StreamsConfig = field(default_factory=StreamsConfig)
+    share_assignor: str = "simple"  # group.share.assignors, by name
     share_session_timeout_ms: int = 45_000  # group.share.session.timeout.ms
     share_min_session_timeout_ms: int = 45_000  # group.share.min.session.timeout.ms
     share_max_session_timeout_ms: int = 60_000  # group.share.max.session.timeout.ms
@@ -108,6 +109,7 @@ def group_config(config: BrokerConfig) -> GroupConfig:
         consumer_max_heartbeat_interval_ms=config.get_int("group.consumer.max.heartbeat.interval.ms"),
         consumer_max_size=config.get_int("group.consumer.max.size"),
         consumer_assignors=_assignors(config),
+        share_assignor=_share_assignor(config),
         consumer_migration_policy=MigrationPolicy[config.get_str("group.consumer.migration.policy").upper()],
         consumer_assignment_interval_ms=config.get_int("group.consumer.assignment.interval.ms"),
         consumer_min_assignment_interval_ms=config.get_int("group.consumer.min.assignment.interval.ms"),
@@ -133,6 +135,15 @@ def _assignors(config: BrokerConfig) -> tuple[str, ...]:
         return assignor_names(config.get_list("group.consumer.assignors") or ())
     except ValueError as err:
         raise ConfigError(f"group.consumer.assignors: {err}") from err
+
+
+def _share_assignor(config: BrokerConfig) -> str:
+    names = config.get_list("group.share.assignors") or ()
+    if len(names) != 1:
+        raise ConfigError(f"group.share.assignors must contain exactly one assignor, but found {len(names)}")
+    if names[0] not in ("simple", _CLASS_PACKAGE + "SimpleAssignor"):
+        raise ConfigError(f"group.share.assignors: {names[0]} is no assignor of this broker; it has simple")
+    return "simple"
 
 
 class Settings:

@@ -125,7 +125,9 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         self.share_groups: ShareGroups | None = None
         """The APIs of share groups; None without `sharing`."""
         if sharing is not None:
-            self.share_groups = ShareGroups(self._runtime, self.partition_for, topics, sharing, self._most_bytes)
+            self.share_groups = ShareGroups(
+                self._runtime, self.partition_for, topics, sharing, config.share_assignor, self._most_bytes
+            )
 
     def close(self) -> None:
         """Answer every parked request and stop."""

@@ -171,7 +171,9 @@ def _is_in(state: str, states: Container[str]) -> bool:
     return state.lower() in states or (state == StreamsGroupState.NOT_READY.value and "not_ready" in states)
 
 
-async def describe_share_group(groups: Groups, group_id: str, topics: Topics) -> share_groups.DescribedGroup:
+async def describe_share_group(
+    groups: Groups, group_id: str, assignor: str, topics: Topics
+) -> share_groups.DescribedGroup:
     """Answer ShareGroupDescribe; raises GROUP_ID_NOT_FOUND."""
     group = groups.known_share(group_id)
     described = share_groups.DescribedGroup(
@@ -179,7 +181,7 @@ async def describe_share_group(groups: Groups, group_id: str, topics: Topics) ->
         group_state=group.state.value,
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
-        assignor_name="simple",
+        assignor_name=assignor,
     )
     described.members = await each(list(group.members.values()), lambda member: _share_member(member, topics))
     return described

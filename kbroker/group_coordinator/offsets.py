@@ -115,8 +115,8 @@ class Offsets:
     # -- fetch
 
     async def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-        """Handle one group of an OffsetFetch; raises ApiError. An unknown group is not an error: it has no offsets."""
-        group = self._groups.no_share(request.group_id)
+        """Handle one group of an OffsetFetch; raises ApiError. An unknown group is no error: it has no offsets."""
+        group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup | StreamsGroup):
             _validate_fetch(group, request.member_id, request.member_epoch)
         stored = self._stored.get(request.group_id, {}) if group is not None else {}

@@ -26,13 +26,15 @@ from kbroker.long_work import awaited, every, in_slices, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages import share_groups as messages
 from kbroker.protocol.messages.groups import DeletableGroupResult
-from kbroker.protocol.wire import ZERO_UUID
+from kbroker.protocol.wire import ZERO_UUID, uuid_text
 from kbroker.share_coordinator.persister import Done, Persister, Summary
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 FEW_TOPICS = 100
+_UNEXPECTED = "The server experienced an unexpected error when processing the request."
+_NO_GROUP_ID = "The group id is invalid."
 _UNKNOWN_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -58,12 +60,14 @@ class ShareGroups:
         partition_for: Callable[[str], int],
         topics: Topics,
         sharing: Sharing,
+        assignor: str,
         most_bytes: Callable[[int], int],
     ) -> None:
         self._runtime = runtime
         self._partition_for = partition_for
         self._topics = topics
         self._sharing = sharing
+        self._assignor = assignor
         self._most_bytes = most_bytes
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
@@ -181,7 +185,7 @@ class ShareGroups:
             return messages.DescribedGroup(error_code=ErrorCode.INVALID_GROUP_ID)
         try:
             shard = self._runtime.shard(self._partition_for(group_id))
-            return await describe_share_group(shard.groups, group_id, self._topics)
+            return await describe_share_group(shard.groups, group_id, self._assignor, self._topics)
         except ApiError as err:
             return messages.DescribedGroup(group_id=group_id, error_code=err.code, error_message=err.message)
 
@@ -192,7 +196,7 @@ class ShareGroups:
     ) -> messages.DescribeShareGroupOffsetsResponseGroup:
         """Answer for one group of a DescribeShareGroupOffsets; without topics, for all initialised partitions.
 
-        A group that does not exist has no state: its offsets are -1.
+        A group that does not exist has no state: its offsets are -1. As in Kafka, a negative partition fails the group.
         """
         group_id = asked.group_id
         answer = messages.DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
@@ -212,6 +216,9 @@ class ShareGroups:
         else:
             for topic in asked.topics:
                 wanted[topic.topic_name] = topic.partitions
+                if min(topic.partitions, default=0) < 0 and self._topics.id_of(topic.topic_name) is not None:
+                    answer.error_code, answer.error_message = ErrorCode.UNKNOWN_SERVER_ERROR, _UNEXPECTED
+                    return answer
                 await turn
         for name, partitions in wanted.items():
             answer.topics.append(await self._describe_topic(group_id, name, partitions))
@@ -259,18 +266,25 @@ class ShareGroups:
     async def _alter(self, request: messages.AlterShareGroupOffsetsRequest) -> messages.AlterShareGroupOffsetsResponse:
         group_id = request.group_id
         if not group_id:
-            return messages.AlterShareGroupOffsetsResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+            return messages.AlterShareGroupOffsetsResponse(
+                error_code=ErrorCode.INVALID_GROUP_ID, error_message=_NO_GROUP_ID
+            )
         offsets: dict[bytes, dict[int, int]] = {}
+        negative: str | None = None
         for topic in request.topics:
             topic_id = self._topics.id_of(topic.topic_name)
             if topic_id is None:
                 continue
             count = self._topics.count_of(topic_id)
             for each in topic.partitions:
-                if 0 <= each.partition_index < count:
+                if each.partition_index < 0:
+                    negative = negative or f"{group_id} {uuid_text(topic_id)} {each.partition_index}"
+                elif each.partition_index < count:
                     offsets.setdefault(topic_id, {})[each.partition_index] = each.start_offset
                 await turn
             await turn
+        if negative is not None:
+            offsets.clear()
         answer: Any = self._runtime.run(
             self._partition_for(group_id),
             lambda shard, now: shard.at(now).share_state.alter(group_id, offsets),
@@ -281,6 +295,11 @@ class ShareGroups:
         decided: Initialization | messages.AlterShareGroupOffsetsResponse = await awaited(answer)
         if not isinstance(decided, Initialization):
             return decided
+        if negative is not None:
+            text = f"Initialize share group parameters has invalid partitionId - {negative}"
+            return messages.AlterShareGroupOffsetsResponse(
+                error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=text
+            )
         done = await self._initialize(decided) if decided.offsets else {}
         for topic_id, of_topic in done.items():
             for index in of_topic:
@@ -299,10 +318,9 @@ class ShareGroups:
             topic_name=topic.topic_name, topic_id=topic_id or ZERO_UUID
         )
         unknown = Done(_UNKNOWN_PARTITION, DEFAULT_MESSAGES[_UNKNOWN_PARTITION])
-        negative = Done(ErrorCode.INVALID_REQUEST, "The partition id cannot be a negative number.")
         for each in topic.partitions:
             index = each.partition_index
-            code, text = of_topic.get(index, negative if index < 0 and topic_id is not None else unknown)
+            code, text = of_topic.get(index, unknown)
             answer.partitions.append(messages.AlterShareGroupOffsetsResponsePartition(index, code, text))
             await turn
         return answer
@@ -320,7 +338,9 @@ class ShareGroups:
     ) -> messages.DeleteShareGroupOffsetsResponse:
         group_id = request.group_id
         if not group_id:
-            return messages.DeleteShareGroupOffsetsResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+            return messages.DeleteShareGroupOffsetsResponse(
+                error_code=ErrorCode.INVALID_GROUP_ID, error_message=_NO_GROUP_ID
+            )
         names: dict[str, None] = {}
         for topic in request.topics:
             names[topic.topic_name] = None
@@ -335,18 +355,19 @@ class ShareGroups:
         decided: OffsetsToDelete | messages.DeleteShareGroupOffsetsResponse = await awaited(answer)
         if not isinstance(decided, OffsetsToDelete):
             return decided
-        results = list(decided.refused)
+        results: list[messages.DeleteShareGroupOffsetsResponseTopic] = []
+        failed: list[messages.DeleteShareGroupOffsetsResponseTopic] = []
         deleted = []
         for topic_id, failure in (await self._delete(group_id, decided.topics)).items():
             if failure is None:
                 deleted.append(topic_id)
-            results.append(self._offsets_deleted(topic_id, failure))
+            (results if failure is None else failed).append(self._offsets_deleted(topic_id, failure))
             await turn
         if deleted:
             code = await self._note(group_id, lambda shard: shard.share_state.offsets_deleted(group_id, deleted))
             if code:
                 return messages.DeleteShareGroupOffsetsResponse(error_code=code)
-        return messages.DeleteShareGroupOffsetsResponse(responses=results)
+        return messages.DeleteShareGroupOffsetsResponse(responses=[*results, *decided.refused, *failed])
 
     def _offsets_deleted(self, topic_id: bytes, failure: Done | None) -> messages.DeleteShareGroupOffsetsResponseTopic:
         name = self._topics.name_of(topic_id) or ""

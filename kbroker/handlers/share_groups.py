@@ -41,6 +41,13 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatResponse,
 )
 
+MOST_ID_LENGTH = 36
+
+
+def is_member_id(text: str) -> bool:
+    """Return whether a member may have this id."""
+    return 0 < len(text) <= MOST_ID_LENGTH
+
 
 def _share_groups(ctx: RequestContext) -> ShareGroups:
     """Return the share groups of this broker; raises ApiError if they are not enabled."""
@@ -55,7 +62,10 @@ async def share_group_heartbeat(
     ctx: RequestContext, request: ShareGroupHeartbeatRequest
 ) -> ShareGroupHeartbeatResponse:
     """Keep a member in its share group."""
-    return await _share_groups(ctx).heartbeat(request, ctx.client_id or "", ctx.client_host)
+    groups = _share_groups(ctx)
+    if not is_member_id(request.member_id):
+        return ShareGroupHeartbeatResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return await groups.heartbeat(request, ctx.client_id or "", ctx.client_host)
 
 
 @handles(

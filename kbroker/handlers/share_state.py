@@ -53,24 +53,23 @@ R = TypeVar("R")
 async def _answers(
     request: Any, ask: Callable[[SharePartition, Any], R | Awaitable[R]]
 ) -> list[tuple[bytes, list[tuple[int, R]]]]:
-    """Return the answer of `ask` for each partition, by topic. All are asked before any answer is awaited."""
-    asked: dict[bytes, dict[int, R | Awaitable[R]]] = {}
+    """Return the answer of `ask` for each partition, by topic; of a repeated partition, the last one."""
+    asked: list[tuple[bytes, int, R | Awaitable[R]]] = []
+    found: dict[bytes, dict[int, R]] = {}
     for topic in request.topics:
-        of_topic = asked.setdefault(topic.topic_id, {})
         for wanted in topic.partitions:
             place = SharePartition(request.group_id, topic.topic_id, wanted.partition)
-            of_topic[wanted.partition] = ask(place, wanted)
+            asked.append((topic.topic_id, wanted.partition, ask(place, wanted)))
             await turn
         await turn
-    found = []
-    for topic_id, of_topic in asked.items():
-        answers: list[tuple[int, R]] = []
-        for partition, answer in of_topic.items():
-            answers.append((partition, await awaited(answer)))
-            await turn
-        found.append((topic_id, answers))
+    for topic_id, partition, answer in asked:
+        found.setdefault(topic_id, {})[partition] = await awaited(answer)
         await turn
-    return found
+    results = []
+    for topic_id, answers in found.items():
+        results.append((topic_id, list(answers.items())))
+        await turn
+    return results
 
 
 async def _asks_nothing(request: Any, *, whole_topics: bool = True) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kbroker.broker.base_node import Node
+from kbroker.coordination.service import CoordinatorService
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.long_work import turn
 from kbroker.metrics.partitions import is_under_min_isr
@@ -34,7 +35,10 @@ async def readiness(
     reasons = []
     if node.failed.done():
         reasons.append(f"it has failed: {node.failed.result()}")
-    for kind, coordinator in (("groups", node.groups), ("transactions", node.transactions)):
+    coordinators: dict[str, CoordinatorService[Any]] = {"groups": node.groups, "transactions": node.transactions}
+    if node.shares is not None:
+        coordinators["share partitions"] = node.shares
+    for kind, coordinator in coordinators.items():
         states = coordinator.partition_states()
         if states["loading"]:
             reasons.append(f"{kind} are being loaded")

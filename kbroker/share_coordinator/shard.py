@@ -78,6 +78,7 @@ class ShareShard:
         self._cold_left: Iterator[CoordinatorRecord | None] | None = None
         self._deleted_topics: dict[bytes, None] = {}
         self._warm = 0  # states that are not cold
+        self._has_swept = False  # whether states without a topic were looked for
         self._unknown_types: set[int] = set()
 
     # -- replay
@@ -305,11 +306,13 @@ class ShareShard:
         """Snapshot states that have not been written for long, so that the log before them becomes redundant.
 
         A slice of the states at a time. If all states are cold, their snapshots are the newest records: nothing to do.
+        The first pass after a load also deletes states whose topic was deleted while nobody could clean them.
         """
         if self._cold_left is None:
-            if self._warm == 0:
+            if self._warm == 0 and self._has_swept:
                 return Outcome(timers=[Schedule(_COLD, self._config.cold_snapshot_interval_ms)])
-            self._cold_left = self._cold(list(self._topics), now_ms)
+            self._cold_left = self._cold(list(self._topics), now_ms, snapshots=self._warm > 0)
+            self._has_swept = True
         out, size = Outcome(atomic=False), 0
         for _ in range(_AT_ONCE):
             record = next(self._cold_left, _END)
@@ -325,16 +328,25 @@ class ShareShard:
         out.timers.append(Schedule(_COLD, delay))
         return out
 
-    def _cold(self, topic_ids: Iterable[bytes], now_ms: int) -> Iterator[CoordinatorRecord | None]:
-        """Yield for each state its snapshot, None if it was written lately."""
+    def _cold(self, topic_ids: Iterable[bytes], now_ms: int, *, snapshots: bool) -> Iterator[CoordinatorRecord | None]:
+        """Yield for each state its snapshot, if these are wanted and it was not written lately, else None.
+
+        A state without a topic gets a tombstone.
+        """
         for topic_id in topic_ids:
+            is_gone = self._partitions_of(topic_id) < 0
             for place in list(self._topics.get(topic_id, ())):
                 held = self._held(place)
-                if held is None or now_ms - held.state.written_ms < self._config.cold_snapshot_interval_ms:
+                if held is not None and is_gone:
+                    yield state_tombstone(place)
+                elif held is None or not snapshots or self._is_fresh(held, now_ms):
                     yield None
-                    continue
-                state = replace(held.state, snapshot_epoch=held.state.snapshot_epoch + 1, written_ms=now_ms)
-                yield snapshot_record(place, state)
+                else:
+                    state = replace(held.state, snapshot_epoch=held.state.snapshot_epoch + 1, written_ms=now_ms)
+                    yield snapshot_record(place, state)
+
+    def _is_fresh(self, held: _Held, now_ms: int) -> bool:
+        return now_ms - held.state.written_ms < self._config.cold_snapshot_interval_ms
 
     def on_topics_deleted(self, topic_ids: Iterable[bytes]) -> Outcome:
         """Delete the states of deleted topics."""

@@ -196,6 +196,21 @@ def test_a_deleted_topic_leaves_no_state():
     assert set(context.restarted().states) == {other}
 
 
+def test_states_of_topics_that_were_deleted_meanwhile_go_after_a_load():
+    context = Context()
+    other = SharePartition("g", OTHER, 0)
+    context.initialize()
+    context.initialize(place=other)
+    context.advance(700_000)
+    assert all(state.is_cold for state in context.states.values())
+    after = context.restarted()
+    del after.topics[TOPIC]
+    records = len(after.log)
+    after.advance(400_000)
+    assert set(after.states) == {other}
+    assert len(after.log) == records + 1, "cold states are not written again"
+
+
 def test_a_failed_write_changes_nothing():
     context = Context()
     context.initialize()

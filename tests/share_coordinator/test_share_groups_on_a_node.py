@@ -95,10 +95,12 @@ async def test_offsets_are_altered_described_and_deleted(tmp_path):
         await joined(served)
         assert (await alter(served, 5, 0)).error_code == E.NON_EMPTY_GROUP
         await beat(served, "m", -1)
-        altered = await alter(served, 5, 0, 7, -1)
+        refused = await alter(served, 9, 0, -1)
+        assert (refused.error_code, refused.responses) == (E.UNKNOWN_SERVER_ERROR, [])
+        altered = await alter(served, 5, 0, 7)
         (topic,) = altered.responses
         assert topic.topic_id == topic_id
-        assert [each.error_code for each in topic.partitions] == [0, E.UNKNOWN_TOPIC_OR_PARTITION, E.INVALID_REQUEST]
+        assert [each.error_code for each in topic.partitions] == [0, E.UNKNOWN_TOPIC_OR_PARTITION]
         assert codes(await alter(served, 5, 0, topic="unknown")) == {0, E.UNKNOWN_TOPIC_OR_PARTITION}
         found = await describe_offsets(served, None)
         (partition,) = found.topics[0].partitions
@@ -117,6 +119,15 @@ async def test_offsets_are_altered_described_and_deleted(tmp_path):
         (topic,) = (await served.ask(summary(topic_id), 1, ADMIN)).results
         assert topic.partitions[0].start_offset == -1
         assert (await describe_offsets(served, None)).topics == []
+
+
+@asynchronous
+async def test_ids_that_no_member_can_have(tmp_path):
+    async with serving(tmp_path, **EAGER) as served:
+        await opened(served)
+        for member_id in ("", "m" * 37):
+            answer = await beat(served, member_id, 0, "t")
+            assert (answer.error_code, answer.error_message) == (E.INVALID_REQUEST, None)
 
 
 @asynchronous

@@ -36,7 +36,6 @@ from kbroker.protocol.messages.share_groups import (
 log = logging.getLogger(__name__)
 
 SESSION = "share session"
-MOST_ID_LENGTH = 36
 _REFRESH_INTERVAL_MS = 2**31 - 1
 _RETRY_MS = 500
 """The delay after which a member's removal is retried, if its write failed."""
@@ -52,8 +51,6 @@ class Heartbeat:
 
 def validate(request: ShareGroupHeartbeatRequest) -> None:
     """Check a request regardless of the group, in Kafka's order; raises INVALID_REQUEST."""
-    if not 0 < len(request.member_id) <= MOST_ID_LENGTH:
-        raise _invalid("Invalid member id in the request.")
     for value, name in ((request.member_id, "MemberId"), (request.group_id, "GroupId"), (request.rack_id, "RackId")):
         if value is not None and not value.strip():
             raise _invalid(f"{name} can't be empty.")

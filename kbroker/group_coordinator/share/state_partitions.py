@@ -230,6 +230,8 @@ class StateOfGroups:
                 if (name := self._topics.name_of(topic_id)) is not None
             }
             used = united(united(held.initialized, held.initializing), again)
+            # The share coordinator knows no partitions of topics that are gone, and would refuse.
+            used = {topic_id: topic for topic_id, topic in used.items() if self._topics.name_of(topic_id) is not None}
             deleting = {topic_id: topic.name for topic_id, topic in used.items()}
             out.records.append(state_partitions(group_id, StatePartitions(deleting=deleting)))
             if used:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from kbroker.group_coordinator.share.heartbeat import MOST_ID_LENGTH
 from kbroker.group_coordinator.topologies.topology import topics_in
 from kbroker.handlers.authorized.guard import (
     Verdict,
@@ -23,6 +22,7 @@ from kbroker.handlers.groups import consumer_group_heartbeat as heartbeat_handle
 from kbroker.handlers.mirrored_errors import failed
 from kbroker.handlers.offset_fetch import BATCHED_SINCE
 from kbroker.handlers.registry import Handler, RequestContext
+from kbroker.handlers.share_groups import is_member_id
 from kbroker.handlers.streams_groups import streams_group_heartbeat as streams_heartbeat_handler
 from kbroker.long_work import awaited, every, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
@@ -190,7 +190,7 @@ def share_group_heartbeat(handler: Handler, _response: type[Any]) -> Handler:
         rights = rights_of(ctx)
         if not rights.may(Operation.READ, GROUP, request.group_id):
             raise refuse_all(GROUP)
-        if 0 < len(request.member_id) <= MOST_ID_LENGTH:
+        if is_member_id(request.member_id):
             for name in request.subscribed_topic_names or ():
                 if not rights.may(Operation.DESCRIBE, TOPIC, name):
                     raise ApiError(_NO_TOPIC)

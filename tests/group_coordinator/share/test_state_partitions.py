@@ -86,6 +86,13 @@ def test_a_deleted_group_names_all_its_states(context):
     assert context.restarted().shard.groups.get("g") is None
 
 
+def test_a_group_can_be_deleted_after_its_topics(context):
+    context.delete("t")
+    assert context.share_state(lambda state: state.delete_groups(["g"])) == {}
+    (result,) = context.ask(lambda shard, _now: shard.delete_groups(["g"]))
+    assert result.error_code == E.NONE
+
+
 def test_a_deleted_topic_is_forgotten_by_every_group():
     context = ShareContext()
     t = context.create("t", 1)
