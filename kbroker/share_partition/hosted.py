@@ -148,13 +148,11 @@ class Hosted:
         group, topic_id, index = self.key
         try:
             found = await self._around.persister.read(group, topic_id, index, self.leader_epoch)
-            code = for_clients(found.error_code)
+            code, self._state_epoch, start, batches = found
             if code:
-                raise ApiError(code)
-            self._state_epoch = found.state_epoch
-            start = found.start_offset if found.start_offset != UNKNOWN_START else await self._first_offset()
-            state = SharePartition(start)
-            await state.load(found.batches)
+                raise ApiError(for_clients(code))
+            state = SharePartition(start if start != UNKNOWN_START else await self._first_offset())
+            await state.load(batches)
         except ApiError as err:
             self.fail(err.code)
         except Exception:

@@ -60,8 +60,10 @@ class Persister(Protocol):
     Writes of one share partition are asked for one after the other, never two at a time.
     """
 
-    async def read(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> StoredState:
-        """Return the stored state, and fence earlier leaders of the partition."""
+    async def read(
+        self, group: str, topic_id: bytes, partition: int, leader_epoch: int
+    ) -> tuple[int, int, int, Sequence[tuple[int, int, int, int]]]:
+        """Return the stored state (StoredState, or a tuple like it), and fence earlier leaders of the partition."""
 
     async def write(
         self,
