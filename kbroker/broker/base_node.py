@@ -187,11 +187,11 @@ class Node(LogEvents, ABC):
         metadata.subscribe(follow)
         return authorizer
 
-    def serve_share_partitions(self, persister: Persister, settings: GroupSettings) -> ShareDelivery:
+    def serve_share_partitions(
+        self, persister: Persister, settings: GroupSettings, most_sessions: int = 2000
+    ) -> ShareDelivery:
         """Serve the records of share groups, whose state is in `persister`. To be called before the first request."""
-        self.services.share = ShareDelivery(
-            self.replicas.leader, persister, settings, self.clock, self.config.get_int("group.share.max.share.sessions")
-        )
+        self.services.share = ShareDelivery(self.replicas.leader, persister, settings, self.clock, most_sessions)
         return self.services.share
 
     def skip_controlled_shutdown(self) -> None:
