@@ -194,7 +194,8 @@ class ShareDelivery:
         self._timers.run()
 
     async def close(self) -> None:
-        """End all work; what is not stored is decided anew after the next start."""
+        """End all work; what is not stored is decided anew after the next start. From now on nothing is led here."""
+        self._led = _led_nowhere
         self._timers.close()
         tasks = list(self._tasks)
         for task in tasks:
@@ -202,3 +203,7 @@ class ShareDelivery:
         await asyncio.gather(*tasks, return_exceptions=True)
         for group in list(self._hosted):
             self.forget(group)
+
+
+def _led_nowhere(_topic: str, _index: int) -> Partition:
+    raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

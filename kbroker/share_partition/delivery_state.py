@@ -14,7 +14,6 @@ from typing import Final
 
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.share_coordinator.state_batches import StateBatch
 from kbroker.share_partition.runs import FIXED, GAP, HEAD, HOLE, NO_LOCK, PENDING, STATE, TRACKED, Run, Runs
 from kbroker.share_partition.states import Limits, RecordState, Span
 
@@ -44,8 +43,8 @@ class DeliveryState:
 
     # -- loading
 
-    async def load(self, batches: Sequence[StateBatch]) -> None:
-        """Take over stored state, once, before anything else. Raises ApiError if the batches contradict each other.
+    async def load(self, batches: Sequence[tuple[int, int, int, int]]) -> None:
+        """Take over stored state (StateBatch), once, before anything else; raises ApiError if it contradicts itself.
 
         A lock is not stored, so a record that was acquired is available again. There is no dead letter topic, so a
         record on the way to one is archived.

@@ -149,12 +149,10 @@ class Hosted:
         group, topic_id, index = self.key
         try:
             found = await self._around.persister.read(group, topic_id, index, self.leader_epoch)
-            code = for_clients(found.error_code)
-            if code:
-                raise ApiError(code)
-            self._state_epoch = found.state_epoch
-            start = found.start_offset if found.start_offset != UNKNOWN_START else await self._first_offset()
-            state = SharePartition(start)
+            if found.error_code:
+                raise ApiError(for_clients(found.error_code))
+            self._state_epoch, start = found.state_epoch, found.start_offset
+            state = SharePartition(start if start != UNKNOWN_START else await self._first_offset())
             await state.load(found.batches)
         except ApiError as err:
             self.fail(err.code)

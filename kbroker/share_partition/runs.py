@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_right
+from itertools import compress
 from typing import Final, NamedTuple
 
 STATE: Final = 0x07
@@ -43,6 +44,7 @@ def _class_of(is_in: list[bool]) -> re.Pattern[bytes]:
 
 
 _AVAILABLE = _class_of([each & (STATE | PENDING) in (0, GAP) for each in range(128)])
+_IS_AVAILABLE = bytes(each & (STATE | PENDING) == 0 for each in range(256))
 _UNSETTLED = _class_of([each & STATE not in _DONE or bool(each & PENDING) for each in range(128)])
 _HEADS = _class_of([bool(each & HEAD) for each in range(128)])
 _HOLES = _class_of([each & STATE == HOLE for each in range(128)])
@@ -105,6 +107,11 @@ class Runs:
         """Return the first run from `index` on that may be acquired; -1 without one."""
         found = _AVAILABLE.search(self.what, index)
         return -1 if found is None else found.start()
+
+    def highest_count(self, begin: int, end: int) -> int:
+        """Return the highest delivery count of the available runs from `begin` to before `end`; -1 without one."""
+        chosen = self.what[begin:end].translate(_IS_AVAILABLE)
+        return max(compress(self.count[begin:end], chosen), default=-1)
 
     def first_unsettled(self) -> int:
         """Return the first run that is not done, or whose write is pending; -1 without one."""

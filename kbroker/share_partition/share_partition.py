@@ -118,7 +118,8 @@ class SharePartition(Transitions):
         if state == HOLE:
             return end
         is_full = at >= work.read[0].first_offset and end - 1 <= work.last
-        highest = self._highest_count(work, index, behind)
+        low, high = max(at, work.read[0].first_offset), min(end - 1, work.last)
+        highest = runs.highest_count(runs.index(low), runs.index(high) + 1)
         if highest < 0:
             return end
         is_throttled = highest >= work.limits.throttled_from
@@ -135,16 +136,6 @@ class SharePartition(Transitions):
         work.left -= taken
         work.is_over = is_throttled and taken > 0
         return end
-
-    def _highest_count(self, work: _Acquisition, index: int, behind: int) -> int:
-        """Return the highest delivery count of the available records of a batch, within what was read; -1: none."""
-        runs, highest, low = self.runs, -1, work.read[0].first_offset
-        index = runs.next_available(index)
-        while 0 <= index < behind and runs.first[index] <= work.last:
-            if runs.last(index) >= low:
-                highest = max(highest, runs.count[index])
-            index = runs.next_available(index + 1)
-        return highest
 
     async def _acquire_part(self, work: _Acquisition, at: int, end: int) -> int:
         """Acquire available records of the batch from `at` to `end`, one after the other; return how many."""
