@@ -37,6 +37,14 @@ from kbroker.protocol.messages.cluster import (
     TopicRequest,
 )
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from kbroker.protocol.messages.groups import ListGroupsRequest
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.messages.topics import (
@@ -259,6 +267,33 @@ def test_what_is_hidden(guarded: dict[str, Guarded]) -> None:
             found[side]["metadata by id"] = plain.of(subject.ask(MetadataRequest(by_id), 12))
             gone = DeleteTopicsRequest([DeleteTopicState(None, each) for each in ids], timeout_ms=5_000)
             found[side]["delete by id"] = plain.of(subject.ask(gone, 6))
+    _same(found["kbroker"], found["apache"])
+
+
+def test_offsets_of_topics_by_id(guarded: dict[str, Guarded]) -> None:
+    """Of one that is hidden, of none, and of one that is not there: nothing reaches the group."""
+    found: dict[str, Transcript] = {}
+    for side, broker in guarded.items():
+        broker._topic("hidden")
+        ids = {"hidden": broker.wire.topic_id("hidden"), "none": bytes(16), "unknown": bytes([9] * 16)}
+        rights = [
+            Right(ResourceType.GROUP, "billing", Operation.READ, 0),
+            Right(ResourceType.TRANSACTIONAL_ID, "pay", Operation.WRITE, 0),
+        ]
+        broker.rights(dict.fromkeys(rights, ALLOW))
+        plain = Plain()
+        found[side] = {}
+        with Subject(broker.broker.bootstrap) as subject:
+            for name, each in ids.items():
+                commit = OffsetCommitRequest(
+                    "billing", topics=[OffsetCommitRequestTopic("", each, [OffsetCommitRequestPartition(0, 1)])]
+                )
+                found[side][f"commit {name}"] = plain.of(subject.ask(commit, 10))
+                parts = [TxnOffsetCommitRequestPartition(0, 1, committed_metadata=None)]
+                topics = [TxnOffsetCommitRequestTopic("", each, parts)]
+                found[side][f"commit in a transaction {name}"] = plain.of(
+                    subject.ask(TxnOffsetCommitRequest("pay", "billing", 1, 0, topics=topics), 6)
+                )
     _same(found["kbroker"], found["apache"])
 
 

@@ -53,7 +53,7 @@ from kbroker.protocol.messages.group_offsets import (
 from kbroker.txn.shard import Identity
 
 TOPIC_IDS_SINCE = 10
-_TXN_TOPIC_IDS_SINCE = 6
+TXN_TOPIC_IDS_SINCE = 6
 _EXPECTS_LOADING_SINCE = 2
 _KNOWS_ABORTABLE_SINCE = 4
 _ADDS_IMPLICITLY_SINCE = 5
@@ -166,7 +166,7 @@ async def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> Of
 @handles(TxnOffsetCommitRequest, TxnOffsetCommitResponse, "0-6", _txn_commit_failed)
 async def txn_offset_commit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     """Store positions within a transaction."""
-    by_id = ctx.version >= _TXN_TOPIC_IDS_SINCE
+    by_id = ctx.version >= TXN_TOPIC_IDS_SINCE
     answers = TxnOffsetCommitResponse, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition
     refused = _Refused(*answers, by_id=by_id)
     try:

@@ -184,11 +184,16 @@ def with_field(request: Any, field: str, value: Any) -> Any:
     return changed
 
 
-def topic_right(operation: Operation, field: str = "name") -> Verdict:
-    """Check a right on the topic that an element names by name or id. An unknown id is not refused."""
+def topic_right(operation: Operation, field: str = "name", *, ids_since: int | None = None) -> Verdict:
+    """Check a right on the topic that an element names by name or id. An unknown id is not refused.
+
+    From version `ids_since` on there are ids only, and the id of no topic is not refused either.
+    """
 
     def verdict(ctx: RequestContext, rights: Rights, element: Any) -> int:
         name = getattr(element, field) or name_of(ctx, element)
+        if not name and ids_since is not None and ctx.version >= ids_since:
+            return 0
         if name is None or rights.may(operation, ResourceType.TOPIC, name):
             return 0
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -27,6 +27,7 @@ from kbroker.handlers.delegation_tokens import describe_delegation_token as desc
 from kbroker.handlers.delegation_tokens import is_allowed, owner_of, refused
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP
 from kbroker.handlers.describe_configs import TOPIC as TOPIC_CONFIGS
+from kbroker.handlers.offset_commit import TOPIC_IDS_SINCE, TXN_TOPIC_IDS_SINCE
 from kbroker.handlers.registry import Api, Handler, RequestContext
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.access import CreateDelegationTokenRequest, DescribeDelegationTokenRequest
@@ -150,7 +151,9 @@ RULES: Final[dict[str, Rule]] = {
     "LeaveGroup": _MEMBER,
     "ConsumerGroupHeartbeat": Rule("Group:Read, Topic:Describe", groups.consumer_group_heartbeat),
     "OffsetCommit": Rule(
-        "Group:Read, Topic:Read", in_turn(needs((READ, GROUP, "group_id")), partly("topics", topic_right(READ)))
+        "Group:Read, Topic:Read", in_turn(
+            needs((READ, GROUP, "group_id")), partly("topics", topic_right(READ, ids_since=TOPIC_IDS_SINCE))
+        ),
     ),
     "OffsetFetch": Rule("Group:Describe, Topic:Describe", groups.offset_fetch),
     "OffsetDelete": Rule(
@@ -226,7 +229,7 @@ RULES: Final[dict[str, Rule]] = {
         "TransactionalId:Write, Group:Read, Topic:Read",
         in_turn(
             needs((WRITE, TXN, "transactional_id"), (READ, GROUP, "group_id")),
-            partly("topics", topic_right(READ)),
+            partly("topics", topic_right(READ, ids_since=TXN_TOPIC_IDS_SINCE)),
         ),
     ),
     "EndTxn": Rule("TransactionalId:Write", needs((WRITE, TXN, "transactional_id"))),
