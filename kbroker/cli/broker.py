@@ -14,7 +14,7 @@ from kbroker.admin.brokers import (
     unregister_broker,
 )
 from kbroker.admin.cluster_view import cluster_view
-from kbroker.admin.connection import Connection
+from kbroker.admin.connection import Connection, patiently
 from kbroker.admin.placement import drain_plan, move, partitions_of, wait_until_moved
 from kbroker.admin.visible_everywhere import wait_for_replicas
 from kbroker.cli.client import client_options, confirm, warn
@@ -52,8 +52,8 @@ def cluster_id(output: Output, connection: Connection) -> None:
 def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
     """List the live brokers; on KRaft, the registered ones."""
     with connection.admin() as admin:
-        found = listed_brokers(admin, partitions_of(admin))
-        missing = cluster_view(admin).missing_brokers()
+        found = patiently(lambda: listed_brokers(admin, partitions_of(admin)), reads=True)
+        missing = patiently(lambda: cluster_view(admin).missing_brokers(), reads=True)
         if fenced:
             others = [each for each in described_cluster(admin, fenced=True)["brokers"] if each["fenced"]]
             empty = {"controller": False, "leads": 0, "replicas": 0, "late": 0}

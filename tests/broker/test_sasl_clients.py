@@ -45,8 +45,10 @@ def secured():
                 user = type(user)(user.name, user.mechanism, user.iterations, SECRET, None, None)
                 controller = running.node.controller
                 controller.set_configs("users", "alice", user.revise(controller.decided.configs("users", "alice")))
+            if (published := controller.published()) is not None:
+                await published
 
-        asyncio.run_coroutine_threadsafe(add(), running._loop).result(10)
+        asyncio.run_coroutine_threadsafe(add(), running._loop).result(60)
         yield running
 
 

@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from kafka.errors import KafkaConnectionError
 
 from kbroker import Cluster
+from kbroker.admin.brokers import listed_brokers
 from tests.cli.conftest import CommandLine
 
 
@@ -160,3 +162,17 @@ def test_who_is_gone_is_told():
         has = sum(each["replicas"] for each in done.json) // 2  # every topic has three replicas, also the cluster's own
         assert done.err == f"kbroker: broker 2 is gone, and has {has} replicas: none of them is in sync\n"
         assert [each["id"] for each in done.json] == [1, 3]
+
+
+def test_a_broker_that_has_just_ended_is_not_asked_for_the_list(cli, monkeypatch):
+    """The client may choose it for some seconds: Metadata still has its address."""
+    ended = [KafkaConnectionError("it has ended")]
+
+    def listed(admin, partitions):
+        if ended:
+            raise ended.pop()
+        return listed_brokers(admin, partitions)
+
+    monkeypatch.setattr("kbroker.cli.broker.listed_brokers", listed)
+    assert [each["id"] for each in cli.ok("broker", "list", "--json").json] == [1]
+    assert not ended

@@ -133,7 +133,7 @@ def test_what_is_lowered_is_known_to_all_and_stays_so(cluster: Cluster) -> None:
 def test_a_change_that_is_not_known_in_time_is_told_as_such(cluster: Cluster) -> None:
     active = controller(cluster)
     cluster.brokers[active].node._features.close()
-    late = update(cluster, active, "group.version", 0, SAFE, timeout_ms=10)
+    late = update(cluster, active, "group.version", 0, SAFE, timeout_ms=1_000)  # the write itself takes some ms
     assert late.error_code == ErrorCode.FEATURE_UPDATE_FAILED
 
 

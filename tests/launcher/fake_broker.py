@@ -11,6 +11,7 @@ import signal
 import socketserver
 import struct
 import sys
+import time
 from pathlib import Path
 
 from kbroker.protocol.compiler import encode
@@ -22,11 +23,14 @@ def main(arguments: list[str]) -> None:
     assert arguments[0] == "start"
     options = list(zip(arguments[1::2], arguments[2::2], strict=True))
     settings = dict(value.split("=", 1) for name, value in options if name == "--set")
-    if settings.get("fake.failure") and settings["broker.id"] == "2":
-        sys.exit(f"kbroker: {settings['fake.failure']}")
     data = Path(next(value for name, value in options if name == "--data-dir"))
     data.mkdir(parents=True, exist_ok=True)
     whole = data.parent.parent
+    if settings.get("fake.failure") and settings["broker.id"] == "2":
+        deadline = time.monotonic() + 60
+        while not (whole / "fake-1").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)  # broker 1 says in which order it was stopped, which it can only once it listens
+        sys.exit(f"kbroker: {settings['fake.failure']}")
     me = whole / f"fake-{settings['broker.id']}"
     host, port = settings["listeners"].removeprefix("PLAINTEXT://").rsplit(":", 1)
     print("settings", sorted(settings.items()), flush=True)

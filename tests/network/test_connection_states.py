@@ -373,13 +373,16 @@ def test_it_ends_at_once_when_nothing_waits(play):
 
 
 @pytest.mark.parametrize(
-    ("last", "answered"), [(b"nonsense", b"a"), (b"fault", b"")], ids=["nonsense", "a fault of ours"]
+    ("last", "answered"), [(b"nonsense", [b"a"]), (b"fault", [b"", b"a"])], ids=["nonsense", "a fault of ours"]
 )
 def test_what_cannot_be_served_ends_it(play, last, answered):
+    """A fault of ours discards the answers of its slice; on a busy machine the slice may end before it."""
+
     async def story(_server, connection, client):
         await client.feed(framed(b"a", last, b"b"))
         await client.until(lambda: client.closed)
-        assert (connection.state, client.received) == (State.CLOSED, answered)
+        assert connection.state is State.CLOSED
+        assert client.received in answered
 
     play(story)
 

@@ -40,13 +40,15 @@ def secured():
     with Broker(SETTINGS) as running:
         user = parse_user("SCRAM-SHA-512=[name=broker,password=secret]")
         future = asyncio.run_coroutine_threadsafe(_add(running, user), running._loop)
-        future.result(10)
+        future.result(60)
         yield running
 
 
 async def _add(running, user):
     controller = running.node.controller
     controller.set_configs("users", user.entity, user.revise({}))
+    if (published := controller.published()) is not None:
+        await published
 
 
 def ask(running, login, times=1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import struct
+import time
 
 import pytest
 from confluent_kafka import Producer
@@ -93,7 +94,10 @@ def test_what_was_asked_before_the_first_look_is_told_with_topics_that_are_gone(
         )
         consumer.assign([TopicPartition("orders", 1)])
         assert [len(next(consumer).value) for _ in range(2)] == [10, 100_000]
-        consumer.poll(100)  # a Fetch that names no partition: its session knows them
+        deadline = time.monotonic() + 60
+        while not any(each.next_metadata.epoch > 6 for each in consumer._fetcher._session_handlers.values()):
+            consumer.poll(50)  # until there was a Fetch that names no partition: its session knows them
+            assert time.monotonic() < deadline
         consumer.close()
         producer.poll(0)
         broker.topics["orders"].delete()

@@ -98,9 +98,13 @@ class KafkaPython:
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Read topics as a member of the group; a name that begins with ^ is a regular expression."""
+        # A member that joins before it knows the partitions assigns none, and does not always notice them later.
         if topics[0].startswith("^"):
+            self._consumer.topics()
             self._consumer.subscribe(pattern=topics[0])
         else:
+            for each in topics:
+                self._consumer.partitions_for_topic(each)
             self._consumer.subscribe(list(topics))
 
     def read_from_end(self, topic: str, partitions: Sequence[int]) -> None:
