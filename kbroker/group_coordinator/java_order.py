@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Hashable, Iterable
+from functools import lru_cache
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -98,6 +99,7 @@ def _spread(value: int) -> int:
     return value ^ value >> 16
 
 
+@lru_cache(maxsize=1024)
 def _uuid_hash(topic_id: bytes) -> int:
     both = int.from_bytes(topic_id[:8], "big") ^ int.from_bytes(topic_id[8:], "big")
     return (both >> 32 ^ both) & 0xFFFFFFFF
@@ -153,7 +155,8 @@ class HashOrder(Generic[K, V]):
         """Return the keys in Java's order."""
         mask = self._size - 1
         known = reversed(self._entries) if self._newest_first else self._entries
-        return sorted(known, key=lambda key: _spread(self._hash_of(key)) & mask)
+        hash_of = self._hash_of
+        return sorted(known, key=lambda key: _spread(hash_of(key)) & mask)
 
     def __getitem__(self, key: K) -> V:
         return self._entries[key]

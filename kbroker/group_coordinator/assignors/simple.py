@@ -124,11 +124,13 @@ class _Sharing(Generic[P]):
         """Take from members what they have beyond their quota, from partitions the members beyond their share."""
         for number in sorted(self._partitions):
             held = self._partitions[number]
-            for partition in held.ordered()[: max(len(held) - self._quota.get(number, 0), 0)]:
+            surplus = len(held) - self._quota.get(number, 0)
+            for partition in held.ordered()[:surplus] if surplus > 0 else ():
                 self._take(number, partition)
         for partition in self._members.ordered():
             members = self._members[partition]
-            for number in members.ordered()[: max(len(members) - self._sharing, 0)]:
+            surplus = len(members) - self._sharing
+            for number in members.ordered()[:surplus] if surplus > 0 else ():
                 self._take(number, partition)
                 self._short.add(number)
 
