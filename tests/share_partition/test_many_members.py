@@ -12,7 +12,7 @@ import pytest
 
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.share_partition.states import StateBatch
+from kbroker.share_coordinator.state_batches import StateBatch
 from tests.tries import tries
 
 from .conversation import GROUP, Member, Served
