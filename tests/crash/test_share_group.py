@@ -1,0 +1,116 @@
+"""kill -9 under a share group: what a member has accepted, with the broker's answer, is never delivered again.
+
+confluent-kafka's ShareConsumer acknowledges some of each poll and releases the rest; the broker ends KILLS times at
+random moments on one data directory. Records without an answered acknowledgement come again, until all are accepted.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+from confluent_kafka import KafkaException, Producer, ShareConsumer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from compat_tests.wire.client import WireClient
+from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.crash.test_kill import FixedPort
+from tests.figures import figure
+
+SEED = 20261128
+KILLS = 4
+RECORDS = 300
+GROUP = "workers"
+TOPIC = "jobs"
+DEADLINE_SECONDS = 120
+ACCEPT, RELEASE = 1, 2
+
+Place = tuple[int, int]
+
+
+def prepare(address: str) -> None:
+    """Enable share groups, let the group begin at the earliest record, and write the records."""
+    with WireClient(address) as client:
+        answer = client.ask(UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey("share.version", 1)]), 1)
+        assert answer.error_code == 0
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    admin.create_topics([NewTopic(TOPIC, num_partitions=2)])[TOPIC].result(30)
+    changes = [
+        ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET),
+        ConfigEntry("share.delivery.count.limit", "10", incremental_operation=AlterConfigOpType.SET),
+    ]
+    group = ConfigResource(ResourceType.GROUP, GROUP, incremental_configs=changes)
+    admin.incremental_alter_configs([group])[group].result(30)
+    producer = Producer({"bootstrap.servers": address, "log_level": 0, "batch.num.messages": 7})
+    for number in range(RECORDS):
+        producer.produce(TOPIC, str(number).encode(), partition=number % 2)
+    assert producer.flush(30) == 0
+
+
+class Worker:
+    """A member of the group that remembers what it accepted, and what was delivered after that."""
+
+    def __init__(self, address: str, rng: random.Random) -> None:
+        self._rng = rng
+        self.accepted: set[Place] = set()
+        self.again: list[Place] = []
+        self.deliveries = 0
+        settings = {"bootstrap.servers": address, "group.id": GROUP, "share.acknowledgement.mode": "explicit"}
+        quick = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0}
+        self.consumer = ShareConsumer({**settings, **quick})
+        self.consumer.subscribe([TOPIC])
+
+    def work(self) -> None:
+        """Poll once, accept about two thirds of the records, release the others, and wait for the answers."""
+        messages = [each for each in self.consumer.poll(0.5) if each.error() is None]
+        taken: dict[int, set[Place]] = {0: set(), 1: set()}
+        for message in messages:
+            place = (message.partition(), message.offset())
+            self.deliveries += 1
+            if place in self.accepted:
+                self.again.append(place)
+            accept = self._rng.random() < 0.67
+            self.consumer.acknowledge(message, ACCEPT if accept else RELEASE)
+            if accept:
+                taken[place[0]].add(place)
+        if messages:
+            self._commit(taken)
+
+    def _commit(self, taken: dict[int, set[Place]]) -> None:
+        try:
+            answers = self.consumer.commit_sync(30.0)
+        except KafkaException:
+            return
+        for partition, error in answers.items():
+            if error is None:
+                self.accepted |= taken[partition.partition]
+
+
+def test_what_was_accepted_is_never_delivered_again(tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    print(f"seed {SEED}, {KILLS} kills")
+    broker = FixedPort(tmp_path).start()
+    try:
+        prepare(broker.bootstrap)
+        worker = Worker(broker.bootstrap, rng)
+        kills = 0
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while len(worker.accepted) < RECORDS:
+            assert time.monotonic() < deadline, (len(worker.accepted), worker.deliveries, kills, broker.log_tail())
+            if kills < KILLS and len(worker.accepted) > kills * RECORDS // KILLS:
+                killer = threading.Timer(rng.uniform(0, 0.03), broker.kill)
+                killer.start()
+                worker.work()
+                killer.join()
+                broker.start()
+                kills += 1
+            else:
+                worker.work()
+        worker.consumer.close()
+    finally:
+        broker.stop()
+    figure(f"{kills} kills under a share group, seed {SEED}", f"{RECORDS} accepted, {worker.deliveries} deliveries")
+    assert kills == KILLS
+    assert worker.again == []
