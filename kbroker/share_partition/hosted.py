@@ -222,6 +222,9 @@ class Hosted:
             while self._writes and self.state is not None:
                 writes, self._writes = self._writes, []
                 await self._write_once(self.state, writes)
+        except Exception:  # what is decided can be neither confirmed nor undone: load it again
+            log.exception("the state of group %s for %s is given up", self.key.group, self.partition.key)
+            self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
         finally:
             self._is_writing = False
             for write in writes:  # those of a write that was given up, as the broker stops

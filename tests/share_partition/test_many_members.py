@@ -6,12 +6,14 @@ import asyncio
 import itertools
 import random
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
 
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
+from kbroker.share_coordinator.persister import Done
 from kbroker.share_coordinator.state_batches import StateBatch
 from tests.tries import tries
 
@@ -19,6 +21,7 @@ from .conversation import GROUP, Member, Served
 from .memory import MemoryPersister
 
 RECORDS = 300
+DEADLINE_SECONDS = 60
 T = ("t", 0)
 
 
@@ -28,7 +31,6 @@ class Flaky(MemoryPersister):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.random = random.Random(seed)
-        self.is_calm = False
 
     async def write(
         self,
@@ -40,14 +42,13 @@ class Flaky(MemoryPersister):
         start_offset: int,
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
-    ) -> int:
-        if not self.is_calm:
-            for _ in range(self.random.choice([0, 0, 1, 5])):
-                await asyncio.sleep(0)
-            if self.random.random() < 0.15:
-                return ErrorCode.COORDINATOR_NOT_AVAILABLE
-            if self.random.random() < 0.03:
-                return ErrorCode.FENCED_STATE_EPOCH
+    ) -> Done:
+        for _ in range(self.random.choice([0, 0, 1, 5])):
+            await asyncio.sleep(0)
+        if self.random.random() < 0.15:
+            return Done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if self.random.random() < 0.03:
+            return Done(ErrorCode.FENCED_STATE_EPOCH)
         return await super().write(
             group, topic_id, partition, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches
         )
@@ -114,10 +115,14 @@ def test_members_that_come_and_go(seed: int) -> None:
         served.settings.now = served.settings.now._replace(delivery_count=1000, record_locks=100)
         served.topic("t")
         served.produce("t", *[5] * (RECORDS // 5))
-        threads = [threading.Thread(target=work, args=(served, story, f"m{n}", seed * 10 + n)) for n in range(4)]
+        threads = [
+            threading.Thread(target=work, daemon=True, args=(served, story, f"m{n}", seed * 10 + n)) for n in range(4)
+        ]
         for thread in threads:
             thread.start()
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while any(thread.is_alive() for thread in threads):
+            assert time.monotonic() < deadline, f"{len(story.accepted)} of {RECORDS} records are accepted"
             broker.clock.advance(seconds=16)
             threads[0].join(0.05)
         assert not story.wrong

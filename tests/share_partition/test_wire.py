@@ -148,6 +148,21 @@ def test_a_fenced_write_drops_what_is_known(served: Served) -> None:
         assert served.persister.reads == reads + 1
 
 
+def test_a_store_that_answers_nonsense_blocks_no_record(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.produce("t", 5)
+    with Member(served) as member:
+        assert acquired(member.fetch(T, wait_ms=5000)) == [(0, 4, 1)]
+        with monkeypatch.context() as broken:
+            broken.setattr(served.persister, "write", nonsense)
+            failed = member.acknowledge({T: [(0, 4, [1])]})
+        assert failed.responses[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert acquired(member.fetch(T, wait_ms=5000)) == [(0, 4, 1)]
+
+
+async def nonsense(*_: object) -> None:
+    """A programming error of the store."""
+
+
 def test_a_client_that_dies_while_its_acknowledgement_is_stored(served: Served) -> None:
     """Its records are not stuck: those whose acknowledgement is stored are done, the others are given back."""
     served.produce("t", 6)
