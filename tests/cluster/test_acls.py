@@ -9,6 +9,7 @@ import pytest
 
 from compat_tests.wire.client import DEADLINE_SECONDS, WireClient
 from kbroker import Cluster
+from kbroker.controller.features import NEW_CLUSTER
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.access import (
     AclCreation,
@@ -99,7 +100,7 @@ def test_ranges_of_hosts_need_features_which_keep_brokers_away_that_do_not_know_
     with Cluster(brokers=1, config=SETTINGS) as cluster:
         address = cluster.brokers[1].bootstrap_servers
         own = [creation(ResourceType.CLUSTER, "kafka-cluster", "127.0.0.0/8")]
-        without = [FeatureUpdateKey(name, 0, upgrade_type=2) for name in ("group.version", "transaction.version")]
+        without = [FeatureUpdateKey(name, 0, upgrade_type=2) for name in NEW_CLUSTER]
         with_one = [FeatureUpdateKey("group.version", 1, upgrade_type=1)]
         groups = [creation(ResourceType.GROUP, "*", "127.0.0.0/31")]
         for features, ranges, codes in (
