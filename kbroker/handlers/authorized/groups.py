@@ -259,7 +259,9 @@ async def _hidden_offsets(topic: Any) -> DescribeShareGroupOffsetsResponseTopic:
     hidden = DescribeShareGroupOffsetsResponseTopic(topic_name=topic.topic_name)
     for index in topic.partitions:
         hidden.partitions.append(
-            DescribeShareGroupOffsetsResponsePartition(partition_index=index, error_code=_NO_TOPIC, error_message=text)
+            DescribeShareGroupOffsetsResponsePartition(
+                partition_index=index, start_offset=-1, error_code=_NO_TOPIC, error_message=text
+            )
         )
         await turn
     return hidden

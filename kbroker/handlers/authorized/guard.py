@@ -42,9 +42,10 @@ def rights_of(ctx: RequestContext) -> Rights:
     return rights
 
 
-def refuse_all(kind: ResourceType) -> ApiError:
-    """Return the error that refuses a whole request: the code without a text."""
-    return ApiError(REFUSALS[kind])
+def refuse_all(kind: ResourceType, *, default_message: bool = False) -> ApiError:
+    """Return the error that refuses a whole request: the code, with Kafka's text for it if `default_message`."""
+    code = REFUSALS[kind]
+    return ApiError(code, DEFAULT_MESSAGES.get(code) if default_message else None)
 
 
 def open_to_all(handler: Handler, _response: type[Any]) -> Handler:
@@ -52,7 +53,7 @@ def open_to_all(handler: Handler, _response: type[Any]) -> Handler:
     return handler
 
 
-def needs(*wanted: tuple[Operation, ResourceType, str]) -> Guard:
+def needs(*wanted: tuple[Operation, ResourceType, str], default_message: bool = False) -> Guard:
     """Refuse the whole request if a right is missing. Rights are checked in this order; each names a request field."""
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
@@ -60,7 +61,7 @@ def needs(*wanted: tuple[Operation, ResourceType, str]) -> Guard:
             rights = rights_of(ctx)
             for operation, kind, field in wanted:
                 if not rights.may(operation, kind, getattr(request, field)):
-                    raise refuse_all(kind)
+                    raise refuse_all(kind, default_message=default_message)
             return handler(ctx, request)
 
         return guarded

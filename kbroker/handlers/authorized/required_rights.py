@@ -203,14 +203,14 @@ RULES: Final[dict[str, Rule]] = {
     "AlterShareGroupOffsets": Rule(
         "Group:Read, Topic:Read",
         in_turn(
-            needs((READ, GROUP, "group_id")),
+            needs((READ, GROUP, "group_id"), default_message=True),
             partly("topics", topic_right(READ, "topic_name"), asked_anyway=True, default_message=True),
         ),
     ),
     "DeleteShareGroupOffsets": Rule(
         "Group:Delete, Topic:Read",
         in_turn(
-            needs((DELETE, GROUP, "group_id")),
+            needs((DELETE, GROUP, "group_id"), default_message=True),
             partly("topics", topic_right(READ, "topic_name"), asked_anyway=True, default_message=True),
         ),
     ),
