@@ -267,6 +267,21 @@ async def _hidden_offsets(topic: Any) -> DescribeShareGroupOffsetsResponseTopic:
     return hidden
 
 
+def with_topic_ids(handler: Handler, _response: type[Any]) -> Handler:
+    """Complete the ids of refused topics that exist, as Apache Kafka 4.4.0 does in AlterShareGroupOffsets."""
+
+    async def guarded(ctx: RequestContext, request: Any) -> Any:
+        answer = await awaited(handler(ctx, request))
+        for topic in answer.responses:
+            held = ctx.services.controller.state.topics.get(topic.topic_name)
+            if held is not None:
+                topic.topic_id = held.topic_id
+            await turn
+        return answer
+
+    return guarded
+
+
 def find_coordinator(handler: Handler, response: type[Any]) -> Handler:
     """Require Group:Describe or TransactionalId:Describe, for share groups Cluster:ClusterAction."""
     several = {

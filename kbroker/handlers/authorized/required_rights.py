@@ -204,6 +204,7 @@ RULES: Final[dict[str, Rule]] = {
         "Group:Read, Topic:Read",
         in_turn(
             needs((READ, GROUP, "group_id"), default_message=True),
+            groups.with_topic_ids,
             partly("topics", topic_right(READ, "topic_name"), asked_anyway=True, default_message=True),
         ),
     ),
