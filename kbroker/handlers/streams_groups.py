@@ -74,7 +74,11 @@ async def streams_group_heartbeat(
     sender = Sender(ctx.client_id or "", ctx.client_host, ctx.version)
     response, missing = await ctx.services.groups.streams_group_heartbeat(request, sender)
     if missing:
-        refused = [topic.name for topic in missing if not may_create(topic.name)]
+        refused = []
+        for topic in missing:
+            if not may_create(topic.name):
+                refused.append(topic.name)
+            await turn
         if refused:
             _add_detail(response, f"Unauthorized to CREATE on topics {', '.join(refused)}.")
         else:

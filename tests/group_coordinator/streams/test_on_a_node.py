@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import pairwise
+
+from kbroker.handlers.streams_groups import streams_group_heartbeat
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest, Subtopology, TopicInfo, Topology
 from kbroker.security.authorizer.acls import Operation, PatternType, ResourceType
@@ -20,8 +24,12 @@ async def opened(served):
     await served.node.replicas.hosted_of("__consumer_offsets")
 
 
-async def join(served, *subtopologies, member_id="m", principal=ADMIN, **fields):
-    request = StreamsGroupHeartbeatRequest(
+async def join(served, *subtopologies, principal=ADMIN, **fields):
+    return await served.ask(joining(*subtopologies, **fields), 1, principal)
+
+
+def joining(*subtopologies, member_id="m", **fields):
+    return StreamsGroupHeartbeatRequest(
         group_id="g",
         member_id=member_id,
         topology=Topology(1, list(subtopologies)),
@@ -32,7 +40,6 @@ async def join(served, *subtopologies, member_id="m", principal=ADMIN, **fields)
         process_id="p",
         **fields,
     )
-    return await served.ask(request, 1, principal)
 
 
 def storing(*names):
@@ -65,3 +72,24 @@ async def test_invalid_names_and_long_ids_are_told_in_a_text_that_clients_can_re
         answer = await join(served, storing(), member_id="n" * LONGEST, instance_id="i")
         assert answer.error_code == E.UNRELEASED_INSTANCE_ID
         assert answer.error_message.startswith("Static member nnn")
+
+
+@asynchronous
+async def test_others_have_a_turn_between_the_decisions_who_may_create_a_topic(tmp_path):
+    asked = []
+
+    def may_create(name):
+        asked.append(name)
+        return False
+
+    async with serving(tmp_path, **DELAY) as served:
+        await opened(served)
+        context = served.context(ADMIN)
+        context.version = 1
+        work = streams_group_heartbeat(context, joining(storing("a", "b", "c")), may_create=may_create)
+        counts = [0]
+        with suppress(StopIteration):
+            while work.send(None) is None:
+                counts.append(len(asked))
+        assert counts[-1] == len(asked) == 3
+        assert {after - before for before, after in pairwise(counts)} == {0, 1}
