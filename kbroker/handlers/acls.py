@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from kbroker.controller.features import METADATA_VERSION, RANGES_OF_HOSTS_SINCE
+from kbroker.controller.features import METADATA_VERSION, RANGES_OF_HOSTS_SINCE, STREAMS_VERSION
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import CloseConnection, RequestContext, handles
 from kbroker.long_work import each, turn
@@ -196,9 +196,10 @@ def _check_host(ctx: RequestContext, host: str) -> None:
     if not is_range(host):
         return
     levels = ctx.services.controller.state.features
-    if ctx.services.cluster is not None and not any(levels.values()):
-        # Kafka's brokers of 3.9 take the range for the name of a host. They do not run beside features.
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "CIDR-based ACL host patterns require a cluster with features.")
+    if ctx.services.cluster is not None and levels.get(STREAMS_VERSION, 0) < 1:
+        # Older brokers take the range for the name of a host. They do not run beside this feature.
+        text = "CIDR-based ACL host patterns require streams.version 1 in this cluster."
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
     if ctx.services.cluster is None and levels.get(METADATA_VERSION, 0) < RANGES_OF_HOSTS_SINCE:
         text = "CIDR-based ACL host patterns require metadata version 4.4-IV1 or higher."
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)

@@ -52,6 +52,8 @@ MayCreate = Callable[[str], bool]
 _CREATION_MS = 1_000
 """How long a heartbeat waits for the creation of internal topics in a cluster."""
 _SHOWN = 3
+_LONGEST_TEXT = 32_767
+"""The most bytes of a string that clients read; Kafka closes the connection instead of sending a longer one."""
 
 
 def _check_enabled(ctx: RequestContext) -> None:
@@ -72,12 +74,25 @@ async def streams_group_heartbeat(
     sender = Sender(ctx.client_id or "", ctx.client_host, ctx.version)
     response, missing = await ctx.services.groups.streams_group_heartbeat(request, sender)
     if missing:
-        refused = [topic.name for topic in missing if not may_create(topic.name)]
+        refused = []
+        for topic in missing:
+            if not may_create(topic.name):
+                refused.append(topic.name)
+            await turn
         if refused:
             _add_detail(response, f"Unauthorized to CREATE on topics {', '.join(refused)}.")
         else:
             await _create(ctx, request.group_id, missing, response)
+    for status in response.status or ():
+        status.status_detail = _readable(status.status_detail)
+    if response.error_message is not None:
+        response.error_message = _readable(response.error_message)
     return response
+
+
+def _readable(text: str) -> str:
+    """Return the beginning of a text with many names, or long ones, that clients can read."""
+    return text.encode()[:_LONGEST_TEXT].decode(errors="ignore")
 
 
 async def _check_names(topology: Topology) -> None:
@@ -95,7 +110,7 @@ async def _check_names(topology: Topology) -> None:
         raise ApiError(ErrorCode.STREAMS_INVALID_TOPOLOGY, text)
     if invalid:
         text = f"Topic names {','.join(invalid)} are not valid topic names."
-        raise ApiError(ErrorCode.STREAMS_INVALID_TOPOLOGY, text)
+        raise ApiError(ErrorCode.STREAMS_INVALID_TOPOLOGY, _readable(text))
 
 
 async def _create(

@@ -9,7 +9,6 @@ import pytest
 
 from compat_tests.wire.client import DEADLINE_SECONDS, WireClient
 from kbroker import Cluster
-from kbroker.controller.features import NEW_CLUSTER
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.access import (
     AclCreation,
@@ -96,12 +95,12 @@ def test_every_broker_goes_by_what_any_was_told():
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="loopback has other addresses on Linux")
-def test_ranges_of_hosts_need_features_which_keep_brokers_away_that_do_not_know_them():
+def test_ranges_of_hosts_need_a_feature_which_keeps_brokers_away_that_do_not_know_them():
     with Cluster(brokers=1, config=SETTINGS) as cluster:
         address = cluster.brokers[1].bootstrap_servers
         own = [creation(ResourceType.CLUSTER, "kafka-cluster", "127.0.0.0/8")]
-        without = [FeatureUpdateKey(name, 0, upgrade_type=2) for name in NEW_CLUSTER]
-        with_one = [FeatureUpdateKey("group.version", 1, upgrade_type=1)]
+        without = [FeatureUpdateKey(name, 0, upgrade_type=2) for name in ("streams.version", "transaction.version")]
+        with_one = [FeatureUpdateKey("streams.version", 1, upgrade_type=1)]
         groups = [creation(ResourceType.GROUP, "*", "127.0.0.0/31")]
         for features, ranges, codes in (
             (without, own, [ErrorCode.UNSUPPORTED_VERSION]),

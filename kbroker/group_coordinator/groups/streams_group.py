@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 STREAMS = "streams"
 NOT_VALIDATED = -1
 Offsets = Mapping[str, Mapping[int, int]]
+MOST_OFFSETS = 100_000
+"""The most offsets of tasks kept of all members: a target looks at each one, in one step. Kafka has no such limit."""
 
 
 class StreamsGroupState(Enum):
@@ -70,6 +72,7 @@ class StreamsGroup:
         self.revoking: dict[str, int] = {}  # Members whose revocation is timed, and their epochs at its start.
         self.restored: dict[str, Offsets] = {}  # How far each member has restored its tasks, as it tells.
         self.restored_ends: dict[str, Offsets] = {}  # How far it would have to.
+        self._offsets = 0  # How many offsets both have.
         self.shutdown_by: str | None = None  # The member that asks all to shut down.
         self.endpoint_epoch = 0  # Grows when partitions move between the endpoints of members.
         self.endpoints: dict[str, EndpointToPartitions] = {}  # A cache, by member id.
@@ -150,10 +153,26 @@ class StreamsGroup:
         self._forget_tasks(old)
         if old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
             del self.static_members[old.instance_id]
-        for held in (self.revoking, self.restored, self.restored_ends, self.endpoints):
-            held.pop(member_id, None)
+        self.forget(member_id)
         if not self.members:
             self.shutdown_by = None
+
+    def forget(self, member_id: str) -> None:
+        """Forget what lives in this process alone of one that is no member."""
+        for offsets in (self.restored, self.restored_ends):
+            self._offsets -= _size(offsets.pop(member_id, {}))
+        self.revoking.pop(member_id, None)
+        self.endpoints.pop(member_id, None)
+
+    def put_offsets(self, member_id: str, restored: Offsets | None, ends: Offsets | None) -> None:
+        """Note how far a member has restored its tasks; None changes nothing. Those beyond the limit are not kept."""
+        for held, told in ((self.restored, restored), (self.restored_ends, ends)):
+            if told is None:
+                continue
+            self._offsets += _size(told) - _size(held.get(member_id, {}))
+            held[member_id] = told
+            if self._offsets > MOST_OFFSETS:
+                self._offsets -= _size(held.pop(member_id))
 
     def put_topology(self, topology: Topology | None) -> None:
         """Store the group's topology; None removes it."""
@@ -187,6 +206,10 @@ class StreamsGroup:
             for tasks, known in ((held.standby, self._standby), (held.warmup, self._warmup)):
                 for task in _each(tasks):
                     _count_down(known, task, member.process_id)
+
+
+def _size(offsets: Offsets) -> int:
+    return sum(map(len, offsets.values()))
 
 
 def _each(tasks: Tasks) -> list[tuple[str, int]]:

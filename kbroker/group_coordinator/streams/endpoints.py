@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
 from kbroker.group_coordinator.groups.streams_group import StreamsGroup
@@ -50,9 +51,9 @@ def _partitions(group: StreamsGroup, tasks: Mapping[str, Iterable[int]], topics:
     for name, indexes in tasks.items():
         subtopology = group.configured.subtopologies.get(name)
         sources = () if subtopology is None else subtopology.source_topics | subtopology.repartition_sources.keys()
+        ordered = sorted(indexes)
         for topic in sources:
-            count = topics.partitions_of(topic) or 0
-            partitions = sorted(index for index in indexes if index < count)
+            partitions = ordered[: bisect_left(ordered, topics.partitions_of(topic) or 0)]
             if partitions:
                 found.append(EndpointPartitions(topic, partitions))
     return found

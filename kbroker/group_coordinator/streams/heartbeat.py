@@ -8,12 +8,13 @@ request; target.py computes targets, members.py finds and removes members.
 from __future__ import annotations
 
 import logging
+from collections.abc import Container
 from dataclasses import replace
 from typing import NamedTuple
 
 from kbroker.coordination.shard import Outcome
 from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
-from kbroker.group_coordinator.groups.streams_group import NOT_VALIDATED, StreamsGroup
+from kbroker.group_coordinator.groups.streams_group import NOT_VALIDATED, Offsets, StreamsGroup
 from kbroker.group_coordinator.groups.streams_member import StreamsMember
 from kbroker.group_coordinator.records import streams_group as records
 from kbroker.group_coordinator.streams.endpoints import partitions_by_endpoint
@@ -84,10 +85,7 @@ class StreamsHeartbeats:
         validated = topology.epoch if configured.is_ready else NOT_VALIDATED
         if configured.is_ready:
             _check_tasks(configured, claims)
-        if claims.offsets is not None:
-            group.restored[request.member_id] = claims.offsets
-        if claims.end_offsets is not None:
-            group.restored_ends[request.member_id] = claims.end_offsets
+        self._take_offsets(group, request.member_id, topology, claims, out)
         configs = self._settings.assignment_configs(group.group_id)
         epoch = group.epoch
         if (
@@ -124,6 +122,20 @@ class StreamsHeartbeats:
             return False
         out.records.append(records.member_metadata(group.group_id, updated))
         return updated.instance_id is None or _relevant(member) != _relevant(updated)
+
+    def _take_offsets(
+        self, group: StreamsGroup, member_id: str, topology: Topology, claims: Claims, out: Outcome
+    ) -> None:
+        """Note how far a member has restored tasks of the topology, unless it does not become a member."""
+        known = topology.subtopologies
+        group.put_offsets(member_id, _known(claims.offsets, known), _known(claims.end_offsets, known))
+
+        def forget(_out: Outcome, _now: int) -> None:
+            if member_id not in group.members:
+                group.forget(member_id)
+
+        if member_id not in group.members:
+            out.when_written(lambda _out, _now: None, forget)
 
     def _configured(self, group: StreamsGroup, topology: Topology, now_ms: int) -> tuple[ConfiguredTopology, int, bool]:
         """Hold the topology against the topics if either is new; return also the topics' hash, and if it is new."""
@@ -254,6 +266,10 @@ def _updated(
 def _relevant(member: StreamsMember) -> tuple[object, ...]:
     """Return what of a static member a target depends on."""
     return member.topology_epoch, member.rack_id, member.client_tags, member.process_id
+
+
+def _known(offsets: Offsets | None, subtopologies: Container[str]) -> Offsets | None:
+    return None if offsets is None else {name: each for name, each in offsets.items() if name in subtopologies}
 
 
 def _updated_topology(group: StreamsGroup, request: StreamsGroupHeartbeatRequest, out: Outcome) -> Topology:

@@ -68,8 +68,3 @@ def _meet(tasks: Tasks, held: Mapping[str, Iterable[int]]) -> bool:
 
 def _is_within(tasks: Tasks, held: Mapping[str, Mapping[int, int] | frozenset[int]]) -> bool:
     return all(all(each in held.get(subtopology, ()) for each in indexes) for subtopology, indexes in tasks.items())
-
-
-def counted(tasks: Tasks) -> int:
-    """Return the number of tasks."""
-    return sum(len(indexes) for indexes in tasks.values())

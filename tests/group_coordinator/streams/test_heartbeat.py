@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.groups import streams_group
 from kbroker.group_coordinator.groups.streams_group import StreamsGroupState
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.streams_groups import CopartitionGroup, Endpoint, Subtopology, TopicInfo
+from kbroker.protocol.messages.streams_groups import CopartitionGroup, Endpoint, Subtopology, TaskOffset, TopicInfo
 from tests.group_coordinator.streams_context import (
     AT_ONCE,
     StreamsContext,
@@ -276,3 +277,32 @@ def test_an_empty_group_is_deleted_and_replaced(context):
     assert deleted(context) == E.NONE
     assert context.shard.groups.get("g") is None
     assert context.restarted().shard.groups.get("g") is None
+
+
+def reported(count, name="0"):
+    return [TaskOffset(name, index, index) for index in range(count)]
+
+
+def test_one_that_cannot_become_a_member_leaves_nothing_behind(context):
+    thread(context, "a").beat()
+    context.fail_with = E.MESSAGE_TOO_LARGE
+    offsets = {"task_offsets": reported(4), "task_end_offsets": reported(4)}
+    refused = thread(context, "b", user_endpoint=Endpoint("b", 1), endpoint_information_epoch=-1, **offsets)
+    assert refused.beat().error_code != E.NONE
+    context.fail_with = E.NONE
+    group = context.streams_group()
+    assert (group.restored, group.restored_ends, group.endpoints) == ({}, {}, {})
+
+
+def test_offsets_are_kept_of_tasks_of_the_topology_up_to_a_number(context, monkeypatch):
+    monkeypatch.setattr(streams_group, "MOST_OFFSETS", 10)
+    one, two = thread(context, "a"), thread(context, "b")
+    converge([one, two])
+    group = context.streams_group()
+    context.streams("a", one.epoch, task_offsets=reported(4) + reported(50, "of no subtopology"))
+    assert group.restored == {"a": {"0": {0: 0, 1: 1, 2: 2, 3: 3}}}
+    context.streams("b", two.epoch, task_offsets=reported(4), task_end_offsets=reported(4))
+    assert (group.restored.keys(), group.restored_ends.keys()) == ({"a", "b"}, set())
+    one.leave()
+    context.streams("b", two.epoch, task_end_offsets=reported(6))
+    assert group.restored_ends.keys() == {"b"}
