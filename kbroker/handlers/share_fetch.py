@@ -104,14 +104,19 @@ async def _session_of(
             raise
     else:
         session = share.sessions.proceed(group, member, epoch)
-    for topic in request.topics:
-        for partition in topic.partitions:
-            session.take((topic.topic_id, partition.partition_index), is_told=epoch == INITIAL_EPOCH)
+    try:
+        for topic in request.topics:
+            for partition in topic.partitions:
+                key = topic.topic_id, partition.partition_index
+                share.sessions.take(session, key, is_told=epoch == INITIAL_EPOCH)
+                await turn
             await turn
-        await turn
+    except ApiError:
+        share.end_session(session)
+        raise
     for forgotten in request.forgotten_topics_data if epoch != INITIAL_EPOCH else ():
         for index in forgotten.partitions:
-            session.partitions.pop((forgotten.topic_id, index), None)
+            share.sessions.leave_out(session, (forgotten.topic_id, index))
             await turn
         await turn
     return session

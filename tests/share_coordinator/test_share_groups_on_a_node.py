@@ -105,6 +105,10 @@ async def test_offsets_are_altered_described_and_deleted(tmp_path):
         found = await describe_offsets(served, None)
         (partition,) = found.topics[0].partitions
         assert (partition.start_offset, partition.lag, partition.error_code) == (5, -5, 0)
+        assert codes(await alter(served, -(2**63), 0)) == {0}
+        (partition,) = (await describe_offsets(served, None)).topics[0].partitions
+        assert (partition.start_offset, partition.lag) == (-(2**63), -(2**63)), "as in Java, it overflows"
+        await alter(served, 5, 0)
         named = [messages.DescribeShareGroupOffsetsRequestTopic(each, [0, 9]) for each in ("t", "unknown")]
         found = await describe_offsets(served, named, version=0)
         offsets = {each.topic_name: [one.start_offset for one in each.partitions] for each in found.topics}
