@@ -2,8 +2,7 @@
 
 Owns the request's session, the order of its checks, and the answer (KafkaApis.handleShareFetchRequest, KIP-932). The
 acknowledgements are in share_acknowledgements.py and take effect before records are acquired; reading and waiting are
-in share_fetch_attempt.py. As in Apache Kafka, membership in the group is not checked, only the session. Closed to users
-until share groups are whole: ApiVersions does not tell of it.
+in share_fetch_attempt.py. As in Apache Kafka, membership in the group is not checked, only the session.
 """
 
 from __future__ import annotations
