@@ -7,7 +7,6 @@ in share_fetch_attempt.py. As in Apache Kafka, membership in the group is not ch
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from kbroker.handlers.leader_hints import LeaderHints
@@ -99,7 +98,7 @@ async def _session_of(
         try:
             session = share.open_session(group, member, ctx)
         except ApiError:
-            await asyncio.sleep(max(request.max_wait_ms, 0) / 1000)  # or the client would ask again at once
+            await share.pause(max(request.max_wait_ms, 0))  # or the client would ask again at once
             raise
     else:
         session = share.sessions.proceed(group, member, epoch)
