@@ -51,16 +51,16 @@ class ShareSettings:
             self._bounded(own, "share.delivery.count.limit"),
             self._bounded(own, "share.record.lock.duration.ms"),
             self._bounded(own, "share.partition.max.record.locks"),
-            own.get("share.renew.acknowledge.enable", "true").lower() == "true",
+            _text(own, "share.renew.acknowledge.enable", "true").lower() == "true",
         )
 
     def reads_committed(self, group: str) -> bool:
         """Whether share.isolation.level is read_committed."""
-        return self._configs(group).get("share.isolation.level", "").lower() == "read_committed"
+        return _text(self._configs(group), "share.isolation.level", "") == "read_committed"
 
     def auto_offset_reset(self, group: str) -> int:
         """Return LATEST, EARLIEST, or the time in ms since 1970 at which the group begins."""
-        text = self._configs(group).get("share.auto.offset.reset", "latest").lower()
+        text = _text(self._configs(group), "share.auto.offset.reset", "latest")
         if text in _RESETS:
             return _RESETS[text]
         return int(self._clock.now_ms()) - duration_ms(text.partition(":")[2])
@@ -72,3 +72,8 @@ class ShareSettings:
         default, low, high = self._bounds[name]
         text = own.get(name)
         return default if text is None else min(max(int(text), low), high)
+
+
+def _text(configs: Mapping[str, str], name: str, default: str) -> str:
+    """Return a config without the spaces around it: they are valid, and are kept with it."""
+    return configs.get(name, default).strip()

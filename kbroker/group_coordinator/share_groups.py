@@ -26,6 +26,7 @@ from kbroker.long_work import awaited, every, in_slices, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages import share_groups as messages
 from kbroker.protocol.messages.groups import DeletableGroupResult
+from kbroker.protocol.records import wrap
 from kbroker.protocol.wire import ZERO_UUID, uuid_text
 from kbroker.share_coordinator.persister import Done, Persister, Summary
 
@@ -252,7 +253,7 @@ class ShareGroups:
             described.error_code, described.error_message = code, DEFAULT_MESSAGES.get(code)
             return described
         described.start_offset, described.leader_epoch = found.start_offset, found.leader_epoch
-        described.lag = latest - found.start_offset - found.delivery_complete_count
+        described.lag = wrap(latest - found.start_offset - found.delivery_complete_count)
         return described
 
     async def alter_offsets(

@@ -1,7 +1,7 @@
 """ShareAcknowledge (key 79), versions 1-2: acknowledge acquired records of a share group (KIP-932).
 
 Owns the request's epoch of its session, and the end of the session with the last one. The acknowledgements themselves
-are in share_acknowledgements.py. Closed to users until share groups are whole: ApiVersions does not tell of it.
+are in share_acknowledgements.py.
 """
 
 from __future__ import annotations

@@ -2,13 +2,11 @@
 
 Owns the request's session, the order of its checks, and the answer (KafkaApis.handleShareFetchRequest, KIP-932). The
 acknowledgements are in share_acknowledgements.py and take effect before records are acquired; reading and waiting are
-in share_fetch_attempt.py. As in Apache Kafka, membership in the group is not checked, only the session. Closed to users
-until share groups are whole: ApiVersions does not tell of it.
+in share_fetch_attempt.py. As in Apache Kafka, membership in the group is not checked, only the session.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from kbroker.handlers.leader_hints import LeaderHints
@@ -100,18 +98,23 @@ async def _session_of(
         try:
             session = share.open_session(group, member, ctx)
         except ApiError:
-            await asyncio.sleep(max(request.max_wait_ms, 0) / 1000)  # or the client would ask again at once
+            await share.pause(max(request.max_wait_ms, 0))  # or the client would ask again at once
             raise
     else:
         session = share.sessions.proceed(group, member, epoch)
-    for topic in request.topics:
-        for partition in topic.partitions:
-            session.take((topic.topic_id, partition.partition_index), is_told=epoch == INITIAL_EPOCH)
+    try:
+        for topic in request.topics:
+            for partition in topic.partitions:
+                key = topic.topic_id, partition.partition_index
+                share.sessions.take(session, key, is_told=epoch == INITIAL_EPOCH)
+                await turn
             await turn
-        await turn
+    except ApiError:
+        share.end_session(session)
+        raise
     for forgotten in request.forgotten_topics_data if epoch != INITIAL_EPOCH else ():
         for index in forgotten.partitions:
-            session.partitions.pop((forgotten.topic_id, index), None)
+            share.sessions.leave_out(session, (forgotten.topic_id, index))
             await turn
         await turn
     return session

@@ -34,7 +34,9 @@ from kbroker.protocol.messages.share_groups import (
     DeleteShareGroupOffsetsResponse,
     DescribedGroup,
     DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponseGroup,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatRequest,
@@ -107,7 +109,23 @@ async def describe_share_group_offsets(
 ) -> DescribeShareGroupOffsetsResponse:
     """Return the start offsets and the lag of share partitions."""
     coordinator = _share_groups(ctx)
-    return DescribeShareGroupOffsetsResponse(groups=await every(request.groups, coordinator.describe_offsets))
+    asked: list[tuple[int, str]] = []
+    distinct_ones: dict[tuple[int, str], DescribeShareGroupOffsetsRequestGroup] = {}
+    for number, group in enumerate(request.groups):
+        asked.append((-1 if group.topics is None else number, group.group_id))
+        distinct_ones[asked[-1]] = group
+        await turn
+    groups = await every(distinct_ones.values(), coordinator.describe_offsets)
+    if len(groups) < len(asked):
+        groups = await with_repeats(
+            asked,
+            await paired(distinct_ones, groups),
+            lambda group: len(encode(DescribeShareGroupOffsetsResponse(groups=[group]), ctx.version)),
+            lambda key: DescribeShareGroupOffsetsResponseGroup(
+                group_id=key[1], error_code=ErrorCode.INVALID_REQUEST, error_message=REFUSAL
+            ),
+        )
+    return DescribeShareGroupOffsetsResponse(groups=groups)
 
 
 @handles(AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse, "0", advertised=has_share_groups)

@@ -53,6 +53,7 @@ class ShareDelivery:
         self._timers = Timers(clock, self._on_timer, "share partition")
         self._releasing: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._pauses: dict[asyncio.Future[None], None] = {}
 
     # -- share partitions
 
@@ -121,6 +122,18 @@ class ShareDelivery:
         session = self.sessions.open(group, member, connection)
         connection.when_closed(self, partial(self._connection_closed, connection))
         return session
+
+    async def pause(self, ms: float) -> None:
+        """Wait some ms, or until the broker stops."""
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        timer = loop.call_later(ms / 1000, _resolve, ended)
+        self._pauses[ended] = None
+        try:
+            await ended
+        finally:
+            timer.cancel()
+            del self._pauses[ended]
 
     def end_session(self, session: ShareSession) -> None:
         """End a session, and give back all that its member holds."""
@@ -203,6 +216,13 @@ class ShareDelivery:
         await asyncio.gather(*tasks, return_exceptions=True)
         for group in list(self._hosted):
             self.forget(group)
+        for ended in self._pauses:
+            _resolve(ended)
+
+
+def _resolve(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 def _led_nowhere(_topic: str, _index: int) -> Partition:

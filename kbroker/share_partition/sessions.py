@@ -16,6 +16,8 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _MAX_EPOCH: Final = 0x7FFFFFFF
+MOST_PARTITIONS: Final = 500_000
+"""The most partitions of all sessions together, some 100 MB. A request may even name partitions that do not exist."""
 
 PartitionKey: TypeAlias = tuple[bytes, int]
 """Topic id and partition index."""
@@ -49,10 +51,6 @@ class ShareSession:
     def key(self) -> SessionKey:
         return self.group, self.member
 
-    def take(self, key: PartitionKey, *, is_told: bool) -> None:
-        """Add a partition. Unless it `is_told`, the next response has to contain it, even without records."""
-        self.partitions.setdefault(key, not is_told)
-
     def must_tell(self, key: PartitionKey, *, has_records: bool, has_error: bool) -> bool:
         """Whether a response has to contain a partition. Partitions with records become the last ones."""
         needs = self.partitions.get(key)
@@ -67,8 +65,10 @@ class ShareSession:
 class ShareSessions:
     """All share sessions of a broker, at most `limit` (group.share.max.share.sessions)."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, most_partitions: int = MOST_PARTITIONS) -> None:
         self.limit = limit
+        self._most_partitions = most_partitions
+        self._partitions = 0
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._of_connection: dict[object, dict[SessionKey, ShareSession]] = {}
         self._of_group: dict[str, int] = {}
@@ -111,11 +111,31 @@ class ShareSessions:
         self._of_group[group] = self._of_group.get(group, 0) + 1
         return session
 
+    def take(self, session: ShareSession, key: PartitionKey, *, is_told: bool) -> None:
+        """Add a partition. Unless it `is_told`, the next response has to contain it, even without records.
+
+        Raises ApiError if the session has ended, or if all sessions together have too many partitions.
+        """
+        if session.has_ended:
+            raise ApiError(ErrorCode.SHARE_SESSION_NOT_FOUND)
+        if key in session.partitions:
+            return
+        if self._partitions >= self._most_partitions:
+            raise ApiError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        session.partitions[key] = not is_told
+        self._partitions += 1
+
+    def leave_out(self, session: ShareSession, key: PartitionKey) -> None:
+        """Remove a partition from a session."""
+        if not session.has_ended and session.partitions.pop(key, None) is not None:
+            self._partitions -= 1
+
     def end(self, session: ShareSession) -> None:
         """Forget a session. Does nothing if it has ended."""
         if session.has_ended:
             return
         session.has_ended = True
+        self._partitions -= len(session.partitions)
         del self._sessions[session.key]
         of_connection = self._of_connection[session.connection]
         del of_connection[session.key]

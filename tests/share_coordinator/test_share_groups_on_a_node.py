@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from kbroker.handlers import groups
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import share_groups as messages
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
@@ -64,8 +65,8 @@ async def test_a_group_from_its_first_member_to_its_deletion(tmp_path):
     forgotten = []
     async with serving(tmp_path, **EAGER) as served:
         topic_id = await opened(served)
-        groups = served.node.groups.share_groups
-        groups._sharing = replace(groups._sharing, forget=lambda *place: forgotten.append(place))
+        share_groups = served.node.groups.share_groups
+        share_groups._sharing = replace(share_groups._sharing, forget=lambda *place: forgotten.append(place))
         answer = await joined(served)
         (assigned,) = answer.assignment.topic_partitions
         assert (assigned.topic_id, assigned.partitions) == (topic_id, [0])
@@ -105,6 +106,10 @@ async def test_offsets_are_altered_described_and_deleted(tmp_path):
         found = await describe_offsets(served, None)
         (partition,) = found.topics[0].partitions
         assert (partition.start_offset, partition.lag, partition.error_code) == (5, -5, 0)
+        assert codes(await alter(served, -(2**63), 0)) == {0}
+        (partition,) = (await describe_offsets(served, None)).topics[0].partitions
+        assert (partition.start_offset, partition.lag) == (-(2**63), -(2**63)), "as in Java, it overflows"
+        await alter(served, 5, 0)
         named = [messages.DescribeShareGroupOffsetsRequestTopic(each, [0, 9]) for each in ("t", "unknown")]
         found = await describe_offsets(served, named, version=0)
         offsets = {each.topic_name: [one.start_offset for one in each.partitions] for each in found.topics}
@@ -119,6 +124,23 @@ async def test_offsets_are_altered_described_and_deleted(tmp_path):
         (topic,) = (await served.ask(summary(topic_id), 1, ADMIN)).results
         assert topic.partitions[0].start_offset == -1
         assert (await describe_offsets(served, None)).topics == []
+
+
+@asynchronous
+async def test_a_group_that_a_request_repeats_is_described_within_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(groups, "MAX_REPEATED_BYTES", 300)
+    async with serving(tmp_path, **EAGER) as served:
+        await opened(served)
+        await joined(served)
+        whole = messages.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=None)
+        one = messages.DescribeShareGroupOffsetsRequestGroup(
+            group_id="g", topics=[messages.DescribeShareGroupOffsetsRequestTopic("t", [0])]
+        )
+        request = messages.DescribeShareGroupOffsetsRequest(groups=[whole, one, *[whole] * 20, one])
+        found = (await served.ask(request, 1, ADMIN)).groups
+        assert [each.group_id for each in found] == ["g"] * 23
+        assert [each.topics[0].topic_name for each in (*found[:3], found[-1])] == ["t"] * 4
+        assert (found[-2].error_code, found[-2].topics) == (E.INVALID_REQUEST, [])
 
 
 @asynchronous

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +54,22 @@ def test_a_stop_waits_for_no_store() -> None:
             member.client.start(member.fetching(acks={T: [(0, 1, [1])]}, wait_ms=60_000), 2)
             served.until(lambda: served.persister.at_once == 1)
             broker.stop()
+
+
+def test_a_stop_waits_for_no_member_without_a_session() -> None:
+    with Broker() as broker:
+        served = Served(broker)
+        served.topic("t")
+        served.share.sessions.limit = 1
+        with Member(served) as member, Member(served, "m2") as late:
+            member.fetch(T)
+            late.client.start(late.fetching(T, wait_ms=2**31 - 1), 2)
+            served.until(lambda: served.share._pauses)
+            begin = time.monotonic()
+            broker.stop()
+            assert time.monotonic() - begin < 1.5
+            assert late.finish().error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+            assert not served.share._pauses
 
 
 def test_the_apis_are_told_of_while_share_groups_are_enabled() -> None:

@@ -54,8 +54,8 @@ def test_nothing_is_left_of_ended_sessions() -> None:
 def test_what_a_response_contains() -> None:
     sessions = ShareSessions(1)
     session = sessions.open("g", "m", 1)
-    session.take(A, is_told=True)
-    session.take(B, is_told=False)
+    sessions.take(session, A, is_told=True)
+    sessions.take(session, B, is_told=False)
     assert not session.must_tell(A, has_records=False, has_error=False)
     assert session.must_tell(B, has_records=False, has_error=False), "it is new"
     assert not session.must_tell(B, has_records=False, has_error=False)
@@ -63,5 +63,24 @@ def test_what_a_response_contains() -> None:
     assert list(session.partitions) == [B, A], "what had records is the last one to be read next time"
     assert session.must_tell(B, has_records=False, has_error=True)
     assert session.must_tell(B, has_records=False, has_error=False), "once more after an error"
-    session.partitions.pop(B)
+    sessions.leave_out(session, B)
     assert session.must_tell(B, has_records=False, has_error=False), "forgotten while it was being read"
+
+
+def test_all_sessions_together_have_so_many_partitions() -> None:
+    sessions = ShareSessions(10, most_partitions=3)
+    one, other = sessions.open("g", "m", 1), sessions.open("g", "n", 1)
+    for key in (A, B, A):
+        sessions.take(one, key, is_told=True)
+    sessions.take(other, A, is_told=True)
+    assert code_of(lambda: sessions.take(other, B, is_told=True)) == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    sessions.leave_out(one, B)
+    sessions.leave_out(one, B)
+    sessions.take(other, B, is_told=True)
+    assert code_of(lambda: sessions.take(one, B, is_told=True)) == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    sessions.end(other)
+    assert code_of(lambda: sessions.take(other, (bytes(16), 2), is_told=True)) == ErrorCode.SHARE_SESSION_NOT_FOUND
+    sessions.leave_out(other, A)
+    sessions.take(one, B, is_told=True)
+    sessions.take(one, (bytes(16), 2), is_told=True)
+    assert code_of(lambda: sessions.take(one, (bytes(16), 3), is_told=True)) == ErrorCode.SHARE_SESSION_LIMIT_REACHED

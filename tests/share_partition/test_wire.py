@@ -289,3 +289,16 @@ def test_without_share_groups_the_apis_are_closed() -> None:
         with Member(served) as member:
             assert member.fetch(T).error_code == ErrorCode.UNSUPPORTED_VERSION
             assert member.acknowledge({}, epoch=1).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_session_with_too_many_partitions_ends_and_gives_back_its_records() -> None:
+    with Broker() as broker:
+        served = Served(broker)
+        served.topic("t")
+        served.produce("t", 2)
+        served.share.sessions._most_partitions = 2
+        with Member(served) as greedy, Member(served, "m2") as other:
+            assert acquired(greedy.fetch(T, wait_ms=5000)) == [(0, 1, 1)]
+            assert greedy.fetch(("t", 1), ("t", 2)).error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+            assert greedy.fetch(T, epoch=2).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+            assert acquired(other.fetch(T, wait_ms=5000)) == [(0, 1, 2)]

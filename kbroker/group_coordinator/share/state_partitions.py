@@ -243,10 +243,13 @@ class StateOfGroups:
 
     def on_topics_deleted(self, topic_ids: Iterable[bytes]) -> Outcome:
         """Forget the share partitions of deleted topics. Their state at the share coordinator is cleaned there."""
+        groups = self._groups.shares()
+        if not groups:
+            return Outcome()
         self._deleted.update(dict.fromkeys(topic_ids))
         begins = not self._to_clean
-        self._to_clean = [group.group_id for group in self._groups.shares()]
-        return self.clean_more() if begins and self._to_clean else Outcome()
+        self._to_clean = [group.group_id for group in groups]
+        return self.clean_more() if begins else Outcome()
 
     def clean_more(self) -> Outcome:
         """Clean the next groups."""

@@ -106,6 +106,13 @@ def test_a_deleted_topic_is_forgotten_by_every_group():
         assert group.state_partitions.topic_ids() == {u}
 
 
+def test_deleted_topics_are_not_noted_where_there_are_no_share_groups():
+    context = ShareContext()
+    for number in range(3):
+        context.share_state(lambda state, number=number: state.on_topics_deleted([bytes([number]) * 16]))
+    assert not context.shard.share_state._deleted
+
+
 def test_a_topic_that_is_deleted_while_it_is_initialised_leaves_nothing():
     context = ShareContext()
     t = context.create("t", 1)
