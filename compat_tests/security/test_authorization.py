@@ -20,7 +20,6 @@ from compat_tests.harness import report
 from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
 from compat_tests.harness.jvm import run_java
 from compat_tests.wire.client import DEADLINE_SECONDS, WireClient
-from compat_tests.wire.exchanges.share_groups import enable
 from compat_tests.wire.plain import Plain, differences
 from compat_tests.wire.session import Wire
 from kbroker.protocol.messages.access import (
@@ -102,7 +101,6 @@ class Guarded:
         own = [(kind, "*") for kind in kinds] + [(ResourceType.CLUSTER, "kafka-cluster")]
         self._create([self._creation(kind, name, OWN, Operation.ALL, ALLOW) for kind, name in own])
         self._topic(TOPIC)
-        enable(self.wire)
 
     def close(self) -> None:
         self.wire.close()

@@ -30,7 +30,7 @@ from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, 
 from kbroker.controller import single_broker
 from kbroker.controller.acl_nodes import load_acls, stored_acls
 from kbroker.controller.cluster_metadata import Revise, ReviseToken
-from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
+from kbroker.controller.features import BOOTSTRAP, UNRECORDED, FeatureUpdate, updated
 from kbroker.controller.published_state import PublishedState
 from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
 from kbroker.controller.token_nodes import load_tokens, stored_token
@@ -71,6 +71,7 @@ class Controller(PublishedState, TopicPlans):
     def begin_cluster(self, min_insync_replicas: int) -> None:
         """Initialize an empty cluster with the settings of Apache Kafka's `kafka-storage format`."""
         if not self._store.children(""):
+            self.decide([_features(BOOTSTRAP)], lambda state: replace(state, features_epoch=state.features_epoch + 1))
             self.set_configs("brokers", "", {"min.insync.replicas": str(min_insync_replicas)})
 
     def register_broker(self, endpoint: BrokerEndpoint) -> None:
@@ -291,7 +292,7 @@ class Controller(PublishedState, TopicPlans):
         def step(state: ClusterState) -> ClusterState:
             return replace(state, version=state.version + 1, features=levels, features_epoch=state.features_epoch + 1)
 
-        self.decide([Put(FEATURES, {"version": 2, "status": 1, "features": dict(levels)})], step)
+        self.decide([_features(levels)], step)
         log.info("feature levels are set: %s", ", ".join(f"{name}={level}" for name, level in sorted(levels.items())))
 
     # --- access control lists
@@ -454,6 +455,10 @@ def _configs(store: MetadataStore, kind: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def _features(levels: Mapping[str, int]) -> Put:
+    return Put(FEATURES, {"version": 2, "status": 1, "features": dict(levels)})
+
+
 def _load(store: MetadataStore, cluster_id: str) -> ClusterState:
     configs = _configs(store, "topics")
     topics: dict[str, TopicState] = {}
@@ -475,11 +480,12 @@ def _load(store: MetadataStore, cluster_id: str) -> ClusterState:
             )
         topics[name] = TopicState(name, parse_uuid(node.value["topic_id"]), tuple(partitions), configs.get(name, {}))
     features = store.get(FEATURES)
+    unrecorded = UNRECORDED if store.children("") else BOOTSTRAP
     loaded = ClusterState(
         cluster_id=cluster_id,
         topics=topics,
         topic_names={t.topic_id: t.name for t in topics.values()},
-        features={**BOOTSTRAP, **features.value["features"]} if features else dict(BOOTSTRAP),
+        features={**UNRECORDED, **features.value["features"]} if features else dict(unrecorded),
         features_epoch=features.version if features else 0,
         acls=load_acls(store),
     )

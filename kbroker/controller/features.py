@@ -11,7 +11,7 @@ group.version: 1 enables the consumer groups of KIP-848, 0 disables them.
 
 streams.version: 1 enables the streams groups of KIP-1071, 0 disables them.
 
-share.version: 1 enables the share groups of KIP-932, on a node that is alone; a new one begins at 0.
+share.version: 1 enables the share groups of KIP-932, on a node that is alone. Level 2 (dead letters) is not supported.
 
 Kafka's tools look for metadata.version and kraft.version. These two describe Kafka's own metadata log, which kbroker
 does not have. So kraft.version has no effect. metadata.version begins at Apache Kafka 4.4's level (33); all it does is
@@ -54,10 +54,14 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
 BOOTSTRAP: Final[Mapping[str, int]] = {
     GROUP_VERSION: 1,
     METADATA_VERSION: 33,
+    SHARE_VERSION: 1,
     STREAMS_VERSION: 1,
     TRANSACTION_VERSION: 2,
 }
-"""The levels of a new cluster, as Apache Kafka 4.4 sets them."""
+"""The levels of a new node alone, as Apache Kafka 4.4 sets them (share.version 2 there)."""
+
+UNRECORDED: Final[Mapping[str, int]] = {GROUP_VERSION: 1, METADATA_VERSION: 30, TRANSACTION_VERSION: 2}
+"""The levels of a data directory that records none: those of kbroker 0.2, which recorded only changes."""
 
 SUPPORTED_IN_CLUSTER: Final[Mapping[str, tuple[int, int]]] = {
     name: SUPPORTED[name] for name in (GROUP_VERSION, STREAMS_VERSION, TRANSACTION_VERSION)

@@ -78,6 +78,10 @@ def test_topic_values_fill_up_from_the_broker() -> None:
             {"errors.deadletterqueue.topic.name": "__dead"},
             "errors.deadletterqueue.topic.name: DLQ topic name must not start with '__'",
         ),
+        (
+            {"errors.deadletterqueue.topic.name": "dead"},
+            "errors.deadletterqueue.topic.name: kbroker has no dead letter topics, and would drop the records",
+        ),
         # A session that ends before the group's own heartbeat.
         (
             {"share.heartbeat.interval.ms": "15000", "share.session.timeout.ms": "44999"},

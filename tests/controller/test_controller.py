@@ -12,6 +12,7 @@ from kbroker.cluster_state import BrokerEndpoint, TopicState
 from kbroker.controller import controller as module
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import EmbeddedStore
+from kbroker.controller.features import BOOTSTRAP, UNRECORDED
 from kbroker.controller.store_interface import Put
 from kbroker.controller.topic_plans import InternalTopic, TopicDefaults
 from kbroker.long_work import whole
@@ -149,6 +150,22 @@ def test_only_a_new_cluster_begins_with_a_config(tmp_path):
     again = controller_in(str(tmp_path))
     again.begin_cluster(2)
     assert again.state.broker_configs == {}
+
+
+def test_a_new_cluster_records_its_feature_levels(tmp_path):
+    """Or a later version, with other levels for new clusters, would raise those of an old directory unasked."""
+    controller_in(str(tmp_path)).begin_cluster(1)
+    store = EmbeddedStore(str(tmp_path))
+    assert store.get("/feature").value["features"] == BOOTSTRAP
+    store.close()
+
+
+def test_a_directory_without_recorded_levels_keeps_those_of_its_time(tmp_path):
+    controller = controller_in(str(tmp_path))
+    controller.set_configs("brokers", "", {"min.insync.replicas": "1"})
+    again = controller_in(str(tmp_path))
+    again.begin_cluster(1)
+    assert again.state.features == UNRECORDED
 
 
 HOSTILE = [

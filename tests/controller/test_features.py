@@ -11,6 +11,7 @@ from kbroker.controller.features import (
     BOOTSTRAP,
     GROUP_VERSION,
     METADATA_VERSION,
+    SHARE_VERSION,
     STREAMS_VERSION,
     TRANSACTION_VERSION,
     FeatureUpdate,
@@ -61,7 +62,13 @@ def test_levels_are_kept_and_all_are_changed_or_none(tmp_path: Path) -> None:
     directory = str(tmp_path)
     controller = controller_in(directory)
     assert controller.state.features == BOOTSTRAP
-    assert BOOTSTRAP == {GROUP_VERSION: 1, METADATA_VERSION: 33, STREAMS_VERSION: 1, TRANSACTION_VERSION: 2}
+    assert BOOTSTRAP == {
+        GROUP_VERSION: 1,
+        METADATA_VERSION: 33,
+        SHARE_VERSION: 1,
+        STREAMS_VERSION: 1,
+        TRANSACTION_VERSION: 2,
+    }
     assert controller.state.features_epoch == 0
     lowered = {**BOOTSTRAP, TRANSACTION_VERSION: 1}
     seen: list[ClusterState] = []

@@ -14,8 +14,6 @@ from pathlib import Path
 from confluent_kafka import KafkaException, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.crash.test_kill import FixedPort
 from tests.figures import figure
 
@@ -31,10 +29,7 @@ Place = tuple[int, int]
 
 
 def prepare(address: str) -> None:
-    """Enable share groups, let the group begin at the earliest record, and write the records."""
-    with WireClient(address) as client:
-        answer = client.ask(UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey("share.version", 1)]), 1)
-        assert answer.error_code == 0
+    """Let the group begin at the earliest record, and write the records."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, num_partitions=2)])[TOPIC].result(30)
     changes = [

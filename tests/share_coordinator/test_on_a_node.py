@@ -18,9 +18,8 @@ SETTINGS = {"share_coordinator_state_topic_num_partitions": "3"}
 
 
 async def enabled(served):
-    """Enable share groups, and make a topic; return its id."""
+    """Make a topic; return its id."""
     controller = served.node.controller
-    controller.replace_features({**controller.state.features, SHARE_VERSION: 1})
     controller.auto_create("t")
     await served.settled()
     return controller.state.topics["t"].topic_id
@@ -81,6 +80,9 @@ def summary(topic_id):
 @asynchronous
 async def test_without_the_feature_there_is_no_share_coordinator(tmp_path):
     async with serving(tmp_path) as served:
+        controller = served.node.controller
+        controller.replace_features({**controller.state.features, SHARE_VERSION: 0})
+        await served.settled()
         answer = await served.ask(
             ApiVersionsRequest(client_software_name="test", client_software_version="1"), 4, ADMIN
         )

@@ -13,6 +13,7 @@ from kbroker import Broker
 from kbroker.handlers import share_acknowledgements, share_fetch
 from kbroker.handlers.registry import RequestContext
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
 from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.protocol.messages.share_acknowledge import AcknowledgementBatch, ShareAcknowledgeRequest
 from kbroker.protocol.messages.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
@@ -74,6 +75,8 @@ def test_a_stop_waits_for_no_member_without_a_session() -> None:
 
 def test_the_apis_are_told_of_while_share_groups_are_enabled() -> None:
     with Broker() as broker, WireClient(broker.bootstrap_servers) as client:
+        off = FeatureUpdateKey("share.version", 0, upgrade_type=2)
+        assert client.ask(UpdateFeaturesRequest(feature_updates=[off]), 1).error_code == 0
         assert not {78, 79} & {each.api_key for each in client.ask(ApiVersionsRequest(), 2).api_keys}
         Served(broker)
         told = {each.api_key: each for each in client.ask(ApiVersionsRequest(), 2).api_keys}

@@ -92,10 +92,7 @@ def quorum(wire: Wire) -> None:
             wire.ask(name, DescribeQuorumRequest(topics), v)
 
 
-SHARE_GROUPS = {76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92}
-STREAMS_GROUPS = {88, 89, 93}
-QUORUM = {64, 80, 81, 94}
-NOT_SERVED = SHARE_GROUPS | STREAMS_GROUPS | QUORUM
+NOT_SERVED = {64, 80, 81, 94}
 """What kafka-broker-api-versions shows of Apache Kafka only; FINDINGS.md says why."""
 
 

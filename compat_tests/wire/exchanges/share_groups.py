@@ -9,13 +9,11 @@ from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.exchanges.groups import commit, join
 from compat_tests.wire.exchanges.produce import batch, put
 from compat_tests.wire.session import Wire
-from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
 from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalConfig,
     IncrementalResource,
 )
-from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
@@ -46,15 +44,6 @@ from kbroker.protocol.messages.share_groups import (
 
 GROUP = 32
 ACCEPT, RELEASE, REJECT, RENEW, GAP = 1, 2, 3, 4, 0
-
-
-def enable(wire: Wire) -> None:
-    """Enable share groups, which kbroker does not by itself."""
-    told = wire.quiet(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 4)
-    if "share.version" not in {each.name for each in told.finalized_features}:
-        raised = FeatureUpdateKey("share.version", 1, upgrade_type=1)
-        answer = wire.quiet(UpdateFeaturesRequest(feature_updates=[raised]), 1)
-        assert answer.error_code == 0, answer
 
 
 def beat(group: str, member: str, epoch: int, *topics: str) -> ShareGroupHeartbeatRequest:
@@ -119,7 +108,6 @@ class Member:
 @sequence
 def share_group_requests(wire: Wire) -> None:
     """What makes requests invalid in themselves."""
-    enable(wire)
     group, topic = wire.name, wire.topic()
     wire.coordinator(group)
     wire.ask("no member id", beat(group, "", 0, topic), 1)
@@ -148,7 +136,6 @@ def share_group_requests(wire: Wire) -> None:
 @sequence
 def share_group_life(wire: Wire) -> None:
     """Two members: joining, fencing, leaving; the group as others see it."""
-    enable(wire)
     group, topic = wire.name, wire.topic(partitions=4)
     wire.coordinator(group)
     configure(wire, group, share_assignment_interval_ms="0")
@@ -184,7 +171,6 @@ def share_group_life(wire: Wire) -> None:
 @sequence
 def share_records(wire: Wire) -> None:
     """Records acquired, accepted, released, rejected, renewed; what is never given again, and what is."""
-    enable(wire)
     group, topic = wire.name, wire.topic()
     wire.coordinator(group)
     configure(wire, group, share_auto_offset_reset="earliest")
@@ -221,7 +207,6 @@ def share_records(wire: Wire) -> None:
 @sequence
 def share_limits(wire: Wire) -> None:
     """The delivery limit, fewer records than a batch, and acquire modes."""
-    enable(wire)
     group, topic = wire.name, wire.topic()
     wire.coordinator(group)
     configure(wire, group, share_auto_offset_reset="earliest", share_delivery_count_limit="2")
@@ -240,7 +225,6 @@ def share_limits(wire: Wire) -> None:
 @sequence
 def share_offsets(wire: Wire) -> None:
     """Offsets of a group that are described, altered and deleted."""
-    enable(wire)
     group, topic = wire.name, wire.topic(partitions=2)
     wire.coordinator(group)
     configure(wire, group, share_auto_offset_reset="earliest")
