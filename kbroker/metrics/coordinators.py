@@ -7,9 +7,11 @@ coordinator is loading has no other metrics.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from kbroker.broker.base_node import Node
-from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.cluster_state import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.coordination.service import CoordinatorService
 from kbroker.long_work import turn
 from kbroker.metrics.values import Values, put, put_all
 from kbroker.txn.transaction import NAMES
@@ -22,12 +24,26 @@ _KAFKAS = {
     "Stable": "numgroupsstable",
     "Dead": "numgroupsdead",
     "Empty": "numgroupsempty",
+    "NotReady": "numgroupspreparingrebalance",
 }
+_STATES = {
+    "classic": ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty"),
+    "consumer": ("Empty", "Assigning", "Reconciling", "Stable", "Dead"),
+    "share": ("Empty", "Stable", "Dead"),
+    "streams": ("Empty", "NotReady", "Assigning", "Reconciling", "Stable", "Dead"),
+}
+"""The states of each protocol's groups, as in Kafka's GroupCoordinatorMetrics."""
 
 
 def loads(node: Node, values: Values) -> None:
     """Add the states of the coordinators' partitions, and the records that could not be read."""
-    for topic, coordinator in ((OFFSETS_TOPIC, node.groups), (TRANSACTIONS_TOPIC, node.transactions)):
+    coordinators: list[tuple[str, CoordinatorService[Any]]] = [
+        (OFFSETS_TOPIC, node.groups),
+        (TRANSACTIONS_TOPIC, node.transactions),
+    ]
+    if node.shares is not None:
+        coordinators.append((SHARE_STATE_TOPIC, node.shares))
+    for topic, coordinator in coordinators:
         for state, count in coordinator.partition_states().items():
             put(values, "kbroker_coordinator_partitions", count, {"topic": topic, "state": state})
         for partition, count in coordinator.unreadable_records().items():
@@ -38,10 +54,12 @@ def loads(node: Node, values: Values) -> None:
 async def groups(node: Node, values: Values, most: int) -> None:
     """Add the groups coordinated here, and at most `most` of their offsets individually."""
     counts: Counter[str] = Counter(dict.fromkeys(["numgroups", "numoffsets", *_KAFKAS.values()], 0))
+    by_state = Counter({(protocol, state): 0 for protocol, states in _STATES.items() for state in states})
     for shard in node.groups.loaded():
         for group in list(shard.groups):
             counts["numgroups"] += 1
             counts[_KAFKAS[group.state.value]] += 1
+            by_state[group.TYPE, group.state.value] += 1
             await turn
             for topic, held in list(shard.offsets.of_group(group.group_id)[0].items()):
                 for partition, (_, value) in list(held.items()):
@@ -50,6 +68,11 @@ async def groups(node: Node, values: Values, most: int) -> None:
                     counts["numoffsets"] += 1
                     await turn
     put_all(values, "kafka_coordinator_group_groupmetadatamanager", counts.items())
+    for (protocol, state), count in by_state.items():
+        put(values, f"kafka_server_group_coordinator_metrics_{protocol}_group_count", count, {"state": state})
+    for protocol, states in _STATES.items():
+        total = sum(by_state[protocol, state] for state in states)
+        put(values, "kafka_server_group_coordinator_metrics_group_count", total, {"protocol": protocol})
     put(values, "kbroker_left_out", max(counts["numoffsets"] - most, 0), {"kind": "offsets"})
 
 

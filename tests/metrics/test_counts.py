@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from compat_tests.wire.client import WireClient
+from compat_tests.wire.exchanges import share_groups, streams_groups
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from tests.metrics.conftest import Seen
 
 TOPICS = "kafka_server_brokertopicmetrics"
@@ -132,3 +136,24 @@ def connections(seen: Seen, count: int) -> tuple[float | None, ...]:
         if told[0] == count:
             return told
         assert time.monotonic() < deadline, told
+
+
+def test_groups_by_protocol_and_state(seen: Seen) -> None:
+    with WireClient(seen.broker.bootstrap_servers) as client:
+        client.ask(FindCoordinatorRequest(key="app"), 3)
+        waiting = streams_groups.enter("app", "one", streams_groups.reading("nowhere"))
+        until(lambda: client.ask(waiting, 1).error_code == 0)
+        shared = share_groups.beat("workers", "one", 0, "nowhere")
+        until(lambda: client.ask(shared, 1).error_code == 0)
+    prefix = "kafka_server_group_coordinator_metrics"
+    assert seen.value(f"{prefix}_streams_group_count", state="NotReady") == 1
+    assert seen.value(f"{prefix}_share_group_count", state="Stable") == 1
+    counts = {each: seen.value(f"{prefix}_group_count", protocol=each) for each in ("classic", "share", "streams")}
+    assert counts == {"classic": 0, "share": 1, "streams": 1}
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
