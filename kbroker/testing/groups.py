@@ -6,7 +6,7 @@ Owns a test's view of a group. Each access sends a request to the broker; nothin
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,12 +21,21 @@ from kbroker.protocol.messages.consumer_groups import (
 )
 from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse, ListedGroup
+from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
 from kbroker.testing.asking import EARLIEST, LATEST, Asking
 from kbroker.testing.changes import Changeable
 from kbroker.testing.missing import MissingError, check, listing, visible
 
 TopicPartition = tuple[str, int]
-Answer = TypeVar("Answer", DescribeGroupsResponse, ConsumerGroupDescribeResponse, OffsetFetchResponse)
+Answer = TypeVar(
+    "Answer",
+    DescribeGroupsResponse,
+    ConsumerGroupDescribeResponse,
+    ShareGroupDescribeResponse,
+    StreamsGroupDescribeResponse,
+    OffsetFetchResponse,
+)
 _LOADING_S, _PAUSE_S = 10.0, 0.002
 """The seconds to wait for a coordinator that still reads its log (for instance after a reset), and between tries."""
 
@@ -41,6 +50,17 @@ class Member:
     instance_id: str | None
     assigned: tuple[TopicPartition, ...]
     """The assigned partitions, in order."""
+
+
+def _member(described: Any, instance_id: str | None, assigned: Iterable[TopicPartition]) -> Member:
+    return Member(described.member_id, described.client_id, described.client_host, instance_id, tuple(sorted(assigned)))
+
+
+def _named(assignment: Any) -> Iterator[TopicPartition]:
+    """Iterate over the partitions of a consumer or share group's member."""
+    for topic in assignment.topic_partitions:
+        for index in topic.partitions:
+            yield topic.topic_name, index
 
 
 class Group(Changeable):
@@ -76,7 +96,8 @@ class Group(Changeable):
         listed = self._listed()
         if listed is None:
             return []
-        return self._consumer_members() if listed.group_type.lower() == "consumer" else self._classic_members()
+        members = {"consumer": self._consumer_members, "share": self._share_members, "streams": self._streams_members}
+        return members.get(listed.group_type.lower(), self._classic_members)()
 
     def _classic_members(self) -> list[Member]:
         (group,) = self._ask(DescribeGroupsRequest(groups=[self.id]), DescribeGroupsResponse).groups
@@ -94,18 +115,30 @@ class Group(Changeable):
     def _consumer_members(self) -> list[Member]:
         request = ConsumerGroupDescribeRequest(group_ids=[self.id])
         (group,) = self._ask(request, ConsumerGroupDescribeResponse).groups
+        return [_member(each, each.instance_id, _named(each.assignment)) for each in group.members]
+
+    def _share_members(self) -> list[Member]:
+        request = ShareGroupDescribeRequest(group_ids=[self.id])
+        (group,) = self._ask(request, ShareGroupDescribeResponse).groups
+        return [_member(each, None, _named(each.assignment)) for each in group.members]
+
+    def _streams_members(self) -> list[Member]:
+        """Return the members, with the source partitions of their active tasks."""
+        request = StreamsGroupDescribeRequest(group_ids=[self.id])
+        (group,) = self._ask(request, StreamsGroupDescribeResponse).groups
+        sources: dict[str, list[str]] = {
+            each.subtopology_id: [*each.source_topics, *(topic.name for topic in each.repartition_source_topics)]
+            for each in (group.topology.subtopologies or () if group.topology else ())
+        }
         return [
-            Member(
-                each.member_id,
-                each.client_id,
-                each.client_host,
+            _member(
+                each,
                 each.instance_id,
-                tuple(
-                    sorted(
-                        (topic.topic_name, index)
-                        for topic in each.assignment.topic_partitions
-                        for index in topic.partitions
-                    )
+                (
+                    (topic, index)
+                    for task in each.assignment.active_tasks
+                    for topic in sources.get(task.subtopology_id, ())
+                    for index in task.partitions
                 ),
             )
             for each in group.members

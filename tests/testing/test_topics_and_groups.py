@@ -7,8 +7,11 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from compat_tests.wire.client import WireClient
+from compat_tests.wire.exchanges import share_groups, streams_groups
 from kbroker import ApiError, Broker, ErrorCode
 from kbroker.protocol.messages.group_offsets import OffsetFetchResponse
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.logs import ListOffsetsResponse
 from kbroker.testing.asking import Asking
 
@@ -293,3 +296,25 @@ def test_offsets_are_looked_for_until_the_coordinator_has_read_its_log(
     monkeypatch.setattr(Asking, "ask", ask)
     assert broker.groups["loading"].offsets == {("loading", 0): 1}
     assert len(asked) == 3
+
+
+def test_members_of_share_and_streams_groups():
+    delay = {"group.streams.initial.rebalance.delay.ms": "0"}
+    with Broker(delay) as broker, WireClient(broker.bootstrap_servers) as client:
+        broker.topics.create("orders", 2)
+        client.ask(FindCoordinatorRequest(key="app"), 3)
+        epochs = {"workers": 0, "app": 0}
+
+        def assigned(group: str) -> tuple[tuple[str, int], ...]:
+            if group == "workers":
+                request = share_groups.beat(group, "one", epochs[group], "orders")
+            elif epochs[group]:
+                request = streams_groups.beat(group, "one", epochs[group])
+            else:
+                request = streams_groups.enter(group, "one", streams_groups.reading("orders"))
+            epochs[group] = client.ask(request, 1).member_epoch or epochs[group]
+            members = broker.groups[group].members
+            return members[0].assigned if members else ()
+
+        for group in epochs:
+            broker.wait_for(lambda _broker, group=group: assigned(group) == (("orders", 0), ("orders", 1)), timeout=20)
