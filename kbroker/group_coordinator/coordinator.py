@@ -216,7 +216,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         except ApiError as err:
             return failed(err.code, err.message)
         if request.topology is not None:
-            await self._topics.prepared(topics_in(request.topology))
+            await self._topics.prepared(await topics_in(request.topology))
         return await awaited(
             self._runtime.run(
                 self.partition_for(request.group_id),

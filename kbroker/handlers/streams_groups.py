@@ -99,7 +99,7 @@ async def _check_names(topology: Topology) -> None:
     """Refuse internal topics of the cluster, and names that no topic can have; raises STREAMS_INVALID_TOPOLOGY."""
     internal: dict[str, None] = {}
     invalid: dict[str, None] = {}
-    for name in topics_in(topology):
+    for name in await topics_in(topology):
         if name in INTERNAL_TOPICS:
             internal[name] = None
         elif topic_name_fault(name) is not None:

@@ -130,7 +130,7 @@ def _with_epochs(tasks: ActiveTasks) -> list[CurrentTaskIds]:
 
 
 def _without_epochs(tasks: Tasks) -> list[CurrentTaskIds]:
-    return [CurrentTaskIds(name, sorted(tasks[name]), None) for name in sorted(tasks)]
+    return [CurrentTaskIds(name, sorted(tasks[name])) for name in sorted(tasks)]
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
@@ -276,7 +276,7 @@ def _epochs(lists: Iterable[CurrentTaskIds], default: int) -> ActiveTasks:
     """Return tasks with their epochs, or with `default` if the record is older and has no epochs."""
     return {
         each.subtopology_id: dict(zip(each.partitions, each.assignment_epochs, strict=True))
-        if each.assignment_epochs is not None and len(each.assignment_epochs) == len(each.partitions)
+        if each.assignment_epochs and len(each.assignment_epochs) == len(each.partitions)
         else dict.fromkeys(each.partitions, default)
         for each in lists
     }

@@ -138,13 +138,17 @@ def _invalid(text: str) -> ApiError:
     return ApiError(ErrorCode.STREAMS_INVALID_TOPOLOGY, text)
 
 
-def topics_in(topology: RequestedTopology | DescribedTopology) -> Iterator[str]:
-    """Yield the names of all topics of a topology, duplicates included."""
+async def topics_in(topology: RequestedTopology | DescribedTopology) -> list[str]:
+    """Return the names of all topics of a topology, duplicates included."""
+    names: list[str] = []
     for each in topology.subtopologies or ():
-        yield from each.source_topics
-        yield from each.repartition_sink_topics
+        names += each.source_topics
+        names += each.repartition_sink_topics
         for topic in chain(each.repartition_source_topics, each.state_changelog_topics):
-            yield topic.name
+            names.append(topic.name)
+            await turn
+        await turn
+    return names
 
 
 def with_partitions(topic: TopicInfo, count: int) -> TopicInfo:

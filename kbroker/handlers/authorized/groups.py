@@ -169,7 +169,7 @@ def streams_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler:
         rights = rights_of(ctx)
         if not rights.may(Operation.READ, GROUP, request.group_id):
             raise refuse_all(GROUP)
-        for name in () if request.topology is None else topics_in(request.topology):
+        for name in () if request.topology is None else await topics_in(request.topology):
             if not rights.may(Operation.DESCRIBE, TOPIC, name):
                 raise refuse_all(TOPIC)
             await turn
@@ -208,7 +208,7 @@ def without_hidden_topologies(handler: Handler, _response: type[Any]) -> Handler
         rights = rights_of(ctx)
         for place, group in enumerate(answer.groups):
             hides = False
-            for name in () if group.topology is None else topics_in(group.topology):
+            for name in () if group.topology is None else await topics_in(group.topology):
                 hides = hides or not rights.may(Operation.DESCRIBE, TOPIC, name)
                 await turn
             if hides:

@@ -15,7 +15,7 @@ class StreamsGroupMetadataValue:
     epoch: i32 = f()
     metadata_hash: i64 = f()
     validated_topology_epoch: i32 = f(tag=0, default=-1)
-    last_assignment_configs: list[KeyValue] | None = f(nullable="0+", tag=1, default=None)
+    last_assignment_configs: list[KeyValue] | None = f(nullable="0+", tag=1)
     stored_description_topology_epoch: i32 = f(tag=2, default=-1)
     failed_description_topology_epoch: i32 = f(tag=3, default=-1)
 
@@ -28,8 +28,8 @@ class StreamsGroupMemberMetadataKey:
 
 @message(key=19, versions="0", flexible="0+")
 class StreamsGroupMemberMetadataValue:
-    instance_id: str | None = f(nullable="0+", default=None)
-    rack_id: str | None = f(nullable="0+", default=None)
+    instance_id: str | None = f(nullable="0+")
+    rack_id: str | None = f(nullable="0+")
     client_id: str = f()
     client_host: str = f()
     rebalance_timeout_ms: i32 = f(default=-1)
@@ -73,7 +73,7 @@ class StreamsGroupCurrentMemberAssignmentKey:
 class CurrentTaskIds:
     subtopology_id: str = f()
     partitions: list[i32] = f()
-    assignment_epochs: list[i32] | None = f(nullable="0+", tag=0, default=None)
+    assignment_epochs: list[i32] | None = f(nullable="0+", tag=0)
 
 
 @message(key=22, versions="0", flexible="0+")
