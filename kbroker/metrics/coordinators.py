@@ -22,6 +22,7 @@ _KAFKAS = {
     "Stable": "numgroupsstable",
     "Dead": "numgroupsdead",
     "Empty": "numgroupsempty",
+    "NotReady": "numgroupspreparingrebalance",
 }
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from confluent_kafka import KafkaException, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
@@ -18,6 +19,7 @@ from compat_tests.wire.client import WireClient
 from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.crash.test_kill import FixedPort
 from tests.figures import figure
+from tests.tries import FORM
 
 SEED = 20261128
 KILLS = 4
@@ -88,6 +90,7 @@ class Worker:
                 self.accepted |= taken[partition.partition]
 
 
+@pytest.mark.skipif(FORM != "long", reason="a minute on a slow machine: only with KBROKER_TESTS=long")
 def test_what_was_accepted_is_never_delivered_again(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     print(f"seed {SEED}, {KILLS} kills")
