@@ -11,6 +11,7 @@ been written for long; ("deleted",) the next tombstones of deleted topics.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -20,7 +21,6 @@ from kbroker.coordination.shard import CoordinatorRecord, Outcome, Schedule
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
 from kbroker.share_coordinator.config import ShareCoordinatorConfig
 from kbroker.share_coordinator.persister import Done, State, Summary
-from kbroker.share_coordinator.pruning import NewestSnapshots
 from kbroker.share_coordinator.share_partition_state import (
     SNAPSHOT,
     UNKNOWN,
@@ -46,6 +46,26 @@ _RETRY_MS: Final = 500
 _PRUNE, _COLD, _DELETED = ("prune",), ("cold",), ("deleted",)
 
 Fault = tuple[ErrorCode, str | None]
+
+
+class NewestSnapshots:
+    """The offset of each share partition's newest snapshot, in order (Kafka: ShareCoordinatorOffsetsManager).
+
+    All records before the oldest of these snapshots may be deleted: the topic is not compacted.
+    """
+
+    def __init__(self) -> None:
+        self._offsets: OrderedDict[SharePartition, int] = OrderedDict()
+        self.redundant_below = 0
+        """The offset below which all records are redundant."""
+
+    def add(self, place: SharePartition, offset: int, *, is_deletion: bool = False) -> None:
+        """Note a snapshot, or the deletion of a share partition, at the log's next offset."""
+        self._offsets[place] = offset
+        self._offsets.move_to_end(place)
+        self.redundant_below = next(iter(self._offsets.values()))
+        if is_deletion:
+            del self._offsets[place]
 
 
 class _Held:

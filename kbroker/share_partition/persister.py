@@ -1,4 +1,4 @@
-"""What a share partition needs of others: the settings of its group, and what errors of the share coordinator mean.
+"""The settings that a share partition reads, and the meaning of the share coordinator's errors.
 
 Owns the interface of the settings. Its state is in the share coordinator (share_coordinator/persister.py).
 """
@@ -13,7 +13,7 @@ from kbroker.share_partition.states import Limits
 UNKNOWN_START: Final = -1
 """The stored start offset of a share partition that nobody has consumed yet."""
 LATEST, EARLIEST = -1, -2
-"""Where a share partition begins that has no stored state, as in ListOffsets."""
+"""Where a share partition without stored state begins; the numbers are those of ListOffsets."""
 FENCING: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -22,7 +22,7 @@ FENCING: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Errors after which the state in memory is not the true one: it is dropped, and read again at the next use."""
+"""Errors that prove the state in memory wrong: the broker drops it, and reads the stored one at the next use."""
 _FOR_CLIENTS: Final = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,

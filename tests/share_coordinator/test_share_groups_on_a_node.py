@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from kbroker.controller.features import SHARE_VERSION
 from kbroker.handlers import groups
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import share_groups as messages
@@ -198,6 +199,9 @@ async def test_a_deleted_topic_leaves_nothing_behind(tmp_path):
 @asynchronous
 async def test_without_the_feature_there_are_no_share_groups(tmp_path):
     async with serving(tmp_path) as served:
+        controller = served.node.controller
+        controller.replace_features({**controller.state.features, SHARE_VERSION: 0})
+        await served.settled()
         for request, version in (
             (messages.ShareGroupHeartbeatRequest(group_id="g", member_id="m", subscribed_topic_names=["t"]), 1),
             (messages.ShareGroupDescribeRequest(group_ids=["g"]), 1),

@@ -158,7 +158,7 @@ class StreamsGroup:
             self.shutdown_by = None
 
     def forget(self, member_id: str) -> None:
-        """Forget what lives in this process alone of one that is no member."""
+        """Forget what only this process knows of a client that is no member."""
         for offsets in (self.restored, self.restored_ends):
             self._offsets -= _size(offsets.pop(member_id, {}))
         self.revoking.pop(member_id, None)

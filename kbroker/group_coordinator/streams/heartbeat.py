@@ -126,7 +126,7 @@ class StreamsHeartbeats:
     def _take_offsets(
         self, group: StreamsGroup, member_id: str, topology: Topology, claims: Claims, out: Outcome
     ) -> None:
-        """Note how far a member has restored tasks of the topology, unless it does not become a member."""
+        """Record how far a member has restored its tasks. A client that does not become a member leaves nothing."""
         known = topology.subtopologies
         group.put_offsets(member_id, _known(claims.offsets, known), _known(claims.end_offsets, known))
 
