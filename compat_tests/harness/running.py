@@ -18,8 +18,8 @@ from compat_tests.harness.scenarios import Scenario, ScenarioThread
 
 REFERENCE: Final = "apache"
 TIMEOUT_S: Final = 90
-_PATIENCE: Final[Mapping[str, int]] = {"pipeline": 4, "cluster": 10}
-"""Clients whose scenarios may take so many times as long: each runs several jobs on both sides, in one Spark."""
+_PATIENCE: Final[Mapping[str, int]] = {"pipeline": 4, "cluster": 10, "java-tools": 3}
+"""Clients whose scenarios may take so many times as long: each runs several jobs of Spark, or some twenty tools."""
 
 
 def run_on_all(scenario: Scenario, addresses: Mapping[str, str]) -> dict[str, object]:

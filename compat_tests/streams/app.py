@@ -86,19 +86,17 @@ class Input:
     def __init__(self, bootstrap: str, prefix: str, seed: int) -> None:
         self._prefix = prefix
         self._random = random.Random(seed)
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 0,
-            }
-        )
         self.sent = 0
         self._words: Counter[str] = Counter()
         self._rooms: dict[str, str] = {}
         self._entered: set[str] = set()
         self._failed: list[str] = []
+        self.go_to(bootstrap)
+
+    def go_to(self, bootstrap: str) -> None:
+        """Send to this broker from now on, which has what was sent so far."""
+        settings = {"enable.idempotence": True, "reconnect.backoff.max.ms": 200, "log_level": 0}
+        self._producer = Producer({"bootstrap.servers": bootstrap, **settings})
 
     def send(self, count: int) -> None:
         """Send `count` lines and as many moves; each arrives once."""

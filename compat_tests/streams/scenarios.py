@@ -49,15 +49,15 @@ def counts_by_the_streams_protocol(bootstrap: str, unique: str) -> object:
         def counted(lines: int, application: Application, members: int) -> None:
             source.send(lines)
             output.wait_for(source.counts, application, WAIT_S)
-            _wait_for_members(bootstrap, unique, members)
+            wait_for_members(bootstrap, unique, members)
             seen.append((output.counts, described(bootstrap, unique)))
 
         with second:
             with first:
-                _wait_for_members(bootstrap, unique, 4)
+                wait_for_members(bootstrap, unique, 4)
                 counted(200, first, 4)
             counted(100, second, 2)
-        _wait_for_members(bootstrap, unique, 0)
+        wait_for_members(bootstrap, unique, 0)
         with first:
             counted(100, first, 2)
     output.close()
@@ -78,7 +78,7 @@ def described(bootstrap: str, unique: str) -> object:
     return {"state": group.group_state, "tasks": sorted(tasks), "topology": topics}
 
 
-def _wait_for_members(bootstrap: str, unique: str, members: int) -> None:
+def wait_for_members(bootstrap: str, unique: str, members: int) -> None:
     """Wait until the group has this many members, and rests."""
     deadline = time.monotonic() + WAIT_S
     with WireClient(bootstrap) as client:

@@ -9,6 +9,8 @@ counts: in producer snapshots, in the logs after them, and in `__transaction_sta
 transactional id may never have written a record. Unreadable files are skipped: the broker checks the producer ids again
 after recovery.
 
+If the journal is new, it gets the feature levels of a new node: Kafka's groups and queues need them.
+
 A topic's configs are not among its files. The caller passes them, or the topic gets the broker's defaults. With the
 defaults, retention may delete old segments as soon as a broker starts. Therefore kbroker adopts topics only on request.
 """
@@ -77,7 +79,8 @@ def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[Topi
             strangers = configs.keys() - {topic.name for topic in fresh}
             if strangers:
                 raise AdoptError(f"configs are given for {min(strangers)}, which is not a topic to be adopted")
-            # This is the first write: if a later one fails, only some unused ids are skipped.
+            # If what follows fails, a second try begins here again; only some unused ids are skipped.
+            controller.begin_features()
             controller.skip_producer_ids(first_unused_producer_id(directory))
             controller.put_topics(fresh)
             return fresh

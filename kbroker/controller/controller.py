@@ -70,9 +70,15 @@ class Controller(PublishedState, TopicPlans):
 
     def begin_cluster(self, min_insync_replicas: int) -> None:
         """Initialize an empty cluster with the settings of Apache Kafka's `kafka-storage format`."""
-        if not self._store.children(""):
-            self.decide([_features(BOOTSTRAP)], lambda state: replace(state, features_epoch=state.features_epoch + 1))
+        if self.begin_features():
             self.set_configs("brokers", "", {"min.insync.replicas": str(min_insync_replicas)})
+
+    def begin_features(self) -> bool:
+        """Record the feature levels of a new cluster if nothing is recorded; return whether that was so."""
+        is_new = not self._store.children("")
+        if is_new:
+            self.decide([_features(BOOTSTRAP)], lambda state: replace(state, features_epoch=state.features_epoch + 1))
+        return is_new
 
     def register_broker(self, endpoint: BrokerEndpoint) -> None:
         """Make a live broker known."""

@@ -12,6 +12,7 @@ import pytest
 from kbroker.controller.adopt import AdoptError, adopt
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import JOURNAL, EmbeddedStore
+from kbroker.controller.features import BOOTSTRAP
 from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.log import checkpoints
 from kbroker.log.directories import meta_properties
@@ -54,6 +55,7 @@ def test_topics_are_recorded_as_the_files_have_them(directory: Path) -> None:
     found = adopt(str(directory), {"orders": {"retention.ms": "-1"}})
     assert [topic.name for topic in found] == ["__consumer_offsets", "orders"]
     state = recorded(directory).state
+    assert state.features == BOOTSTRAP
     orders = state.topics["orders"]
     assert orders.topic_id == IDS["orders"].bytes
     assert orders.configs == {"retention.ms": "-1"}

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from compat_tests.clients.java_tools import scenarios
 from compat_tests.clients.java_tools.tool import run
+from compat_tests.streams.app import Application, Input, Output, create_topics
+from compat_tests.streams.scenarios import wait_for_members
 
 
 @scenarios.add
@@ -215,6 +217,98 @@ def consumer_protocol(bootstrap: str, unique: str) -> object:
         "consumed again": len(consume(4)),
         "delete": tool("--delete", *group),
         "describe deleted": first_line(tool("--describe", *group)),
+    }
+
+
+@scenarios.add
+def share_groups(bootstrap: str, unique: str) -> object:
+    """The console's share consumer, and each option of kafka-share-groups."""
+
+    def tool(*arguments: str) -> list[str]:
+        return run("share-groups", *arguments, bootstrap=bootstrap)
+
+    def consume(count: int, *arguments: str) -> list[str]:
+        wanted = ["--topic", unique, "--group", unique, "--max-messages", str(count), "--timeout-ms", "20000"]
+        return tally(run("console-share-consumer", *wanted, *arguments, bootstrap=bootstrap))
+
+    run("topics", "--create", "--topic", unique, "--partitions", "2", bootstrap=bootstrap)
+    keyed = ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
+    lines = "".join(f"k{i}:{i}\n" for i in range(10))
+    run("console-producer", "--topic", unique, *keyed, stdin=lines, bootstrap=bootstrap)
+    entity = ["--entity-type", "groups", "--entity-name", unique]
+    group, offsets = ["--group", unique], ["--reset-offsets", "--group", unique, "--topic", unique]
+    return {
+        "configured": run(
+            "configs", "--alter", *entity, "--add-config", "share.auto.offset.reset=earliest", bootstrap=bootstrap
+        ),
+        "configs": run("configs", "--describe", *entity, bootstrap=bootstrap),
+        "rejected": consume(10, "--reject"),
+        "again": consume(10)[:1],
+        "describe": tally(tool("--describe", *group)),
+        "offsets": tally(tool("--describe", *group, "--offsets", "--verbose")),
+        "members": tool("--describe", *group, "--members"),
+        "state": tool("--describe", *group, "--state", "--verbose"),
+        "list": [line for line in tool("--list") if unique in line or line.startswith("exit")],
+        "list with state": [line for line in tool("--list", "--state") if unique in line],
+        "list by state": [line for line in tool("--list", "--state", "Stable") if unique in line],
+        "all groups": [line for line in run("groups", "--list", bootstrap=bootstrap) if unique in line],
+        "by type": [line for line in run("groups", "--list", "--share", bootstrap=bootstrap) if unique in line],
+        "dry run": tally(tool(*offsets, "--to-earliest", "--dry-run")),
+        "to earliest": tally(tool(*offsets, "--to-earliest", "--execute")),
+        "released": len(consume(10, "--release")),
+        "to a time": tally(tool(*offsets, "--to-datetime", "2020-01-01T00:00:00.000", "--execute")),
+        "to latest": tally(tool(*offsets, "--to-latest", "--execute")),
+        "delete offsets": tally(tool("--delete-offsets", *group, "--topic", unique)),
+        "delete offsets again": tally(tool("--delete-offsets", *group, "--topic", unique)),
+        "describe without": tool("--describe", *group),
+        "delete": tool("--delete", *group),
+        "delete again": first_line(tool("--delete", *group)),
+        "describe unknown": first_line(tool("--describe", "--group", f"{unique}-none")),
+        "reset unknown": first_line(
+            tool("--reset-offsets", "--group", f"{unique}-none", "--all-topics", "--to-latest", "--execute")
+        ),
+    }
+
+
+@scenarios.add
+def streams_groups(bootstrap: str, unique: str) -> object:
+    """Each option of kafka-streams-groups, of an application that has counted words."""
+
+    def tool(*arguments: str) -> list[str]:
+        return run("streams-groups", *arguments, bootstrap=bootstrap)
+
+    create_topics(bootstrap, unique)
+    source, output, group = Input(bootstrap, unique, 20261128), Output(bootstrap, unique), f"{unique}-app"
+    name = ["--group", group]
+    reset = ["--reset-offsets", *name, "--input-topic", f"{unique}-lines"]
+    with tempfile.TemporaryDirectory() as directory:
+        application = Application(bootstrap, unique, Path(directory) / "state", "streams")
+        with application:
+            source.send(200)
+            output.wait_for(source.counts, application, 60)
+            running = {
+                "list": [line for line in tool("--list", "--state") if group in line],
+                "members": [len(line.split()) for line in tool("--describe", *name, "--members")],
+                "state": tool("--describe", *name, "--state", "--verbose"),
+                "reset": first_line(tool(*reset, "--to-earliest", "--execute")),
+                "delete": first_line(tool("--delete", *name)),
+            }
+    output.close()
+    wait_for_members(bootstrap, unique, 0)
+    return {
+        "running": running,
+        "list": [line for line in tool("--list") if group in line],
+        "describe": tally(tool("--describe", *name)),
+        "offsets": tally(tool("--describe", *name, "--offsets", "--verbose")),
+        "state": tool("--describe", *name, "--state"),
+        "dry run": tally(tool(*reset, "--to-earliest", "--dry-run")),
+        "to an offset": tally(tool(*reset, "--to-offset", "3", "--execute")),
+        "to latest": tally(tool(*reset, "--to-latest", "--execute")),
+        "delete offsets": tally(tool("--delete-offsets", *name, "--input-topic", f"{unique}-lines")),
+        "delete": tally(tool("--delete", *name)),
+        "delete again": first_line(tool("--delete", *name)),
+        "describe deleted": first_line(tool("--describe", *name)),
+        "topics left": [line for line in run("topics", "--list", bootstrap=bootstrap) if group in line],
     }
 
 

@@ -1,0 +1,1 @@
+"""An application of Java's KafkaShareConsumer, run on both brokers."""
