@@ -84,16 +84,33 @@ async def in_slices(work: Coroutine[Any, Any, _T]) -> _T:
     return await _sliced(work)
 
 
+def begin(work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T] | None:
+    """Run work to its first turn or wait; return the rest, for a task, or None. Raises what work raises."""
+    try:
+        waits = work.send(None)
+    except StopIteration:
+        return None
+    return _rest(work, waits)
+
+
+async def _rest(work: Coroutine[Any, Any, _T], waits: object) -> _T:
+    return await _sliced(work, waits, has_begun=True)
+
+
 @coroutine
-def _sliced(work: Coroutine[Any, Any, _T]) -> Generator[Any, None, _T]:
+def _sliced(
+    work: Coroutine[Any, Any, _T], waits: object = None, *, has_begun: bool = False
+) -> Generator[Any, None, _T]:
     failed: BaseException | None = None
     until = perf_counter() + SLICE_SECONDS
     try:
         while True:
-            waits = work.send(None) if failed is None else work.throw(failed)
-            failed = None
-            if waits is None and perf_counter() < until:
-                continue
+            if not has_begun:
+                waits = work.send(None) if failed is None else work.throw(failed)
+                failed = None
+                if waits is None and perf_counter() < until:
+                    continue
+            has_begun = False
             try:
                 yield waits
             except BaseException as error:  # noqa: BLE001 - the task is cancelled: the work may have to clean up

@@ -19,7 +19,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from kbroker.clock import Clock
-from kbroker.long_work import turn
+from kbroker.long_work import begin, turn
 from kbroker.partition import Partition, Waiter
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.share_coordinator.persister import Persister
@@ -40,6 +40,8 @@ from kbroker.share_partition.transitions import Transition
 log = logging.getLogger(__name__)
 EXPIRY_PAUSE_MS: Final = 20
 """The least time between two searches for locks that have ended, in ms."""
+SHORT_WRITE: Final = 16
+"""Up to this many batches are written in the request's own step."""
 
 
 class Key(NamedTuple):
@@ -213,7 +215,11 @@ class Hosted:
         self._writes.append(write)
         if not self._is_writing:
             self._is_writing = True
-            self._around.spawn(self._write_all())
+            work = self._write_all()
+            # A short write to this broker's own log ends at once, without a task.
+            rest = begin(work) if len(write.batches) <= SHORT_WRITE else work
+            if rest is not None:
+                self._around.spawn(rest)
 
     async def _write_all(self) -> None:
         """Write what is decided, one time after the other, until there is nothing left."""
@@ -253,8 +259,9 @@ class Hosted:
         """Write; return the error code for clients."""
         batches: list[StateBatch] = []
         for write in writes:
+            if batches:
+                await turn
             batches += write.batches
-            await turn
         group, topic_id, index = self.key
         try:
             done = await self._around.persister.write(

@@ -241,6 +241,7 @@ class Transitions(DeliveryState):
                 spans.pop()
             else:
                 spans[-1] = Span(following, last)
-            await turn
+            if spans:
+                await turn
         if is_stored:
             self.advance()

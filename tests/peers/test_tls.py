@@ -58,7 +58,7 @@ def ask(broker: Broker, settings: dict[str, str], host: str = "127.0.0.1") -> st
 
 def test_brokers_of_one_authority_understand_each_other(broker: Broker, files: Files) -> None:
     assert ask(broker, files.listener()) == ""
-    (name,) = {str(each._context.principal) for each in broker.node.server._connections} or {"User:CN=server"}
+    (name,) = {str(each._context.principal) for each in list(broker.node.server._connections)} or {"User:CN=server"}
     assert name == "User:CN=server"
 
 
