@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 from compat_tests.compared.target import Lacking, Target
 
-_SOURCE: Final = Path(__file__).with_name("kfake")
+SOURCE: Final = Path(__file__).with_name("kfake")
 _BUILD_S: Final = 300
 
 
@@ -35,7 +35,7 @@ def built() -> Path:
         raise Lacking("there is no Go here")
     directory = Path(tempfile.mkdtemp(prefix="kbroker-kfake-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    shutil.copytree(_SOURCE, directory, dirs_exist_ok=True)
+    shutil.copytree(SOURCE, directory, dirs_exist_ok=True)
     done = subprocess.run(
         [command, "build", "-o", "kfake", "."],
         cwd=directory,
