@@ -63,7 +63,7 @@ class ShareDelivery:
     def get(self, group: str, topic_id: bytes, index: int) -> Hosted | None:
         """Return a share partition that is in use."""
         hosted = self._hosted.get(group, {}).get((topic_id, index))
-        if hosted is not None and not self.is_led(hosted.partition):
+        if hosted is not None and not hosted.is_led():
             hosted.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return None
         return hosted
@@ -108,6 +108,11 @@ class ShareDelivery:
             self._end(session)
         for hosted in self._of_group(group):
             hosted.fail(ErrorCode.GROUP_ID_NOT_FOUND)
+
+    def forget_all(self) -> None:
+        """Forget everything about all groups."""
+        for group in list(self._hosted):
+            self.forget(group)
 
     def _of_group(self, group: str) -> Iterable[Hosted]:
         return list(self._hosted.get(group, {}).values())
@@ -214,8 +219,7 @@ class ShareDelivery:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for group in list(self._hosted):
-            self.forget(group)
+        self.forget_all()
         for ended in self._pauses:
             _resolve(ended)
 
