@@ -181,11 +181,20 @@ class Hosted:
         wanted = self._around.settings.auto_offset_reset(self.key.group)
         records = self.partition.log
         if wanted == LATEST:
+            await self._high_watermark_known()
             return records.high_watermark
         found = None if wanted == EARLIEST else await records.find_timestamp(wanted)
         if wanted == EARLIEST:
             return records.log_start_offset
         return records.high_watermark if found is None else min(found[0], records.high_watermark)
+
+    async def _high_watermark_known(self) -> None:
+        """Wait until a new leader knows what its predecessor had committed: "latest" must not be an earlier offset."""
+        if not self.partition.knows_high_watermark:
+            try:
+                await self.partition.committed(self.partition.log.log_end_offset)
+            except ApiError:
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER) from None
 
     # -- changes
 
