@@ -227,9 +227,11 @@ class ShareTorture:
             for each in workers:
                 each.begin()
             try:
+                due = 0
                 for number in range(self.faults):
-                    if number % 5 == 0:
-                        self._produce(10)
+                    if number >= due and all(each.is_running for each in cluster.brokers.values()):
+                        self._produce(10)  # with one down, the only replica in sync may be that one
+                        due += 5
                     self._fault()
                     if story.wrong:
                         break
