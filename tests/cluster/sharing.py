@@ -123,16 +123,16 @@ class Sharing:
     def move(self, topic: str, index: int, replicas: list[int]) -> None:
         """Let the first of these replicas lead a partition; all brokers run."""
         moved = [ReassignableTopic(topic, [ReassignablePartition(index, replicas)])]
-        controller = next(each for each in self.cluster.brokers.values() if each.node.controller.is_active)
-        with Client(controller) as client:
-            assert not client.ask(AlterPartitionReassignmentsRequest(topics=moved), 0).error_code
+        elected = ElectLeadersRequest(0, [TopicPartitions(topic, [index])])
 
-            def elected() -> bool:
-                asked = ElectLeadersRequest(0, [TopicPartitions(topic, [index])])
-                assert not client.ask(asked, 2).error_code
-                return self.context.leader(topic, index) == replicas[0]
+        def asked(request: Any, version: int) -> bool:
+            active = [each for each in self.cluster.brokers.values() if each.node.controller.is_active]
+            with suppress(ConnectionError), Client(active[0] if active else self.cluster.brokers[1]) as client:
+                return not client.ask(request, version).error_code
+            return False
 
-            until("the move", elected)
+        until("the reassignment", lambda: asked(AlterPartitionReassignmentsRequest(topics=moved), 0))
+        until("the move", lambda: asked(elected, 2) and self.context.leader(topic, index) == replicas[0])
 
     # -- the group
 
