@@ -264,11 +264,16 @@ class ShareTorture:
             what, broker = "start", down[0]
             broker.start()
         else:
-            what = self.random.choice(["kill", "kill", "stop", "expire", "move"])
+            what = self.random.choice(["kill", "kill", "stop", "expire", "move", "move there and back"])
             broker = self.random.choice(list(self.cluster.brokers.values()))
-            if what == "move":
-                replicas = self.random.sample([1, 2, 3], 3)
-                self.sharing.move(self.sharing.topic, self.random.randrange(PARTITIONS), replicas)
+            if what.startswith("move"):
+                index, replicas = self.random.randrange(PARTITIONS), self.random.sample([1, 2, 3], 3)
+                before = self.sharing.leader(index)
+                self.sharing.move(self.sharing.topic, index, replicas)
+                if what != "move":
+                    time.sleep(self.random.choice([0, 0.2, 0.5]))
+                    others = [each for each in replicas if each != before]
+                    self.sharing.move(self.sharing.topic, index, [before, *others])
             elif what == "expire":
                 broker.expire_session()
             else:
