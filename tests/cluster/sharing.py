@@ -46,6 +46,8 @@ STATE_PARTITIONS = 5
 SETTINGS = {
     **FAST,
     "group.share.assignment.interval.ms": 0,
+    "group.share.heartbeat.interval.ms": 500,
+    "group.share.min.heartbeat.interval.ms": 100,
     "group.share.initialize.retry.interval.ms": 1000,
     "share.coordinator.state.topic.num.partitions": STATE_PARTITIONS,
     "min.insync.replicas": 2,
