@@ -452,7 +452,7 @@ class ClusterNode(Node):
         if deleted:
             self.groups.on_topics_deleted(deleted)
         if old.topic_names is not new.topic_names:
-            self.shares.on_topics_deleted(old.topic_names.keys() - new.topic_names.keys())
+            self.shares.on_topics_deleted([each for each in old.topic_names if each not in new.topic_names])
 
 
 def controller_config(config: BrokerConfig) -> ControllerConfig:

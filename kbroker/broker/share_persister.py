@@ -48,9 +48,14 @@ _PASSING: Final = frozenset(
 )
 
 
-async def _pause(ms: int) -> None:
-    """Wait; brokers that lost the same coordinator come back at different times."""
-    await asyncio.sleep(ms * random.uniform(0.8, 1.2) / 1000)
+class Pause:
+    """Waits about as long as it is told: brokers that lost the same coordinator come back at different times."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()
+
+    async def __call__(self, ms: int) -> None:
+        await asyncio.sleep(ms * self._random.uniform(0.8, 1.2) / 1000)
 
 
 class SharePersister:
@@ -63,14 +68,14 @@ class SharePersister:
         metadata: ClusterMetadata,
         replicas: Replicas,
         peers: PeerStates | None,
-        pause: Callable[[int], Awaitable[None]] = _pause,
+        pause: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self._node_id = node_id
         self._shares = shares
         self._metadata = metadata
         self._replicas = replicas
         self._peers = peers
-        self._pause = pause
+        self._pause = pause or Pause()
 
     async def initialize(
         self, group: str, topic_id: bytes, partition: int, state_epoch: int, start_offset: int

@@ -176,7 +176,8 @@ def test_brokers_do_not_come_back_all_at_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(share_persister, "asyncio", SimpleNamespace(sleep=sleep))
+        pause = share_persister.Pause()
         for _ in range(20):
-            asyncio.run(share_persister._pause(1000))
+            asyncio.run(pause(1000))
     assert len(set(pauses)) > 1
     assert all(0.8 <= each <= 1.2 for each in pauses)
