@@ -92,5 +92,13 @@ class LatestOffsets:
             return answers
         for each in response.topics:
             for found in each.partitions:
-                answers[found.partition_index] = ErrorCode(found.error_code), found.offset
+                answers[found.partition_index] = _code(found.error_code), found.offset
         return answers
+
+
+def _code(number: int) -> ErrorCode:
+    """Return an error by its number; a newer broker may use others."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
