@@ -167,6 +167,8 @@ class Cluster(Embedded):
         settings = {
             **TEST_DEFAULTS,
             "offsets.topic.replication.factor": copies,
+            "share.coordinator.state.topic.min.isr": str(min(brokers, 2)),
+            "share.coordinator.state.topic.replication.factor": copies,
             "transaction.state.log.replication.factor": copies,
             "transaction.state.log.min.isr": str(min(brokers, 2)),
             "default.replication.factor": copies,

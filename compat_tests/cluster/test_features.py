@@ -163,10 +163,10 @@ def group_of_the_new_protocol(cluster: KBrokerCluster) -> None:
 
 def test_a_broker_that_does_not_support_what_is_finalized_says_so_and_ends(kafka39_libs: Path, tmp_path: Path) -> None:
     with ZooKeeper(kafka39_libs, tmp_path / "zookeeper") as zookeeper:
-        levels = {"share.version": {"max_version_level": 1}}
+        levels = {"later.version": {"max_version_level": 1}}
         zookeeper.put({"/feature": {"features": levels, "version": 2, "status": 1}})
         cluster = KBrokerCluster(tmp_path / "kbroker", zookeeper, (1,))
-        said = "broker 1 has ended: .*/feature finalizes what this broker does not support: share.version 1"
+        said = "broker 1 has ended: .*/feature finalizes what this broker does not support: later.version 1"
         with pytest.raises(LauncherError, match=said):
             cluster.start_all()
         assert "Traceback" not in cluster.log_tail(1)

@@ -21,9 +21,10 @@ from uuid import UUID, uuid4
 
 from kbroker.broker.coordinator_topics import CoordinatorLeadership, CoordinatorLog
 from kbroker.broker.dynamic_configs import DynamicConfigs
+from kbroker.broker.latest_offsets import LatestOffsets
 from kbroker.broker.local_markers import LocalMarkers
-from kbroker.broker.local_persister import LocalPersister
 from kbroker.broker.quotas import BrokerQuotas
+from kbroker.broker.share_persister import SharePersister
 from kbroker.broker.share_settings import ShareSettings
 from kbroker.clock import Clock
 from kbroker.cluster_state import (
@@ -54,7 +55,8 @@ from kbroker.log.open_files import OpenFiles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, bind, server_limits
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.peers.interface import PeersByNode
+from kbroker.protocol.errors import ErrorCode
 from kbroker.replicas import Replicas, log_config
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
@@ -65,6 +67,7 @@ from kbroker.security.tokens.known import TokenLogins
 from kbroker.security.tokens.token import token_settings
 from kbroker.share_coordinator.config import share_coordinator_config
 from kbroker.share_coordinator.coordinator import ShareCoordinator
+from kbroker.share_coordinator.peer_states import PeerStates
 from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.coordinator import TransactionCoordinator
@@ -98,8 +101,13 @@ class Node(LogEvents, ABC):
         replicas: Replicas,
         producer_ids: ProducerIdSupply,
         cluster: ClusterServices | None = None,
+        share_states: PeerStates | None = None,
+        for_offsets: PeersByNode | None = None,
     ) -> None:
-        """Connect the parts to loaded logs and metadata. Raises ConfigError if TLS cannot work."""
+        """Connect the parts to loaded logs and metadata. Raises ConfigError if TLS cannot work.
+
+        In a cluster, `share_states` are the share coordinators on other brokers, and `for_offsets` asks for offsets.
+        """
         self._loop = loop = asyncio.get_running_loop()
         self.config = config
         self.clock = clock
@@ -111,23 +119,20 @@ class Node(LogEvents, ABC):
         self.failed: asyncio.Future[str] = loop.create_future()
         """Its result is the reason why the broker must stop: all log directories, or the metadata's, have failed."""
         self.replicas = replicas
-        self.shares: ShareCoordinator | None = None
-        """The share coordinator; None in a cluster."""
-        self._share: ShareDelivery | None = None
-        sharing = None
-        if cluster is None:
-            share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
-            self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
-            persister = LocalPersister(self.shares, metadata, replicas)
-            sharing = Sharing(persister, self._latest_offset, self._forget_share_partition)
-            settings = ShareSettings(config, clock, lambda: metadata.state)
-            most_sessions = config.get_int("group.share.max.share.sessions")
-            self._share = ShareDelivery(replicas.leader, persister, settings, clock, most_sessions)
+        share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
+        self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
+        persister = SharePersister(config.node_id, self.shares, metadata, replicas, share_states)
+        settings = ShareSettings(config, clock, lambda: metadata.state)
+        most_sessions = config.get_int("group.share.max.share.sessions")
+        self._share = ShareDelivery(replicas.leader, persister, settings, clock, most_sessions)
+        timeout_ms = config.get_int("request.timeout.ms")
+        latest = LatestOffsets(config.node_id, replicas, lambda: metadata.state, for_offsets, timeout_ms)
+        sharing = Sharing(persister, latest.of, self._forget_share_partition)
         self.groups = GroupCoordinator(
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock, sharing=sharing
         )
         self.producer_ids = producer_ids
-        self.markers = LocalMarkers(replicas, self.groups, clock, config.get_int("request.timeout.ms"))
+        self.markers = LocalMarkers(replicas, self.groups, clock, timeout_ms)
         self.transactions = TransactionCoordinator(
             transaction_config(config),
             CoordinatorLog(TRANSACTIONS_TOPIC, metadata, replicas),
@@ -218,11 +223,13 @@ class Node(LogEvents, ABC):
     def skip_controlled_shutdown(self) -> None:
         """Make the current or a later stop skip the controlled shutdown."""
 
+    async def close_share(self) -> None:
+        """End the work for members of share groups; what they had acquired is available again at the next leader."""
+        await self.services.share.close()
+
     async def stop(self) -> None:
         """Answer the parked requests, close the connections, flush the logs."""
         self.quotas.close()
-        if self.services.share is not None:
-            await self.services.share.close()
         parts = self._parts.pop_all()
         await parts.aclose()
         if self._broker_hosts is not None:
@@ -264,16 +271,10 @@ class Node(LogEvents, ABC):
     def _credential_of(self, user: str, mechanism: str) -> ScramCredential | None:
         return credential_of(self.metadata.state.user_configs, user, mechanism)
 
-    def _latest_offset(self, topic: str, index: int) -> tuple[ErrorCode, int]:
-        """Return an error, or the offset after the last record of a partition that all may see."""
-        try:
-            return ErrorCode.NONE, self.replicas.leader(topic, index).log.high_watermark
-        except ApiError as err:
-            return err.code, -1
-
     def _forget_share_partition(self, group: str, topic_id: bytes, index: int) -> None:
         """Drop what this broker holds of a share partition whose state was deleted or replaced; it is read anew."""
-        if self._share is not None and (hosted := self._share.get(group, topic_id, index)) is not None:
+        hosted = self._share.get(group, topic_id, index)
+        if hosted is not None:
             hosted.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _leader_of(self, partition: tuple[str, int]) -> int | None:

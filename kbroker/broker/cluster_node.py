@@ -61,6 +61,7 @@ from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.sasl.settings import login_between_brokers, offers
 from kbroker.security.tokens.token import token_settings
+from kbroker.share_coordinator.peer_states import PeerStates
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.other_coordinators import OtherCoordinators
 from kbroker.txn.peer_markers import MarkerTargets
@@ -126,8 +127,9 @@ class ClusterNode(Node):
         self.replica_manager = ReplicaManager(config.node_id, replicas, peers, clock, replication_config(config), self)
         timeout_ms = config.get_int("request.timeout.ms")
         # One set of connections per purpose: slow writes of markers must not delay other requests to a broker.
-        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(3)]
-        for_markers, for_verification, for_ids = self._peers_by_node
+        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(5)]
+        for_markers, for_verification, for_ids, for_shares, for_offsets = self._peers_by_node
+        self._share_states = PeerStates(for_shares, timeout_ms)
         cluster = ClusterServices(
             broker_epoch=self.broker_epoch,
             metadata=metadata,
@@ -138,7 +140,18 @@ class ClusterNode(Node):
         self._blocks = ProducerIdBlocks(
             config.node_id, self.broker_epoch, lambda: metadata.state.controller_id, for_ids, clock, timeout_ms
         )
-        super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster)
+        super().__init__(
+            config,
+            clock,
+            logs,
+            cleaner_pool,
+            metadata,
+            replicas,
+            self._blocks,
+            cluster,
+            self._share_states,
+            for_offsets,
+        )
         self._marker_targets = MarkerTargets(config.node_id, self.markers, for_markers, timeout_ms)
         self._membership = Membership(tree, self.registration, self.controller, self._fail)
         settings = self.services.tokens
@@ -146,7 +159,15 @@ class ClusterNode(Node):
         if settings is not None:
             expired = ExpiredTokens(metadata, settings, clock)
         self.periodic_work = PeriodicWork(
-            clock, logs, cleaner_pool, replicas, self.groups, self.transactions, expired_tokens=expired
+            clock,
+            logs,
+            cleaner_pool,
+            replicas,
+            self.groups,
+            self.transactions,
+            self.shares,
+            lambda: self.services.share,
+            expired_tokens=expired,
         )
 
     @classmethod
@@ -230,6 +251,7 @@ class ClusterNode(Node):
         parts.callback(node.member.close)
         parts.callback(node.groups.close)
         parts.callback(node.transactions.close)
+        parts.callback(node.shares.close)
         parts.callback(node._blocks.close)
         parts.callback(node._marker_targets.close)
         parts.callback(cluster.other_coordinators.close)
@@ -237,6 +259,8 @@ class ClusterNode(Node):
             parts.callback(each.close)
         await node._begin(bound)
         parts.callback(node.periodic_work.close)
+        parts.callback(node._share_states.close)
+        parts.push_async_callback(node.close_share)
         parts.push_async_callback(node._leave)
         node._parts = parts.pop_all()
         log.info("[KafkaServer id=%d] started", node.node_id)
@@ -285,6 +309,8 @@ class ClusterNode(Node):
     async def kill(self) -> None:
         """Stop like a killed process: without notifications or flushes, and with broken connections."""
         self._killed = True
+        self._share_states.close()
+        await self.close_share()
         await self.tree.close()
         self.server.abort()
         self.logs.close(clean=False)  # `stop` closes them again, cleanly, but a second close has no effect
@@ -409,6 +435,7 @@ class ClusterNode(Node):
             self.controller.configure(controller_config(self.config))
         if old.brokers.keys() != new.brokers.keys():
             self.replica_manager.brokers_changed()
+            self._share_states.brokers_changed()
         if old.topics is new.topics:
             return
         changed = {
@@ -424,6 +451,8 @@ class ClusterNode(Node):
         deleted = {name: topic.topic_id for name, topic in old.topics.items() if name not in new.topics}
         if deleted:
             self.groups.on_topics_deleted(deleted)
+        if old.topic_names is not new.topic_names:
+            self.shares.on_topics_deleted([each for each in old.topic_names if each not in new.topic_names])
 
 
 def controller_config(config: BrokerConfig) -> ControllerConfig:

@@ -35,12 +35,14 @@ class CoordinatorLeadership:
         node_id: int,
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
-        shares: ShareCoordinator | None = None,
+        shares: ShareCoordinator,
     ) -> None:
         self._node_id = node_id
-        self._by_topic: dict[str, Coordinator] = {OFFSETS_TOPIC: groups, TRANSACTIONS_TOPIC: transactions}
-        if shares is not None:
-            self._by_topic[SHARE_STATE_TOPIC] = shares
+        self._by_topic: dict[str, Coordinator] = {
+            OFFSETS_TOPIC: groups,
+            TRANSACTIONS_TOPIC: transactions,
+            SHARE_STATE_TOPIC: shares,
+        }
 
     # --- on a node that is alone
 

@@ -84,11 +84,11 @@ class BrokerNode(Node):
             self.replicas,
             self.groups,
             self.transactions,
+            self.shares,
+            lambda: self.services.share,
             DeletedTopics(controller, logs),
             None if settings is None else ExpiredTokens(controller, settings, clock),
             HangingSearch(self.transactions, self._producers_of_led, lambda: self.bootstrap_servers),
-            self.shares,
-            lambda: self.services.share,
         )
 
     @classmethod
@@ -142,11 +142,11 @@ class BrokerNode(Node):
             parts.callback(controller.close)
             parts.callback(node.groups.close)
             parts.callback(node.transactions.close)
-            if node.shares is not None:
-                parts.callback(node.shares.close)
+            parts.callback(node.shares.close)
             store.sync_by_thread(asyncio.get_running_loop(), node._journal_failed)
             await node._begin(bound)
             parts.callback(node.periodic_work.close)
+            parts.push_async_callback(node.close_share)
             node._parts = parts.pop_all()
         log.info("[KafkaServer id=%d] started", node.node_id)
         return node
@@ -180,8 +180,7 @@ class BrokerNode(Node):
         deleted = self.replicas.apply(old, new)
         if deleted:
             self.groups.on_topics_deleted(deleted)
-            if self.shares is not None:
-                self.shares.on_topics_deleted(deleted.values())
+            self.shares.on_topics_deleted(deleted.values())
 
     def _follow_configs(self, old: ClusterState, new: ClusterState) -> None:
         if not self._dynamic_configs.follow(old, new):

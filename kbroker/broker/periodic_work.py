@@ -53,11 +53,11 @@ class PeriodicWork:
         replicas: Replicas,
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
+        shares: ShareCoordinator,
+        share: Callable[[], ShareDelivery],
         deleted_topics: DeletedTopics | None = None,
         expired_tokens: ExpiredTokens | None = None,
         hanging: HangingSearch | None = None,
-        shares: ShareCoordinator | None = None,
-        share: Callable[[], ShareDelivery | None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._logs = logs
@@ -106,10 +106,8 @@ class PeriodicWork:
             self._replicas.tick()
             self._groups.tick()
             self._transactions.tick()
-            if self._shares is not None:
-                self._shares.tick()
-            if (share := self._share()) is not None:
-                share.tick()
+            self._shares.tick()
+            self._share().tick()
             if self.hanging is not None:
                 await in_slices(self.hanging.when_due())
         except Exception:

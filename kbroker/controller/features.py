@@ -11,7 +11,7 @@ group.version: 1 enables the consumer groups of KIP-848, 0 disables them.
 
 streams.version: 1 enables the streams groups of KIP-1071, 0 disables them.
 
-share.version: 1 enables the share groups of KIP-932, on a node that is alone. Level 2 (dead letters) is not supported.
+share.version: 1 enables the share groups of KIP-932, 0 disables them. Level 2 (dead letters) is not supported.
 
 Kafka's tools look for metadata.version and kraft.version. These two describe Kafka's own metadata log, which kbroker
 does not have. So kraft.version has no effect. metadata.version begins at Apache Kafka 4.4's level (33); all it does is
@@ -64,11 +64,16 @@ UNRECORDED: Final[Mapping[str, int]] = {GROUP_VERSION: 1, METADATA_VERSION: 30, 
 """The levels of a data directory that records none: those of kbroker 0.2, which recorded only changes."""
 
 SUPPORTED_IN_CLUSTER: Final[Mapping[str, tuple[int, int]]] = {
-    name: SUPPORTED[name] for name in (GROUP_VERSION, STREAMS_VERSION, TRANSACTION_VERSION)
+    name: SUPPORTED[name] for name in (GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION, TRANSACTION_VERSION)
 }
 """Lowest and highest level by feature, for a node of a cluster."""
 
-NEW_CLUSTER: Final[Mapping[str, int]] = {GROUP_VERSION: 1, STREAMS_VERSION: 1, TRANSACTION_VERSION: 2}
+NEW_CLUSTER: Final[Mapping[str, int]] = {
+    GROUP_VERSION: 1,
+    SHARE_VERSION: 1,
+    STREAMS_VERSION: 1,
+    TRANSACTION_VERSION: 2,
+}
 """The levels of a new cluster on ZooKeeper if all its brokers support them. Level 0 is never listed there."""
 
 REGISTERED: Final[Mapping[str, Mapping[str, int]]] = {

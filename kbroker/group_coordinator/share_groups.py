@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -33,7 +33,11 @@ from kbroker.share_coordinator.persister import Done, Persister, Summary
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+A = TypeVar("A", Done, Summary)
+LatestOffset = tuple[ErrorCode, int]
 FEW_TOPICS = 100
+_AT_ONCE = 100
+"""How many questions to the share coordinator are under way at a time: they go into a few requests."""
 _UNEXPECTED = "The server experienced an unexpected error when processing the request."
 _NO_GROUP_ID = "The group id is invalid."
 _UNKNOWN_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -43,12 +47,12 @@ _UNKNOWN_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 class Sharing:
     """What share groups need of other parts of the broker.
 
-    `latest_offset` returns an error, or the offset after a partition's last visible record. `forget` tells a share
-    partition's leader that its state is gone: it must read it again.
+    `latest_offsets` returns for partitions of a topic an error, or the offset after the last visible record. `forget`
+    tells the leader of a share partition, if it is this broker, that its state is gone: it must read it again.
     """
 
     persister: Persister
-    latest_offset: Callable[[str, int], tuple[ErrorCode, int]]
+    latest_offsets: Callable[[str, Iterable[int]], Awaitable[Mapping[int, LatestOffset]]]
     forget: Callable[[str, bytes, int], None]
 
 
@@ -169,12 +173,12 @@ class ShareGroups:
         persister = self._sharing.persister
         answers: dict[bytes, dict[int, Done]] = {}
         for topic_id, offsets in wanted.offsets.items():
-            of_topic = answers.setdefault(topic_id, {})
-            for index, offset in offsets.items():
-                of_topic[index] = await persister.initialize(
-                    wanted.group_id, topic_id, index, wanted.state_epoch, offset
-                )
-                await turn
+            answers[topic_id] = await _all(
+                list(offsets),
+                lambda index, topic_id=topic_id, offsets=offsets: persister.initialize(  # type: ignore[misc]
+                    wanted.group_id, topic_id, index, wanted.state_epoch, offsets[index]
+                ),
+            )
         return answers
 
     async def describe(self, group_ids: Iterable[str]) -> list[messages.DescribedGroup]:
@@ -231,30 +235,18 @@ class ShareGroups:
     ) -> messages.DescribeShareGroupOffsetsResponseTopic:
         topic_id = self._topics.id_of(name)
         answer = messages.DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id or ZERO_UUID)
-        for index in partitions:
-            found = Summary(_UNKNOWN_PARTITION)
-            if topic_id is not None:
-                found = await self._sharing.persister.read_summary(group_id, topic_id, index, -1)
-            answer.partitions.append(self._described(name, index, found))
+        asked = list(partitions)
+        persister = self._sharing.persister
+        found: Mapping[int, Summary] = {}
+        if topic_id is not None:
+            found = await _all(asked, lambda index: persister.read_summary(group_id, topic_id, index, -1))
+        counted = [index for index, summary in found.items() if _has_lag(summary)]
+        latest = await self._sharing.latest_offsets(name, counted) if counted else {}
+        for index in asked:
+            summary = found.get(index, Summary(_UNKNOWN_PARTITION))
+            answer.partitions.append(_described(index, summary, latest.get(index)))
             await turn
         return answer
-
-    def _described(self, name: str, index: int, found: Summary) -> messages.DescribeShareGroupOffsetsResponsePartition:
-        """Return a partition's start offset and lag. As in Kafka, an error of the share coordinator is offset -1."""
-        described = messages.DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=-1)
-        if found.error_code:
-            return described
-        if found.start_offset == -1 or found.delivery_complete_count == -1:
-            described.start_offset, described.leader_epoch = found.start_offset, found.leader_epoch
-            return described
-        code, latest = self._sharing.latest_offset(name, index)
-        if code:
-            described.start_offset = 0
-            described.error_code, described.error_message = code, DEFAULT_MESSAGES.get(code)
-            return described
-        described.start_offset, described.leader_epoch = found.start_offset, found.leader_epoch
-        described.lag = wrap(latest - found.start_offset - found.delivery_complete_count)
-        return described
 
     async def alter_offsets(
         self, request: messages.AlterShareGroupOffsetsRequest
@@ -423,16 +415,54 @@ class ShareGroups:
     async def _delete(self, group_id: str, topics: ShareTopics) -> dict[bytes, Done | None]:
         """Delete states at the share coordinator and at the leaders; return the first error of each topic."""
         failures: dict[bytes, Done | None] = {}
+        persister = self._sharing.persister
         for topic_id, indexes in topics.items():
             failures[topic_id] = None
-            for index in indexes:
-                done = await self._sharing.persister.delete(group_id, topic_id, index)
-                if not done.error_code:
+            done = await _all(
+                indexes,
+                lambda index, topic_id=topic_id: persister.delete(group_id, topic_id, index),  # type: ignore[misc]
+            )
+            for index, answer in done.items():
+                if not answer.error_code:
                     self._sharing.forget(group_id, topic_id, index)
                 elif failures[topic_id] is None:
-                    failures[topic_id] = done
+                    failures[topic_id] = answer
                 await turn
         return failures
+
+
+async def _all(indexes: Sequence[int], ask: Callable[[int], Coroutine[Any, Any, A]]) -> dict[int, A]:
+    """Return the share coordinator's answer for each of a topic's partitions; many questions go together."""
+    answers: dict[int, A] = {}
+    for first in range(0, len(indexes), _AT_ONCE):
+        some = indexes[first : first + _AT_ONCE]
+        answers.update(zip(some, await asyncio.gather(*map(ask, some)), strict=True))
+        await turn
+    return answers
+
+
+def _has_lag(found: Summary) -> bool:
+    return not found.error_code and found.start_offset != -1 and found.delivery_complete_count != -1
+
+
+def _described(
+    index: int, found: Summary, latest: LatestOffset | None
+) -> messages.DescribeShareGroupOffsetsResponsePartition:
+    """Return a partition's start offset and lag. As in Kafka, an error of the share coordinator is offset -1."""
+    described = messages.DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=-1)
+    if found.error_code:
+        return described
+    if latest is None:
+        described.start_offset, described.leader_epoch = found.start_offset, found.leader_epoch
+        return described
+    code, offset = latest
+    if code:
+        described.start_offset = 0
+        described.error_code, described.error_message = code, DEFAULT_MESSAGES.get(code)
+        return described
+    described.start_offset, described.leader_epoch = found.start_offset, found.leader_epoch
+    described.lag = wrap(offset - found.start_offset - found.delivery_complete_count)
+    return described
 
 
 def _resolve(ended: asyncio.Future[None], _task: object) -> None:

@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 _ALWAYS: Final = frozenset(
     {
         "LeaderAndIsr", "StopReplica", "UpdateMetadata", "ControlledShutdown", "AlterPartition", "AllocateProducerIds",
-        "WriteTxnMarkers",
+        "WriteTxnMarkers", "InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState",
+        "DeleteShareGroupState", "ReadShareGroupStateSummary",
     }
 )  # fmt: skip
 _ADD_PARTITIONS_OF_BROKERS_SINCE: Final = 4

@@ -30,6 +30,11 @@ BETWEEN_BROKERS: Final = frozenset(
         "AlterPartition",
         "AllocateProducerIds",
         "WriteTxnMarkers",
+        "InitializeShareGroupState",
+        "ReadShareGroupState",
+        "WriteShareGroupState",
+        "DeleteShareGroupState",
+        "ReadShareGroupStateSummary",
     }
 )
 """APIs without a pause."""

@@ -70,10 +70,11 @@ class Services:
     fetch_sessions: FetchSessions
     fetch_max_bytes: int
     transactions: TransactionCoordinator
+    shares: ShareCoordinator
+    share: ShareDelivery
+    """The share partitions in use."""
     markers: Target
     tls: TlsListeners
-    shares: ShareCoordinator | None = None
-    """The share coordinator; None in a cluster."""
     tokens: TokenSettings | None = None
     """The settings of delegation tokens; None if tokens are disabled."""
     cluster: ClusterServices | None = None
@@ -82,8 +83,6 @@ class Services:
     """Clients' metrics; None in a cluster, which stores no subscriptions to them."""
     authorizer: Authorizer | None = None
     """Decides about clients' rights; None if all requests are allowed."""
-    share: ShareDelivery | None = None
-    """The share partitions in use; None while share groups are not served."""
     on_levels_changed: Callable[[], None] = lambda: None
     """Called after a change of a logger's level."""
 
@@ -125,12 +124,12 @@ def in_cluster(services: Services) -> ClusterServices:
 
 
 def has_share_groups(services: Services) -> bool:
-    """Return whether share groups are enabled: by the feature share.version, on a node that is alone."""
-    return services.controller.state.features.get(SHARE_VERSION, 0) >= 1 and services.share is not None
+    """Return whether share groups are enabled, by the feature share.version."""
+    return services.controller.state.features.get(SHARE_VERSION, 0) >= 1
 
 
 def share_coordinator(services: Services) -> ShareCoordinator:
     """Return the share coordinator. Raises ApiError if share groups are not enabled."""
-    if services.shares is None or not has_share_groups(services):
+    if not has_share_groups(services):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     return services.shares

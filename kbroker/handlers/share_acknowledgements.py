@@ -35,12 +35,11 @@ class Result(NamedTuple):
 
 def delivery_of(ctx: RequestContext, request: ShareFetchRequest | ShareAcknowledgeRequest) -> ShareDelivery:
     """Return the broker's share partitions, for a request with a group and a member; raises ApiError."""
-    share = ctx.services.share
-    if share is None or not has_share_groups(ctx.services):
+    if not has_share_groups(ctx.services):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     if request.group_id is None or not request.member_id or len(request.member_id) > _MOST_MEMBER_ID:
         raise ApiError(ErrorCode.INVALID_REQUEST)
-    return share
+    return ctx.services.share
 
 
 async def acknowledge(

@@ -122,6 +122,8 @@ def defaults(count: int) -> dict[str, str]:
     """
     return {
         "offsets.topic.replication.factor": str(min(count, 3)),
+        "share.coordinator.state.topic.min.isr": str(min(count, 2)),
+        "share.coordinator.state.topic.replication.factor": str(min(count, 3)),
         "transaction.state.log.replication.factor": str(min(count, 3)),
         "transaction.state.log.min.isr": str(min(count, 2)),
         "zookeeper.session.timeout.ms": "6000",

@@ -40,9 +40,8 @@ def loads(node: Node, values: Values) -> None:
     coordinators: list[tuple[str, CoordinatorService[Any]]] = [
         (OFFSETS_TOPIC, node.groups),
         (TRANSACTIONS_TOPIC, node.transactions),
+        (SHARE_STATE_TOPIC, node.shares),
     ]
-    if node.shares is not None:
-        coordinators.append((SHARE_STATE_TOPIC, node.shares))
     for topic, coordinator in coordinators:
         for state, count in coordinator.partition_states().items():
             put(values, "kbroker_coordinator_partitions", count, {"topic": topic, "state": state})

@@ -35,9 +35,11 @@ async def readiness(
     reasons = []
     if node.failed.done():
         reasons.append(f"it has failed: {node.failed.result()}")
-    coordinators: dict[str, CoordinatorService[Any]] = {"groups": node.groups, "transactions": node.transactions}
-    if node.shares is not None:
-        coordinators["share partitions"] = node.shares
+    coordinators: dict[str, CoordinatorService[Any]] = {
+        "groups": node.groups,
+        "transactions": node.transactions,
+        "share partitions": node.shares,
+    }
     for kind, coordinator in coordinators.items():
         states = coordinator.partition_states()
         if states["loading"]:

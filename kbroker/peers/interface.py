@@ -68,6 +68,13 @@ class PeersByNode:
             known = self._known[node_id] = endpoint, self._peers.peer(*endpoint, self._client_id)
         return await known[1].ask(request, version, answer, timeout_ms)
 
+    def drop_gone(self) -> None:
+        """Stop requests to brokers that are not live any more, or have another address: PeerUnavailable."""
+        for node_id, (endpoint, peer) in list(self._known.items()):
+            if self._endpoint_of(node_id) != endpoint:
+                peer.close()
+                del self._known[node_id]
+
     def close(self) -> None:
         """Stop all requests; waiting callers get PeerUnavailable."""
         for _, peer in self._known.values():

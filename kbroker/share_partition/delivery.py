@@ -54,6 +54,7 @@ class ShareDelivery:
         self._releasing: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._pauses: dict[asyncio.Future[None], None] = {}
+        self._is_closed = False
 
     # -- share partitions
 
@@ -63,7 +64,7 @@ class ShareDelivery:
     def get(self, group: str, topic_id: bytes, index: int) -> Hosted | None:
         """Return a share partition that is in use."""
         hosted = self._hosted.get(group, {}).get((topic_id, index))
-        if hosted is not None and not self.is_led(hosted.partition):
+        if hosted is not None and not hosted.is_led():
             hosted.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return None
         return hosted
@@ -108,6 +109,11 @@ class ShareDelivery:
             self._end(session)
         for hosted in self._of_group(group):
             hosted.fail(ErrorCode.GROUP_ID_NOT_FOUND)
+
+    def forget_all(self) -> None:
+        """Forget everything about all groups."""
+        for group in list(self._hosted):
+            self.forget(group)
 
     def _of_group(self, group: str) -> Iterable[Hosted]:
         return list(self._hosted.get(group, {}).values())
@@ -181,13 +187,17 @@ class ShareDelivery:
     # -- work in the background
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work to its end, in slices."""
+        """Run work to its end, in slices; after `close` there is none."""
+        if self._is_closed:
+            work.close()
+            return
         task = asyncio.get_running_loop().create_task(in_slices(work))
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, work))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, work: Coroutine[Any, Any, None], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        work.close()  # it was never begun if the task was cancelled at once
         if not task.cancelled() and task.exception() is not None:
             log.error("work of share partitions has failed", exc_info=task.exception())
 
@@ -209,13 +219,13 @@ class ShareDelivery:
     async def close(self) -> None:
         """End all work; what is not stored is decided anew after the next start. From now on nothing is led here."""
         self._led = _led_nowhere
+        self._is_closed = True
         self._timers.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for group in list(self._hosted):
-            self.forget(group)
+        self.forget_all()
         for ended in self._pauses:
             _resolve(ended)
 

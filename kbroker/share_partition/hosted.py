@@ -87,15 +87,15 @@ class Hosted:
     """One share partition in use. All methods belong to the event loop."""
 
     __slots__ = (
-        "_around", "_is_expiring", "_is_writing", "_state_epoch", "_timed_for", "_was_refused", "_writes", "failure",
-        "fetch_lock", "key", "leader_epoch", "partition", "state", "waiters",
+        "_around", "_is_expiring", "_is_writing", "_seen_epoch", "_state_epoch", "_timed_for", "_was_refused",
+        "_writes", "failure", "fetch_lock", "key", "leader_epoch", "partition", "state", "waiters",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition, around: Surroundings) -> None:
         """Begin to load it."""
         self.key = key
         self.partition = partition
-        self.leader_epoch = partition.leader_epoch
+        self.leader_epoch = self._seen_epoch = partition.leader_epoch
         self.state: SharePartition | None = None
         """None until it is loaded, and after it was dropped."""
         self.failure = ErrorCode.NONE
@@ -122,10 +122,22 @@ class Hosted:
 
     def poke(self) -> None:
         """Notice a change of the partition: new records, or the end of its leadership."""
-        if not self._around.is_led(self.partition):
+        if not self.is_led():
             self.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self.waiters:
             self.wake()
+
+    def is_led(self) -> bool:
+        """Whether this broker has led the partition all the time, and still does.
+
+        A leader gets a new epoch when a follower leaves. If an epoch was skipped, another broker may have led in it,
+        and stored what is not known here.
+        """
+        epoch = self.partition.leader_epoch
+        if epoch > self._seen_epoch + 1 or not self._around.is_led(self.partition):
+            return False
+        self._seen_epoch = epoch
+        return True
 
     @property
     def is_idle(self) -> bool:
@@ -171,11 +183,20 @@ class Hosted:
         wanted = self._around.settings.auto_offset_reset(self.key.group)
         records = self.partition.log
         if wanted == LATEST:
+            await self._high_watermark_known()
             return records.high_watermark
         found = None if wanted == EARLIEST else await records.find_timestamp(wanted)
         if wanted == EARLIEST:
             return records.log_start_offset
         return records.high_watermark if found is None else min(found[0], records.high_watermark)
+
+    async def _high_watermark_known(self) -> None:
+        """Wait until a new leader knows what its predecessor had committed: "latest" must not be an earlier offset."""
+        if not self.partition.knows_high_watermark:
+            try:
+                await self.partition.committed(self.partition.log.log_end_offset)
+            except ApiError:
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER) from None
 
     # -- changes
 

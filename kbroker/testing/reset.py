@@ -1,7 +1,7 @@
 """The reset of an embedded broker to its state at the start, without a restart, for the next test.
 
-Owns the steps of a reset and their order. Never changes a file itself: it deletes topics like a client. Groups, offsets
-and transactions are deleted with the coordinators' topics.
+Owns the steps of a reset and their order. Never changes a file itself: it deletes topics like a client. Groups,
+offsets, transactions and the state of share partitions are deleted with the coordinators' topics.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = (
     settled = controller.published()
     if settled is not None:
         await settled
+    node.services.share.forget_all()  # what is known about topics that are kept
     delete_ownerless(node)
     node.server.shorten_pauses(math.inf)
 

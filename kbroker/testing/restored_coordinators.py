@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from kbroker.broker.node import BrokerNode
 from kbroker.clock import Clock
@@ -19,6 +19,8 @@ from kbroker.cluster_state import OFFSETS_TOPIC
 from kbroker.long_work import awaited
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.groups import DescribeGroupsRequest, LeaveGroupRequest, ListGroupsRequest, MemberIdentity
+from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest, ShareGroupHeartbeatRequest
+from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from kbroker.testing.asking import handled
 from kbroker.testing.waiting import until
 from kbroker.txn.coordinator import TransactionCoordinator
@@ -38,12 +40,12 @@ async def empty_groups(node: BrokerNode) -> None:
 
     listed = (await ask(ListGroupsRequest())).groups
     with_members = [each for each in listed if each.group_state not in ("Empty", "Dead")]
-    consumer = [each.group_id for each in with_members if each.group_type.lower() == "consumer"]
-    classic = [each.group_id for each in with_members if each.group_type.lower() == "classic"]
-    if classic:
-        await _empty_classic(ask, classic)
-    if consumer:
-        await _empty_consumer(ask, consumer)
+    by_type: dict[str, list[str]] = {}
+    for each in with_members:
+        by_type.setdefault(each.group_type.lower(), []).append(each.group_id)
+    for group_type, empty in _EMPTY.items():
+        if group_type in by_type:
+            await empty(ask, by_type[group_type])
 
 
 async def _empty_classic(ask: _Ask, groups: list[str]) -> None:
@@ -59,6 +61,28 @@ async def _empty_consumer(ask: _Ask, groups: list[str]) -> None:
         for each in group.members:
             leaves = ConsumerGroupHeartbeatRequest(group.group_id, each.member_id, _LEAVES, each.instance_id)
             await ask(leaves)
+
+
+async def _empty_share(ask: _Ask, groups: list[str]) -> None:
+    for group in (await ask(ShareGroupDescribeRequest(group_ids=groups))).groups:
+        for each in group.members:
+            await ask(ShareGroupHeartbeatRequest(group.group_id, each.member_id, _LEAVES))
+
+
+async def _empty_streams(ask: _Ask, groups: list[str]) -> None:
+    for group in (await ask(StreamsGroupDescribeRequest(group_ids=groups))).groups:
+        for each in group.members:
+            await ask(
+                StreamsGroupHeartbeatRequest(group.group_id, each.member_id, _LEAVES, instance_id=each.instance_id)
+            )
+
+
+_EMPTY: Final[dict[str, Callable[[_Ask, list[str]], Awaitable[None]]]] = {
+    "classic": _empty_classic,
+    "consumer": _empty_consumer,
+    "share": _empty_share,
+    "streams": _empty_streams,
+}
 
 
 def known_now(coordinator: TransactionCoordinator) -> dict[str, Transaction]:

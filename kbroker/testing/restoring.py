@@ -19,7 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from kbroker.broker.node import BrokerNode
-from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState, TopicState
+from kbroker.cluster_state import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, ClusterState, TopicState
 from kbroker.log import checkpoints
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.partition_dir_names import (
@@ -109,7 +109,7 @@ def changed_logs(node: BrokerNode, snapshot: Snapshot) -> list[KeptLog]:
 def _is_same(state: ClusterState, name: str, topic: TopicState) -> bool:
     """Whether a topic still exists unchanged; false for a coordinator's topic, whose content is loaded again."""
     now = state.topics.get(name)
-    if now is None or name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+    if now is None or name in (OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC):
         return False
     as_then = now.topic_id == topic.topic_id and now.configs == topic.configs
     return as_then and len(now.partitions) == len(topic.partitions)
@@ -139,7 +139,7 @@ async def put_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, MadeAhe
         delete_ownerless(node)
         raise
     await until(lambda: node.replicas.has_hosted_all, "the broker has not made all its partitions")
-    loaded = (node.groups, node.transactions)
+    loaded = (node.groups, node.transactions, node.shares)
     await until(lambda: all(each.is_loaded for each in loaded), "the coordinators have not read their topics")
 
 

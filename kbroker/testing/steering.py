@@ -155,6 +155,7 @@ class Steering(Calling):
         self._newest_epoch = max(self._newest_epoch, highest_epoch(node.controller.decided, snapshot.state)) + 1
         before = known_now(node.transactions)
         await put_back(node, snapshot, made, self._newest_epoch)
+        node.services.share.forget_all()
         await empty_groups(node)
         await settle(node.transactions, before, node.clock)
 

@@ -26,6 +26,21 @@ from kbroker.protocol.messages.inter_broker import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from kbroker.protocol.messages.share_state import (
+    DeleteShareGroupStateRequest,
+    InitializedPartition,
+    InitializedTopic,
+    InitializeShareGroupStateRequest,
+    PartitionToDelete,
+    PartitionToRead,
+    PartitionToWrite,
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateSummaryRequest,
+    TopicToDelete,
+    TopicToRead,
+    TopicToWrite,
+    WriteShareGroupStateRequest,
+)
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     WritableTxnMarker,
@@ -49,11 +64,22 @@ FORGED: list[tuple[Any, int]] = [
 ]
 MARKERS = WriteTxnMarkersRequest([WritableTxnMarker(1, 1, True, [WritableTxnMarkerTopic("t", [0])], 0)])
 
+T = b"t" * 16
+SHARE_STATES: list[tuple[Any, int]] = [
+    (InitializeShareGroupStateRequest("g", [InitializedTopic(T, [InitializedPartition(0, 0, 0)])]), 0),
+    (ReadShareGroupStateRequest("g", [TopicToRead(T, [PartitionToRead(0, 0)])]), 0),
+    (WriteShareGroupStateRequest("g", [TopicToWrite(T, [PartitionToWrite(0, 0, 0, 0, 0, [])])]), 1),
+    (DeleteShareGroupStateRequest("g", [TopicToDelete(T, [PartitionToDelete(0)])]), 0),
+    (ReadShareGroupStateSummaryRequest("g", [TopicToRead(T, [PartitionToRead(0, 0)])]), 1),
+]
+ALL = len(FORGED) + 1 + len(SHARE_STATES)
+
 
 def codes(client: WireClient) -> list[int]:
     found = [client.ask(request, version).error_code for request, version in FORGED]
     markers = client.ask(MARKERS, 1).markers
-    return [*found, markers[0].topics[0].partitions[0].error_code]
+    states = [client.ask(request, version).results[0].partitions[0].error_code for request, version in SHARE_STATES]
+    return [*found, markers[0].topics[0].partitions[0].error_code, *states]
 
 
 def test_strangers_pass_for_no_brokers_and_brokers_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -69,7 +95,7 @@ def test_strangers_pass_for_no_brokers_and_brokers_go_on(tmp_path: Path, caplog:
         broker = cluster.brokers[1]
         outside, inside = map(str, broker.node.addresses)
         with WireClient(outside) as client:
-            assert codes(client) == [REFUSED] * (len(FORGED) + 1)
+            assert codes(client) == [REFUSED] * ALL
         with WireClient(inside) as client:
             assert REFUSED not in codes(client), "loopback is where the brokers are"
         canary = Canary(outside, 1)
@@ -81,7 +107,7 @@ def test_strangers_pass_for_no_brokers_and_brokers_go_on(tmp_path: Path, caplog:
         assert {each.leader for each in state.topics["t"].partitions} <= {1, 2, 3}
         said = [each.getMessage() for each in caplog.records]
         assert not [each for each in said if "controlled shutdown" in each], said
-        assert sum("no broker's" in each for each in said) == len(FORGED) + 1, "strangers' alone"
+        assert sum("no broker's" in each for each in said) == ALL, "strangers' alone"
 
 
 def judged(hosts: Iterable[str], *peers: str) -> list[bool]:

@@ -22,6 +22,8 @@ _SETTINGS = {
     "broker.id": "1",
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.replication.factor": "1",
     "zookeeper.connect": "in memory",

@@ -78,7 +78,7 @@ class Node:
         self.controller = SimpleNamespace(state=state)
         replicas = SimpleNamespace(hosted_of=nothing)
         services = SimpleNamespace(groups=self.groups, controller=self.controller, replicas=replicas, cluster=None)
-        services.telemetry = services.share = None
+        services.telemetry = None
         self.context: Any = SimpleNamespace(
             services=services, version=0, client_id=None, client_host="/127.0.0.1", listener="PLAINTEXT"
         )

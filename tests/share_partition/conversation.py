@@ -48,14 +48,19 @@ class Served:
         node = broker.node
         self.share = ShareDelivery(node.replicas.leader, self.persister, self.settings, node.clock, 2_000)
         node.services.share = self.share
-        self.on_loop(self._enable)
+        self.set_feature(1)
         self.topics: dict[str, bytes] = {}
 
-    async def _enable(self) -> None:
-        controller = self.broker.node.controller
-        controller.replace_features({**controller.state.features, SHARE_VERSION: 1})
-        if (published := controller.published()) is not None:
-            await published
+    def set_feature(self, level: int) -> None:
+        """Set share.version."""
+
+        async def change() -> None:
+            controller = self.broker.node.controller
+            controller.replace_features({**controller.state.features, SHARE_VERSION: level})
+            if (published := controller.published()) is not None:
+                await published
+
+        self.on_loop(change)
 
     def topic(self, name: str, partitions: int = 1, **configs: str) -> bytes:
         with WireClient(self.broker.bootstrap_servers) as client:

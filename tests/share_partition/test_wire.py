@@ -285,7 +285,7 @@ def test_without_share_groups_the_apis_are_closed() -> None:
     with Broker() as broker:
         served = Served(broker)
         served.topic("t")
-        broker.node.services.share = None
+        served.set_feature(0)
         with Member(served) as member:
             assert member.fetch(T).error_code == ErrorCode.UNSUPPORTED_VERSION
             assert member.acknowledge({}, epoch=1).error_code == ErrorCode.UNSUPPORTED_VERSION

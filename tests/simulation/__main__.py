@@ -116,6 +116,7 @@ def _line(outcomes: list[Any]) -> str:
         f"{which}: {steps} steps, {seconds:.0f} virtual seconds, {sum(faults.values())} faults ({kinds}), "
         f"{counts['acknowledged']} records acknowledged, {counts['read']} read, {counts['transactions']} transactions, "
         f"{counts['commits']} commits in {counts['generations joined']} joined generations, "
+        f"{counts['shared records']} records delivered to a share group and {counts['accepted']} accepted, "
         f"{counts['reassignments']} partitions moved, {counts['unclean elections']} unclean elections, "
         f"{counts['topics created again']} topics created again, {sum(each.messages for each in outcomes)} messages, "
         f"{sum(each.batches for each in outcomes)} batches equal, {violations} violations{digest}"

@@ -337,14 +337,20 @@ class Invariants:
 
     def coordinates(self, broker: int, group: str) -> int:
         """Return the epoch in which a broker coordinates a group; -1 where it does not, or somebody is elected."""
+        if broker not in self._brokers:
+            return -1
+        index = partition_for(group, int(self._brokers[broker].settings["offsets.topic.num.partitions"]))
+        return self.leads(broker, OFFSETS_TOPIC, index)
+
+    def leads(self, broker: int, topic: str, index: int) -> int:
+        """Return the epoch in which a broker leads a partition; -1 where it does not, or somebody is elected."""
         node = self._brokers[broker].node if broker in self._brokers else None
         if node is None:
             return -1
-        index = partition_for(group, int(self._brokers[broker].settings["offsets.topic.num.partitions"]))
-        partition = node.replicas.get((OFFSETS_TOPIC, index))
+        partition = node.replicas.get((topic, index))
         if partition is None or not partition.leading:
             return -1
-        state = self.states.newest((OFFSETS_TOPIC, index, partition.topic_id))
+        state = self.states.newest((topic, index, partition.topic_id))
         newest = state is not None and state.leader == broker and state.leader_epoch == partition.leader_epoch
         return int(partition.leader_epoch) if newest else -1
 

@@ -31,6 +31,7 @@ from tests.simulation.machine import START_S, machine
 from tests.simulation.network import Network, Pipe
 from tests.simulation.producers import Hasty, Paired, Producer
 from tests.simulation.readers import LooseReader, PairedReader, Reader
+from tests.simulation.shares import ShareMember, Story
 from tests.simulation.states import States, WatchedEnsemble, usable_for
 from tests.simulation.violation import Violation
 
@@ -190,6 +191,8 @@ class World:
         self.readers.append(self._client(Committer, "committer"))
         shared = Shared()
         self.readers += [self._client(Member, f"member{each}", shared=shared) for each in range(MEMBERS)]
+        story = Story()
+        self.readers += [self._client(ShareMember, f"worker{each}", story=story) for each in range(MEMBERS)]
         self.faults.clients = [each.life.host for each in self.clients]
         self.producing = [each.begin() for each in self.producers]
         self.tasks = [each.begin() for each in self.readers]

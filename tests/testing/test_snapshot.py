@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
 
 from kbroker import Acl, Broker, ErrorCode
@@ -21,6 +21,7 @@ from kbroker.protocol.messages.topics import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from tests.cluster.test_share_groups import begin_at_the_earliest
 from tests.testing.test_reset import alter
 
 PATIENCE_S = 20.0
@@ -352,3 +353,49 @@ def test_a_hundred_topics(broker: Broker) -> None:
     restored = time.perf_counter() - began
     assert all(broker.topics[f"t{number}"].values() == [b"one"] for number in range(100))
     assert (taken, restored) < (5.0, 10.0), "hundreds of times what they take"
+
+
+QUICK_SHARE_GROUPS = {
+    "group.share.assignment.interval.ms": 0,
+    "group.share.heartbeat.interval.ms": 200,
+    "group.share.min.heartbeat.interval.ms": 100,
+}
+
+
+def test_a_share_group_goes_on_where_the_snapshot_is() -> None:
+    with Broker(QUICK_SHARE_GROUPS) as broker:
+        _share_group_goes_on(broker)
+
+
+def _share_group_goes_on(broker: Broker) -> None:
+    topic = broker.topics.create("t")
+    topic.produce("one")
+    topic.produce("two")
+    begin_at_the_earliest(AdminClient({"bootstrap.servers": broker.bootstrap_servers}), "g")
+
+    def worked(count: int) -> list[bytes]:
+        """Be a new member until it has this many records, and accept them."""
+        consumer = ShareConsumer(
+            {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "share.acknowledgement.mode": "explicit"}
+        )
+        consumer.subscribe(["t"])
+        found: list[bytes] = []
+
+        def polled(_: Broker) -> bool:
+            for message in consumer.poll(0.2):
+                consumer.acknowledge(message, 1)
+                found.append(message.value())
+            consumer.commit_sync(10.0)
+            return len(found) >= count
+
+        broker.wait_for(polled, timeout=PATIENCE_S)
+        consumer.close()
+        return found
+
+    assert worked(2) == [b"one", b"two"]
+    snapshot = broker.snapshot()
+    topic.produce("three")
+    assert worked(1) == [b"three"]
+    broker.restore(snapshot)
+    topic.produce("three, again")
+    assert worked(1) == [b"three, again"], "what was accepted before the snapshot is done"

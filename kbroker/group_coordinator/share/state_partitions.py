@@ -87,7 +87,8 @@ class StateOfGroups:
         """Note partitions of the subscribed topics that have no state yet; return None if there are none.
 
         An initialisation that has not ended is tried again after group.share.initialize.retry.interval.ms. Partitions
-        that a known topic has got since begin at its start, as nothing there has been read.
+        that a known topic has got since begin at its start, as nothing there has been read. Kafka lets those begin
+        there, too, whose first initialisation was cut off, as by the move of the coordinator.
         """
         version = self._topics.version
         if not out.records and group.checked_version == version:
@@ -111,9 +112,8 @@ class StateOfGroups:
                 group.checked_version = version
             return None
         self._initializing(group.group_id, group.state_partitions, new, out)
-        known_topics = held.initialized.keys() | held.initializing.keys()
         offsets = {
-            topic_id: dict.fromkeys(sorted(used.partitions), 0 if topic_id in known_topics else -1)
+            topic_id: {index: 0 if _was_added(held, topic_id, index) else -1 for index in sorted(used.partitions)}
             for topic_id, used in new.items()
         }
         return Initialization(group.group_id, epoch, offsets)
@@ -275,6 +275,13 @@ class StateOfGroups:
 def _partitions(used: Used, topic_id: bytes) -> frozenset[int]:
     topic = used.get(topic_id)
     return frozenset() if topic is None else topic.partitions
+
+
+def _was_added(held: StatePartitions, topic_id: bytes, index: int) -> bool:
+    """Whether a partition without state is newer than the group's use of its topic."""
+    if topic_id in held.initialized:
+        return True
+    return topic_id in held.initializing and index not in _partitions(held.initializing, topic_id)
 
 
 def _check_empty(group: ShareGroup) -> None:

@@ -14,7 +14,7 @@ from kbroker.controller.features import (
     GROUP_VERSION,
     NEW_CLUSTER,
     REGISTERED,
-    STREAMS_VERSION,
+    SHARE_VERSION,
     TRANSACTION_VERSION,
     FeatureUpdate,
     Others,
@@ -29,6 +29,7 @@ UP, SAFE = 1, 2
 KBROKER: Final = supported_by(Registration((), {}, features=REGISTERED))
 JAVA: Final = supported_by(Registration((), {}))
 OLDER: Final = supported_by(Registration((), {}, features={TRANSACTION_VERSION: {"min_version": 1, "max_version": 1}}))
+WITHOUT_SHARE_GROUPS: Final = {name: KBROKER[name] for name in KBROKER if name != SHARE_VERSION}
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,7 @@ OLDER: Final = supported_by(Registration((), {}, features={TRANSACTION_VERSION: 
         (Others({1: KBROKER, 2: KBROKER}), True, NEW_CLUSTER),
         (Others({1: KBROKER, 2: JAVA}), True, {}),
         (Others({1: KBROKER, 2: OLDER}), True, {}),
+        (Others({1: KBROKER, 2: WITHOUT_SHARE_GROUPS}), True, {}),
         (Others({1: KBROKER}, {2}), True, {}),
         (Others({1: KBROKER}), False, {}),
     ],
@@ -81,6 +83,7 @@ def test_a_new_cluster_of_kbroker_has_all_in_kafkas_form() -> None:
         assert json.loads(world.data(FEATURE)) == {
             "features": {
                 "group.version": {"max_version_level": 1},
+                "share.version": {"max_version_level": 1},
                 "streams.version": {"max_version_level": 1},
                 "transaction.version": {"max_version_level": 2},
             },
@@ -89,6 +92,7 @@ def test_a_new_cluster_of_kbroker_has_all_in_kafkas_form() -> None:
         }
         assert json.loads(world.data(f"{BROKER_IDS}/1"))["features"] == {
             "group.version": {"min_version": 1, "max_version": 1},
+            "share.version": {"min_version": 1, "max_version": 1},
             "streams.version": {"min_version": 1, "max_version": 1},
             "transaction.version": {"min_version": 1, "max_version": 2},
         }
@@ -154,16 +158,15 @@ def test_what_was_lowered_stays_so_whoever_is_the_controller() -> None:
         said = await refused(world, TRANSACTION_VERSION, 0)
         assert "Can't downgrade" in said
         await change(world, TRANSACTION_VERSION, 1, SAFE)
-        assert finalized(world) == {TRANSACTION_VERSION: 1, GROUP_VERSION: 1, STREAMS_VERSION: 1}
-        await change(world, TRANSACTION_VERSION, 0, SAFE)
-        await change(world, GROUP_VERSION, 0, SAFE)
-        await change(world, STREAMS_VERSION, 0, SAFE)
+        assert finalized(world) == {**NEW_CLUSTER, TRANSACTION_VERSION: 1}
+        for name in NEW_CLUSTER:
+            await change(world, name, 0, SAFE)
         assert finalized(world) == {}, "a level of 0 has no number in ZooKeeper"
         await world.kill(1)
         await world.settle()
         assert world.active.number == 2
         assert finalized(world) == {}
-        assert await change(world, GROUP_VERSION, 0, SAFE) == 4, "what is so already is no change"
+        assert await change(world, GROUP_VERSION, 0, SAFE) == 5, "what is so already is no change"
 
     in_world(scenario, (1, 2))
 

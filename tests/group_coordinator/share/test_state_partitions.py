@@ -123,6 +123,19 @@ def test_a_topic_that_is_deleted_while_it_is_initialised_leaves_nothing():
     assert context.share_group().state_partitions == StatePartitions()
 
 
+def test_an_initialisation_that_was_cut_off_by_a_move_of_the_coordinator_begins_where_it_would_have():
+    context = ShareContext()
+    t = context.create("t", 2)
+    context.share_beat("a", 0, "t")
+    assert context.wanted[-1].offsets == {t: {0: -1, 1: -1}}
+    moved = context.restarted()
+    moved.create("t", 3)
+    moved.advance(31_000)
+    moved.wanted = []
+    moved.share_beat("b", 0, "t")
+    assert moved.wanted[-1].offsets == {t: {0: -1, 1: -1, 2: 0}}, "the third partition is newer than the group"
+
+
 def test_results_for_a_group_that_is_gone_are_ignored(context):
     t = context.topics.id_of("t")
     records = len(context.log)

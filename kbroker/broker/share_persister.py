@@ -1,0 +1,176 @@
+"""The way to the share coordinator, on this broker or on another one (Kafka: DefaultStatePersister).
+
+Owns the creation of the share coordinator's topic at first use, the choice of the broker that leads the share
+partition's coordinator, and the retries while that moves, is loaded or does not answer. Never decides about a state.
+
+A write may have been done although its answer was lost; doing it again has the same result, as the share coordinator
+keeps the greater delivery count and state of each offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from kbroker.cluster_state import SHARE_STATE_TOPIC
+from kbroker.controller.cluster_metadata import ClusterMetadata
+from kbroker.long_work import awaited, each
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages import share_state as messages
+from kbroker.replicas import Replicas
+from kbroker.share_coordinator.coordinator import ShareCoordinator
+from kbroker.share_coordinator.peer_states import (
+    DELETE,
+    INITIALIZE,
+    NO_ANSWER,
+    READ,
+    SUMMARY,
+    WRITE,
+    Operation,
+    PeerStates,
+)
+from kbroker.share_coordinator.persister import Done, State, Summary
+from kbroker.share_coordinator.share_partition_state import SharePartition
+from kbroker.share_coordinator.state_batches import StateBatch
+
+A = TypeVar("A", Done, State, Summary)
+PAUSES_MS: Final = (100, 200, 400, 800, 1600, 3200, 6400)
+"""The pauses before the tries after the first one: some 13 s. Kafka's are 1, 2, 4 and 8 s."""
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        NO_ANSWER,
+    }
+)
+
+
+class Pause:
+    """Waits about as long as it is told: brokers that lost the same coordinator come back at different times."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()
+
+    async def __call__(self, ms: int) -> None:
+        await asyncio.sleep(ms * self._random.uniform(0.8, 1.2) / 1000)
+
+
+class SharePersister:
+    """The `Persister`. `peers` are the other brokers of a cluster, `pause` waits some ms."""
+
+    def __init__(
+        self,
+        node_id: int,
+        shares: ShareCoordinator,
+        metadata: ClusterMetadata,
+        replicas: Replicas,
+        peers: PeerStates | None,
+        pause: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
+        self._node_id = node_id
+        self._shares = shares
+        self._metadata = metadata
+        self._replicas = replicas
+        self._peers = peers
+        self._pause = pause or Pause()
+
+    async def initialize(
+        self, group: str, topic_id: bytes, partition: int, state_epoch: int, start_offset: int
+    ) -> Done:
+        place = SharePartition(group, topic_id, partition)
+        return await self._asked(
+            INITIALIZE,
+            place,
+            lambda: self._shares.initialize(place, state_epoch, start_offset),
+            messages.InitializedPartition(partition, state_epoch, start_offset),
+        )
+
+    async def read(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> State:
+        place = SharePartition(group, topic_id, partition)
+        return await self._asked(
+            READ,
+            place,
+            lambda: self._shares.read(place, leader_epoch),
+            messages.PartitionToRead(partition, leader_epoch),
+        )
+
+    async def write(
+        self,
+        group: str,
+        topic_id: bytes,
+        partition: int,
+        state_epoch: int,
+        leader_epoch: int,
+        start_offset: int,
+        delivery_complete_count: int,
+        batches: Sequence[StateBatch],
+    ) -> Done:
+        place, count = SharePartition(group, topic_id, partition), delivery_complete_count
+        wanted = messages.PartitionToWrite(partition, state_epoch, leader_epoch, start_offset, count)
+        if self._peers is not None:
+            wanted.state_batches = await each(batches, lambda batch: messages.StateBatch(*batch))
+        return await self._asked(
+            WRITE,
+            place,
+            lambda: self._shares.write(place, state_epoch, leader_epoch, start_offset, count, batches),
+            wanted,
+        )
+
+    async def delete(self, group: str, topic_id: bytes, partition: int) -> Done:
+        place = SharePartition(group, topic_id, partition)
+        return await self._asked(
+            DELETE, place, lambda: self._shares.delete(place), messages.PartitionToDelete(partition)
+        )
+
+    async def read_summary(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> Summary:
+        place = SharePartition(group, topic_id, partition)
+        return await self._asked(
+            SUMMARY,
+            place,
+            lambda: self._shares.read_summary(place),
+            messages.PartitionToRead(partition, leader_epoch),
+        )
+
+    async def _asked(
+        self, operation: Operation[A], place: SharePartition, here: Callable[[], A | Awaitable[A]], wanted: Any
+    ) -> A:
+        """Return an answer; an error that passes by itself is tried again, up to a limit."""
+        for pause_ms in PAUSES_MS:
+            answer = await self._ask(operation, place, here, wanted)
+            if not self._passes(answer.error_code, place):
+                return answer
+            await self._pause(pause_ms)
+        answer = await self._ask(operation, place, here, wanted)
+        if answer.error_code == NO_ANSWER:
+            return operation.failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, answer.message)
+        return answer
+
+    def _passes(self, code: ErrorCode, place: SharePartition) -> bool:
+        """Whether to try again: the coordinator may learn of a new topic later than this broker."""
+        if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return code in _PASSING
+        state = self._metadata.state
+        name = state.topic_names.get(place.topic_id)
+        return name is not None and state.partition(name, place.partition) is not None
+
+    async def _ask(
+        self, operation: Operation[A], place: SharePartition, here: Callable[[], A | Awaitable[A]], wanted: Any
+    ) -> A:
+        await self._topic_exists()
+        coordinator = self._metadata.state.partition(SHARE_STATE_TOPIC, self._shares.partition_of(place))
+        leader = -1 if coordinator is None else coordinator.leader
+        if leader == self._node_id:
+            return await awaited(here())
+        if leader < 0 or self._peers is None:
+            return operation.failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+        return await self._peers.ask(leader, operation, place, wanted)
+
+    async def _topic_exists(self) -> None:
+        if not self._shares.ensure_topic():
+            created = self._metadata.auto_created(SHARE_STATE_TOPIC)
+            if created is not None:
+                await created
+            await self._replicas.hosted_of(SHARE_STATE_TOPIC)

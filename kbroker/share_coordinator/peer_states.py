@@ -1,0 +1,236 @@
+"""Requests to the share coordinators on other brokers: the state of share partitions, over the network.
+
+Owns the five operations as messages, and the joining of what waits for one broker: share partitions of one group and
+one operation go into one request, one request at a time to each broker (Kafka: PersisterStateManager). Never retries:
+the caller does, and looks up the coordinator again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from kbroker.peers.interface import PeersByNode, PeerUnavailable
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages import share_state as messages
+from kbroker.share_coordinator.persister import Done, State, Summary
+from kbroker.share_coordinator.share_partition_state import SharePartition, batches_from_wire
+
+log = logging.getLogger(__name__)
+
+_PARTITIONS_AT_ONCE: Final = 100
+_BATCHES_AT_ONCE: Final = 1_000
+"""The share partitions and state batches of a request: encoding more would hold the loop for more than a millisecond. A
+share partition with more batches goes alone."""
+NO_ANSWER: Final = ErrorCode.NETWORK_EXCEPTION
+"""The error if no answer came. It is unknown whether the coordinator has done what was asked."""
+
+A = TypeVar("A", Done, State, Summary)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[A]):
+    """An operation of the share coordinator as messages. `read` makes the result of a partition in the response."""
+
+    request: Any
+    topic: Any
+    response: Any
+    version: int
+    read: Callable[[Any], A]
+    failed: Callable[[ErrorCode, str | None], A]
+
+
+def _failed_read(code: ErrorCode, message: str | None) -> State:
+    return State(code, message=message)
+
+
+def _failed_summary(code: ErrorCode, message: str | None) -> Summary:
+    return Summary(code, message=message)
+
+
+def _done(found: messages.PartitionResult) -> Done:
+    return Done(_code(found.error_code), found.error_message)
+
+
+def _state(found: messages.PartitionState) -> State:
+    batches = tuple(batches_from_wire(found.state_batches))
+    return State(_code(found.error_code), found.state_epoch, found.start_offset, batches, found.error_message)
+
+
+def _summary(found: messages.PartitionSummary) -> Summary:
+    return Summary(
+        _code(found.error_code),
+        found.state_epoch,
+        found.leader_epoch,
+        found.start_offset,
+        found.delivery_complete_count,
+        found.error_message,
+    )
+
+
+INITIALIZE: Final = Operation(
+    messages.InitializeShareGroupStateRequest,
+    messages.InitializedTopic,
+    messages.InitializeShareGroupStateResponse,
+    0,
+    _done,
+    Done,
+)
+READ: Final = Operation(
+    messages.ReadShareGroupStateRequest,
+    messages.TopicToRead,
+    messages.ReadShareGroupStateResponse,
+    0,
+    _state,
+    _failed_read,
+)
+WRITE: Final = Operation(
+    messages.WriteShareGroupStateRequest,
+    messages.TopicToWrite,
+    messages.WriteShareGroupStateResponse,
+    1,
+    _done,
+    Done,
+)
+DELETE: Final = Operation(
+    messages.DeleteShareGroupStateRequest,
+    messages.TopicToDelete,
+    messages.DeleteShareGroupStateResponse,
+    0,
+    _done,
+    Done,
+)
+SUMMARY: Final = Operation(
+    messages.ReadShareGroupStateSummaryRequest,
+    messages.TopicToRead,
+    messages.ReadShareGroupStateSummaryResponse,
+    1,
+    _summary,
+    _failed_summary,
+)
+
+
+class _Asked(NamedTuple):
+    """A waiting question about one share partition. `wanted` is its partition in the request."""
+
+    operation: Operation[Any]
+    place: SharePartition
+    wanted: Any
+    size: int
+    answer: asyncio.Future[Any]
+
+
+class PeerStates:
+    """The share coordinators on other brokers. A request that is not answered within `timeout_ms` has failed."""
+
+    def __init__(self, by_node: PeersByNode, timeout_ms: float) -> None:
+        self._by_node = by_node
+        self._timeout_ms = timeout_ms
+        self._queues: dict[int, deque[_Asked]] = {}
+        self._sending: dict[int, asyncio.Task[None]] = {}
+
+    async def ask(self, node_id: int, operation: Operation[A], place: SharePartition, wanted: Any) -> A:
+        """Return a broker's answer about one share partition; its error is NO_ANSWER if there is none."""
+        loop = asyncio.get_running_loop()
+        size = len(getattr(wanted, "state_batches", ()))
+        asked = _Asked(operation, place, wanted, size, loop.create_future())
+        self._queues.setdefault(node_id, deque()).append(asked)
+        if node_id not in self._sending:
+            self._sending[node_id] = loop.create_task(self._send_all(node_id), name=f"share states of {node_id}")
+        answer: A = await asked.answer
+        return answer
+
+    def brokers_changed(self) -> None:
+        """Give up requests to brokers that have gone, or have other addresses: no answer will come."""
+        self._by_node.drop_gone()
+
+    def close(self) -> None:
+        """Stop all requests; those that wait get NO_ANSWER."""
+        for task in self._sending.values():
+            task.cancel()
+        for queue in self._queues.values():
+            _answer(queue, {})
+        self._by_node.close()
+
+    async def _send_all(self, node_id: int) -> None:
+        queue = self._queues[node_id]
+        try:
+            while queue:
+                sent = _take(queue)
+                try:
+                    answers = await self._send(node_id, sent)
+                except BaseException:
+                    _answer(sent, {})
+                    raise
+                _answer(sent, answers)
+        finally:
+            del self._sending[node_id]
+            if not queue:
+                self._queues.pop(node_id, None)
+
+    async def _send(self, node_id: int, sent: list[_Asked]) -> dict[SharePartition, Any]:
+        operation, group = sent[0].operation, sent[0].place.group
+        topics: dict[bytes, Any] = {}
+        for each in sent:
+            topic = topics.get(each.place.topic_id)
+            if topic is None:
+                topic = topics[each.place.topic_id] = operation.topic(each.place.topic_id, [])
+            topic.partitions.append(each.wanted)
+        request = operation.request(group_id=group, topics=list(topics.values()))
+        try:
+            response = await self._by_node.ask(
+                node_id, request, operation.version, operation.response, self._timeout_ms
+            )
+        except PeerUnavailable as error:
+            log.info("broker %d did not answer for group %s: %s", node_id, group, error)
+            return {}
+        except Exception:
+            # Those who wait must go on, and later questions must be sent.
+            log.exception("the share coordinator on broker %d could not be asked", node_id)
+            return {}
+        return {
+            SharePartition(group, bytes(topic.topic_id), found.partition): operation.read(found)
+            for topic in response.results
+            for found in topic.partitions
+        }
+
+
+def _take(queue: deque[_Asked]) -> list[_Asked]:
+    """Take the questions of one request: those of the first one's operation and group, each share partition once."""
+    first = queue.popleft()
+    taken, size = {first.place: first}, first.size
+    left: list[_Asked] = []
+    while queue and len(taken) < _PARTITIONS_AT_ONCE:
+        asked = queue.popleft()
+        joins = (
+            asked.operation is first.operation
+            and asked.place.group == first.place.group
+            and asked.place not in taken
+            and size + asked.size <= _BATCHES_AT_ONCE
+        )
+        if joins:
+            taken[asked.place] = asked
+            size += asked.size
+        else:
+            left.append(asked)
+    queue.extendleft(reversed(left))
+    return list(taken.values())
+
+
+def _answer(sent: deque[_Asked] | list[_Asked], answers: dict[SharePartition, Any]) -> None:
+    for each in sent:
+        if not each.answer.done():
+            answer = answers.get(each.place)
+            each.answer.set_result(each.operation.failed(NO_ANSWER, None) if answer is None else answer)
+
+
+def _code(number: int) -> ErrorCode:
+    """Return an error by its number; a newer broker may use others."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
