@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from kbroker.broker.coordinator_topics import CoordinatorLeadership, CoordinatorLog
+from kbroker.broker.dead_letters import DeadLetterWriter
 from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.local_persister import LocalPersister
+from kbroker.broker.own_produce import ProduceHere
 from kbroker.broker.quotas import BrokerQuotas
 from kbroker.broker.share_settings import ShareSettings
 from kbroker.clock import Clock
@@ -114,6 +116,7 @@ class Node(LogEvents, ABC):
         self.shares: ShareCoordinator | None = None
         """The share coordinator; None in a cluster."""
         self._share: ShareDelivery | None = None
+        self.dead_letters = DeadLetterWriter(config, metadata, ProduceHere(replicas, clock), clock)
         sharing = None
         if cluster is None:
             share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
@@ -122,7 +125,7 @@ class Node(LogEvents, ABC):
             sharing = Sharing(persister, self._latest_offset, self._forget_share_partition)
             settings = ShareSettings(config, clock, lambda: metadata.state)
             most_sessions = config.get_int("group.share.max.share.sessions")
-            self._share = ShareDelivery(replicas.leader, persister, settings, clock, most_sessions)
+            self._share = ShareDelivery(replicas.leader, persister, self.dead_letters, settings, clock, most_sessions)
         self.groups = GroupCoordinator(
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock, sharing=sharing
         )
