@@ -171,7 +171,7 @@ class DeadLetterWriter:
     def _topic_name(self, group: str) -> str:
         """Return the name of a group's topic; raises _Refused where Kafka does not write (validateDlqTopic)."""
         state = self._metadata.state
-        name = state.group_configs.get(group, {}).get(TOPIC_NAME, "")
+        name = state.group_configs.get(group, {}).get(TOPIC_NAME, "").strip()
         if not name:
             raise _Refused("the group has no dead letter topic")
         if name.startswith("__"):
