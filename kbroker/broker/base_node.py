@@ -24,7 +24,7 @@ from kbroker.broker.dead_letters import DeadLetterWriter
 from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.local_persister import LocalPersister
-from kbroker.broker.own_produce import ProduceHere
+from kbroker.broker.own_produce import OwnProduce, ProduceAnywhere, ProduceHere
 from kbroker.broker.quotas import BrokerQuotas
 from kbroker.broker.share_settings import ShareSettings
 from kbroker.clock import Clock
@@ -56,6 +56,7 @@ from kbroker.log.open_files import OpenFiles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, bind, server_limits
+from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.replicas import Replicas, log_config
 from kbroker.security.authorizer.authorizer import Authorizer
@@ -100,8 +101,12 @@ class Node(LogEvents, ABC):
         replicas: Replicas,
         producer_ids: ProducerIdSupply,
         cluster: ClusterServices | None = None,
+        for_letters: PeersByNode | None = None,
     ) -> None:
-        """Connect the parts to loaded logs and metadata. Raises ConfigError if TLS cannot work."""
+        """Connect the parts to loaded logs and metadata. Raises ConfigError if TLS cannot work.
+
+        In a cluster, `for_letters` sends dead letters to the brokers that lead their topics.
+        """
         self._loop = loop = asyncio.get_running_loop()
         self.config = config
         self.clock = clock
@@ -116,7 +121,10 @@ class Node(LogEvents, ABC):
         self.shares: ShareCoordinator | None = None
         """The share coordinator; None in a cluster."""
         self._share: ShareDelivery | None = None
-        self.dead_letters = DeadLetterWriter(config, metadata, ProduceHere(replicas, clock), clock)
+        own: OwnProduce = ProduceHere(replicas, clock)
+        if for_letters is not None:
+            own = ProduceAnywhere(config.node_id, ProduceHere(replicas, clock), self._leader_of, for_letters)
+        self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
         sharing = None
         if cluster is None:
             share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)

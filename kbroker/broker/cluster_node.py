@@ -126,8 +126,8 @@ class ClusterNode(Node):
         self.replica_manager = ReplicaManager(config.node_id, replicas, peers, clock, replication_config(config), self)
         timeout_ms = config.get_int("request.timeout.ms")
         # One set of connections per purpose: slow writes of markers must not delay other requests to a broker.
-        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(3)]
-        for_markers, for_verification, for_ids = self._peers_by_node
+        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(4)]
+        for_markers, for_verification, for_ids, for_letters = self._peers_by_node
         cluster = ClusterServices(
             broker_epoch=self.broker_epoch,
             metadata=metadata,
@@ -138,7 +138,7 @@ class ClusterNode(Node):
         self._blocks = ProducerIdBlocks(
             config.node_id, self.broker_epoch, lambda: metadata.state.controller_id, for_ids, clock, timeout_ms
         )
-        super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster)
+        super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster, for_letters)
         self._marker_targets = MarkerTargets(config.node_id, self.markers, for_markers, timeout_ms)
         self._membership = Membership(tree, self.registration, self.controller, self._fail)
         settings = self.services.tokens

@@ -32,8 +32,8 @@ _ACKS_ALL: Final = -1
 class OwnProduce(Protocol):
     """Produces one batch into a partition."""
 
-    async def produce(self, topic: str, index: int, batch: bytes) -> ErrorCode:
-        """Return once all in-sync replicas have the batch, or with the error why it is not certain that they do."""
+    def produce(self, topic: str, index: int, batch: bytes) -> Awaitable[ErrorCode]:
+        """End once all in-sync replicas have the batch, or with the error why it is not certain that they do."""
 
 
 class ProduceHere:
