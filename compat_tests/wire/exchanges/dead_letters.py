@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from compat_tests.wire.exchanges import sequence
@@ -44,10 +45,12 @@ AUTO_CREATE = "errors.deadletterqueue.auto.create.topics.enable"
 PREFIX = "errors.deadletterqueue.topic.name.prefix"
 
 
-def letters_topic(wire: Wire, suffix: str, partitions: int = 1, prefix: str = "dlq.", **configs: str) -> str:
+def letters_topic(
+    wire: Wire, suffix: str, partitions: int = 1, prefix: str = "dlq.", configs: Mapping[str, str] | None = None
+) -> str:
     """Create a dead letter topic."""
     name = f"{prefix}{wire.name}-{suffix}"
-    own = {ENABLE: "true", **{key.replace("_", "."): value for key, value in configs.items()}}
+    own = {ENABLE: "true", **(configs or {})}
     topic = CreatableTopic(
         name, partitions, 1, configs=[CreatableTopicConfig(key, value) for key, value in own.items()]
     )
@@ -152,15 +155,15 @@ def share_dead_letters_refused(wire: Wire) -> None:
     cases: dict[str, tuple[str | None, dict[str, str]]] = {
         "missing": (None, {}),
         "prefix": ("other.", {}),
-        "not-allowed": ("dlq.", {"errors_deadletterqueue_group_enable": "false"}),
-        "too-small": ("dlq.", {"max_message_bytes": "100"}),
-        "compacted": ("dlq.", {"cleanup_policy": "compact"}),
+        "not-allowed": ("dlq.", {ENABLE: "false"}),
+        "too-small": ("dlq.", {"max.message.bytes": "100"}),
+        "compacted": ("dlq.", {"cleanup.policy": "compact"}),
     }
     for name, (prefix, configs) in cases.items():
         group, topic = f"{wire.name}-{name}", wire.topic(name)
         target = f"dlq.{wire.name}-none"
         if prefix is not None:
-            target = letters_topic(wire, name, prefix=prefix, **configs)
+            target = letters_topic(wire, name, prefix=prefix, configs=configs)
         wire.coordinator(group)
         configure(wire, group, share_auto_offset_reset="earliest", errors_deadletterqueue_topic_name=target)
         joined(wire, group, "a", topic)
