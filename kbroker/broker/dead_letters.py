@@ -40,10 +40,12 @@ _AUTO_CREATE: Final = "errors.deadletterqueue.auto.create.topics.enable"
 _NEW_TOPIC: Final = {ENABLE: "true", "message.timestamp.type": "CreateTime"}
 _TRIES: Final = 5
 _PAUSE_MS, _MOST_PAUSE_MS, _JITTER = 1000, 30_000, 0.2
-_AT_ONCE: Final = 4
-"""How many batches of letters are in memory at the same time; each may take twice the topic's max.message.bytes."""
-_DELTA: Final = 2
-"""By how many bytes a record may be larger than the first of its batch: its offset delta is."""
+_AT_ONCE: Final = 16
+"""How many batches of letters are in memory at the same time."""
+_BATCH_BYTES: Final = 1 << 20
+"""A batch is no larger, unless a single letter is: then it is as large as the topic allows."""
+_NUMBERS: Final = 5
+"""The most bytes of a record's attributes, timestamp delta and offset delta in a batch."""
 _PASSING: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -215,7 +217,7 @@ class DeadLetterWriter:
         """Return a batch of at most `most` bytes, unless a single letter without a copy is larger; and its number."""
         copies = Copies({}, left[-1].offset + 1)
         if _is_true(self._metadata.state.group_configs.get(group, {}), COPIES):
-            copies = await copied(partition.log, [one.offset for one in left], most)
+            copies = await copied(partition.log, [one.offset for one in left], most, min(most, _BATCH_BYTES))
         now_ms = self._clock.now_ms()
         records: list[_Record] = []
         size = HEADER_SIZE
@@ -228,7 +230,7 @@ class DeadLetterWriter:
             if HEADER_SIZE + own_size > most:
                 record = _record(now_ms, None, headers)
                 own_size = _size_of(record)
-            if records and size + own_size > most:
+            if records and size + own_size > min(most, _BATCH_BYTES):
                 break
             records.append(record)
             size += own_size
@@ -246,7 +248,20 @@ def _record(now_ms: int, copy: Copy | None, headers: Headers) -> _Record:
 
 def _size_of(record: _Record) -> int:
     """Return the most bytes that a record takes in a batch."""
-    return len(build_batch([record])) - HEADER_SIZE + _DELTA
+    _, key, value, headers = record
+    size = _NUMBERS + _size_of_bytes(key) + _size_of_bytes(value) + _size_of_number(len(headers))
+    for name, content in headers:
+        size += _size_of_bytes(name.encode()) + _size_of_bytes(content)
+    return size + _size_of_number(size)
+
+
+def _size_of_bytes(content: bytes | None) -> int:
+    return 1 if content is None else _size_of_number(len(content)) + len(content)
+
+
+def _size_of_number(value: int) -> int:
+    """Return how many bytes a number takes that is not negative: seven of its bits in each, and one for its sign."""
+    return (value.bit_length() + 7) // 7
 
 
 def _headers(group: str, partition: Partition, one: _One) -> Headers:

@@ -43,13 +43,13 @@ class Copies(NamedTuple):
     end: int
 
 
-async def copied(records: PartitionLog, offsets: Sequence[int], most: int) -> Copies:
-    """Return keys and values of records, by rising offsets, of at most `most` bytes together.
+async def copied(records: PartitionLog, offsets: Sequence[int], largest: int, together: int) -> Copies:
+    """Return keys and values of records, by rising offsets: one, or several of at most `together` bytes.
 
-    A record that is larger than that, or is not in the log, is left out. Of records that cannot be read nothing is
-    returned either, and that is logged: a dead letter tells their offset.
+    A record of more than `largest` bytes, or that is not in the log, is left out. Of records that cannot be read
+    nothing is returned either, and that is logged: a dead letter tells their offset.
     """
-    work = _Copying(offsets, most)
+    work = _Copying(offsets, largest, together)
     try:
         while work.skip_below(records.log_start_offset) and not work.is_full:
             at = work.wanted[0]
@@ -68,12 +68,13 @@ async def copied(records: PartitionLog, offsets: Sequence[int], most: int) -> Co
 class _Copying:
     """Copying in progress; `wanted` are the offsets to look for."""
 
-    def __init__(self, offsets: Sequence[int], most: int) -> None:
+    def __init__(self, offsets: Sequence[int], largest: int, together: int) -> None:
         self.wanted = list(offsets)
         self.found: dict[int, Copy] = {}
         self.is_full = False
         """Whether the next record would be more than is wanted together."""
-        self._most = most
+        self._largest = largest
+        self._together = together
         self._size = 0
 
     async def take(self, piece: LogSlice) -> None:
@@ -103,12 +104,12 @@ class _Copying:
                 stored += piece
                 await turn
             pieces = unpack(header.codec, stored, _MOST_UNPACKED)
-        for record in _records(header, pieces, self.wanted, self._most):
+        for record in _records(header, pieces, self.wanted, self._largest):
             if record is None:
                 await turn
                 continue
             offset, key, value, size = record
-            if self._size + size > self._most:
+            if self._size and self._size + size > self._together:
                 self.is_full = True
                 self.skip_below(offset)
                 return
@@ -124,10 +125,12 @@ def _pieces(file: OpenFile, start: int, end: int) -> Iterator[bytes]:
 _Found = tuple[int, bytes | None, bytes | None, int]
 
 
-def _records(header: BatchHeader, pieces: Iterator[bytes], wanted: Sequence[int], most: int) -> Iterator[_Found | None]:
+def _records(
+    header: BatchHeader, pieces: Iterator[bytes], wanted: Sequence[int], largest: int
+) -> Iterator[_Found | None]:
     """Yield offset, key, value and size of the wanted records of a batch; None now and then, to let others go first.
 
-    Records of more than `most` bytes are passed over. Raises Malformed.
+    Records of more than `largest` bytes are passed over. Raises Malformed.
     """
     data, position, index = b"", 0, 0
     last = wanted[-1]
@@ -146,7 +149,7 @@ def _records(header: BatchHeader, pieces: Iterator[bytes], wanted: Sequence[int]
             return
         while wanted[index] < offset:
             index += 1
-        is_wanted = wanted[index] == offset and size <= most
+        is_wanted = wanted[index] == offset and size <= largest
         kept = [data] if is_wanted else []
         while end > len(data):
             piece = next(pieces, None)

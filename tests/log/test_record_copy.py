@@ -44,9 +44,9 @@ def test_beside_a_reader_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     all_of = {record.offset: (record.key, record.value) for record in read_all(log)}
     for _ in range(tries(60)):
         wanted = sorted(rng.sample(range(log.high_watermark), rng.randint(1, 40)))
-        assert whole(copied(log, wanted, MB)) == Copies({at: all_of[at] for at in wanted}, wanted[-1] + 1)
+        assert whole(copied(log, wanted, MB, MB)) == Copies({at: all_of[at] for at in wanted}, wanted[-1] + 1)
         most = rng.randint(1, 2000)
-        found, end = whole(copied(log, wanted, most))
+        found, end = whole(copied(log, wanted, most, most))
         assert all(all_of[at] == copy for at, copy in found.items())
         assert sum(len(key or b"") + len(value or b"") for key, value in found.values()) <= most
         assert end in (wanted[-1] + 1, *wanted[1:])
@@ -61,7 +61,7 @@ def test_a_large_batch_takes_little_memory(tmp_path: Path, codec: int) -> None:
     log = appended(open_log(tmp_path / "topic-0", config=config), build_batch(records, codec=codec))
     tracemalloc.start()
     try:
-        found, end = whole(copied(log, [0, 1, 2], MB))
+        found, end = whole(copied(log, [0, 1, 2], MB, MB))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -70,10 +70,19 @@ def test_a_large_batch_takes_little_memory(tmp_path: Path, codec: int) -> None:
     assert peak < 4 * MB
 
 
+def test_one_record_may_be_larger_than_several(tmp_path: Path) -> None:
+    records = [(NOW, None, bytes(size), ()) for size in (300, 5000, 200, 9000)]
+    log = appended(open_log(tmp_path / "topic-0"), build_batch(records, codec=GZIP))
+    assert list(whole(copied(log, [0, 1, 2, 3], 6000, 1000)).found) == [0]
+    assert whole(copied(log, [0, 1, 2, 3], 6000, 1000)).end == 1
+    assert list(whole(copied(log, [1, 2, 3], 6000, 1000)).found) == [1]
+    assert whole(copied(log, [2, 3], 6000, 1000)).end == 4, "the last one is too large"
+
+
 def test_what_is_not_in_the_log(tmp_path: Path) -> None:
     log = appended(open_log(tmp_path / "topic-0"), *[build_batch([(NOW, b"%d" % at, None, ())]) for at in range(6)])
     log.advance_log_start(2)
-    found, end = whole(copied(log, [0, 1, 2, 5, 6, 9], MB))
+    found, end = whole(copied(log, [0, 1, 2, 5, 6, 9], MB, MB))
     assert found == {2: (b"2", None), 5: (b"5", None)}
     assert end == 10
 
@@ -83,4 +92,4 @@ def test_a_damaged_batch_ends_the_search(tmp_path: Path) -> None:
     with open(log.segments.items[-1].path(), "r+b") as file:
         file.seek(61)
         file.write(b"\xff" * 12)
-    assert whole(copied(log, [0, 1], MB)) == Copies({}, 2)
+    assert whole(copied(log, [0, 1], MB, MB)) == Copies({}, 2)

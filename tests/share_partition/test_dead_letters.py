@@ -192,6 +192,18 @@ def test_letters_are_divided_into_batches_that_the_topic_takes(served: Served) -
     assert [each.value for each in found] == [*values[:3], None, None, b"y"], "without a copy where it has no room"
 
 
+@pytest.mark.parametrize("configs", [{"compression_type": "zstd"}, {"message_timestamp_type": "LogAppendTime"}])
+def test_the_settings_of_the_topic_apply(served: Served, configs: dict[str, str]) -> None:
+    create(served.broker, **configs)
+    names(served.broker, errors_deadletterqueue_copy_record_enable="true")
+    produce(served, build_batch([(NOW, b"k", b"v" * 50_000, ())] * 30, codec=2))
+    with Member(served) as member:
+        assert acquired(member.fetch(T, wait_ms=5000)) == [(0, 29, 1)]
+        ok(member.acknowledge({T: [(0, 29, [REJECT])]}))
+        archived(served, *range(30))
+    assert [(each.key, each.value) for each in records_of(served)] == [(b"k", b"v" * 50_000)] * 30
+
+
 # -- topics that do not take letters
 
 
