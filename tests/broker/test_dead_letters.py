@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kbroker.broker import dead_letters
 from kbroker.broker.dead_letters import DeadLetterWriter
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.config.server_config import BrokerConfig
 from kbroker.long_work import in_slices
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.records import read_records
+from kbroker.protocol.records import HEADER_SIZE, build_batch, read_records
 from kbroker.share_partition.dead_letters import REJECTED, Letter
 from tests.coordination.world import ManualClock
 
+SEED = 20261128
 DLQ = "dlq.t"
 NONE = ErrorCode.NONE
 SOURCE: Any = SimpleNamespace(topic="t", index=4, key=("t", 4))
@@ -176,3 +179,15 @@ def test_counts_of_groups_without_configs_are_forgotten() -> None:
     assert set(world.writer.counts()) == {"g"}
     world.state = replace(world.state, group_configs={})
     assert not world.writer.counts()
+
+
+def test_the_size_of_a_record_is_known_before_it_is_built() -> None:
+    rng = random.Random(SEED)
+    print(f"seed {SEED}")
+    for _ in range(300):
+        sizes = [rng.choice([0, 1, 63, 64, 8191, 8192, rng.randint(0, 70_000)]) for _ in range(2)]
+        key, value = (None if rng.random() < 0.3 else bytes(size) for size in sizes)
+        headers = tuple(("h" * rng.randint(1, 90), bytes(rng.randint(0, 90))) for _ in range(rng.randint(0, 70)))
+        record = (1, key, value, headers)
+        size = len(build_batch([record])) - HEADER_SIZE
+        assert size <= dead_letters._size_of(record) <= size + 3
