@@ -49,7 +49,7 @@ async def copied(records: PartitionLog, offsets: Sequence[int], largest: int, to
     A record of more than `largest` bytes, or that is not in the log, is left out. Of records that cannot be read
     nothing is returned either, and that is logged: a dead letter tells their offset.
     """
-    work = _Copying(offsets, largest, together)
+    work, at = _Copying(offsets, largest, together), offsets[0]
     try:
         while work.skip_below(records.log_start_offset) and not work.is_full:
             at = work.wanted[0]
@@ -60,7 +60,7 @@ async def copied(records: PartitionLog, offsets: Sequence[int], largest: int, to
             if work.wanted and work.wanted[0] == at and not work.is_full:
                 break
     except (ApiError, OSError, Malformed) as error:
-        log.warning("records from offset %d on cannot be copied: %s", work.wanted[0], error)
+        log.warning("records from offset %d on cannot be copied: %s", at, error)
     end = work.wanted[0] if work.wanted and work.is_full else offsets[-1] + 1
     return Copies(work.found, end)
 
