@@ -224,3 +224,26 @@ def share_dead_letter_configs(wire: Wire) -> None:
     keys = [NAME, "errors.deadletterqueue.copy.record.enable"]
     asked = DescribeConfigsRequest([DescribeConfigsResource(GROUP, group, keys)], include_synonyms=True)
     wire.ask("described", asked, 4)
+
+
+@sequence
+def share_dead_letters_large(wire: Wire) -> None:
+    """Copies beside a topic's max.message.bytes: several batches, records that are larger, and large batches."""
+    sizes = {"several": [900] * 5, "larger": [10, 5000, 10], "nearly": [10, 1950, 10, 10]}
+    for name, codec in (("several", 0), ("larger", 0), ("nearly", 0), ("packed", 1)):
+        group, topic = f"{wire.name}-{name}", wire.topic(name)
+        target = letters_topic(wire, name, configs={"max.message.bytes": "2000"})
+        wire.coordinator(group)
+        configure(
+            wire, group, share_auto_offset_reset="earliest", errors_deadletterqueue_topic_name=target,
+            errors_deadletterqueue_copy_record_enable="true",
+        )  # fmt: skip
+        joined(wire, group, "a", topic)
+        values = [bytes([65 + at]) * size for at, size in enumerate(sizes.get(name, [300] * 10))]
+        put(wire, topic, build_batch([(STAMP, b"k", value, ()) for value in values], codec=codec))
+        one = Member(wire, group, "a", topic)
+        one.fetch(f"opens a session, {name}")
+        one.acknowledge(f"rejects all, {name}", (0, len(values) - 1, [REJECT]))
+        passed(wire, group, topic, len(values))
+        wire.record(f"letters, {name}", None, letters(wire, target, 0))
+        one.fetch(f"ends its session, {name}", epoch=-1)
