@@ -316,6 +316,32 @@ def test_a_letter_is_written_again_if_it_is_not_known_to_be() -> None:
         assert writer.written == [Letter(0, 0, 1, REJECTED)] * 2
 
 
+def test_a_note_that_could_not_be_stored_is_part_of_the_next_one() -> None:
+    """The write of `archived` fails for another reason: the record is done, as in Kafka, and the next write says so."""
+    with Broker() as broker:
+        writer = Held()
+        served = Served(broker, letters=writer)
+        served.settings.now = served.settings.now._replace(dead_letters=True)
+        served.topic("t")
+        served.produce("t", 2)
+        writer.may = served.on_loop(asyncio.Event)
+        with Member(served) as member:
+            assert acquired(member.fetch(T, wait_ms=5000)) == [(0, 1, 1)]
+            ok(member.acknowledge({T: [(0, 0, [REJECT])]}))
+            served.until(lambda: writer.written)
+            served.persister.errors.append(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            served.on_loop(writer.may.set)
+            served.until(lambda: served.in_flight("t") == 1)
+            served.until(lambda: not served.persister.errors)
+            assert states(served) == {0: (RecordState.ARCHIVING, 1)}
+            ok(member.acknowledge({T: [(1, 1, [ACCEPT])]}))
+            assert served.persister.starts[GROUP, served.topics["t"], 0] == 1
+        served.until(lambda: len(served.share) == 0)
+        with Member(served, "m2") as member:
+            assert acquired(member.fetch(T)) == []
+        assert writer.written == [Letter(0, 0, 1, REJECTED)]
+
+
 def test_letters_keep_a_share_partition_in_use() -> None:
     with Broker() as broker:
         writer = Held()
