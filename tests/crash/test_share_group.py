@@ -58,12 +58,16 @@ def prepare(address: str, *, has_letters: bool = False) -> None:
     admin.incremental_alter_configs([group])[group].result(30)
 
 
-def produce(address: str, numbers: range) -> None:
+def produce(address: str, numbers: range, while_waiting: Callable[[], None] = lambda: None) -> None:
     """Write some of the records."""
-    producer = Producer({"bootstrap.servers": address, "log_level": 0, "batch.num.messages": 7})
+    settings = {"bootstrap.servers": address, "log_level": 0, "batch.num.messages": 7, "enable.idempotence": True}
+    producer = Producer(settings)
     for number in numbers:
         producer.produce(TOPIC, str(number).encode(), partition=number % 2)
-    assert producer.flush(30) == 0
+    deadline = time.monotonic() + 30
+    while producer.flush(0.5):
+        assert time.monotonic() < deadline
+        while_waiting()
 
 
 class Worker:
@@ -158,6 +162,13 @@ class EndsAfterALetter(FixedPort):
 
     armed = True
 
+    def come_back(self) -> None:
+        """Start it, if it has ended by itself."""
+        if not self.running:
+            assert self.died_by_kill()
+            self.armed = False
+            self.start()
+
     def _environment(self) -> dict[str, str]:
         return {**super()._environment(), VARIABLE: "share.dead_letters_written:5" if self.armed else ""}
 
@@ -193,8 +204,9 @@ def test_every_record_is_accepted_or_has_a_dead_letter(tmp_path: Path) -> None:
         while broker.armed or produced < RECORDS or kills < KILLS or lag(broker.bootstrap) != 0:
             assert time.monotonic() < deadline, (worker.done, worker.deliveries, kills, broker.log_tail())
             if produced < RECORDS:
-                produce(broker.bootstrap, range(produced, produced + 20))
+                produce(broker.bootstrap, range(produced, produced + 20), broker.come_back)
                 produced += 20
+            broker.come_back()
             if not broker.armed and kills < KILLS:
                 killer = threading.Timer(rng.uniform(0, 0.006), broker.kill)
                 worker.work(killer.start)
@@ -203,10 +215,7 @@ def test_every_record_is_accepted_or_has_a_dead_letter(tmp_path: Path) -> None:
                 kills += 1
             else:
                 worker.work()
-            if not broker.running:
-                assert broker.died_by_kill()
-                broker.armed = False
-                broker.start()
+            broker.come_back()
         worker.consumer.close()
         found = letters(broker.bootstrap)
     finally:
