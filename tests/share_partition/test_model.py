@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError
 from kbroker.share_coordinator.state_batches import StateBatch
-from kbroker.share_partition.dead_letters import Letter, cut, stored_letters
+from kbroker.share_partition.dead_letters import EXCEEDED, Letter, cut, stored_letters
 from kbroker.share_partition.runs import DELAYED, GAP, HOLE, PENDING, STATE
 from kbroker.share_partition.share_partition import SharePartition, Wish
 from kbroker.share_partition.states import AckBatch, Limits, Span
@@ -273,3 +273,18 @@ def test_everything_ends_done() -> None:
             world.bury()
         assert not world.real.runs.first
         assert all(record.state in DONE for record in world.model.records.values())
+
+
+def test_an_undone_change_of_a_last_delivery_whose_lock_has_ended() -> None:
+    """Its record is given up with a letter, as at the end of any last lock; Kafka archives it without."""
+    limits = Limits(delivery_count=2, lock_ms=100, dead_letters=True)
+    state = SharePartition(0)
+    for now in (0.0, 10.0):
+        assert whole(state.acquire(Wish("a", 10), 0, [Span(0, 0)], limits, now))
+        decided = whole(state.acknowledge("a", [AckBatch(0, 0, [2 if now == 0 else 1])], limits, now))
+        whole(state.settle(decided, 200.0 if now else 5.0, is_stored=now == 0))
+    assert state.next_deadline <= 200.0, "the timer ends it at once"
+    assert state.complete_count == 0
+    ended = whole(state.expire(200.0, limits))
+    assert ended.batches == [StateBatch(0, 0, ARCHIVING, 2)]
+    assert ended.letters == [Letter(0, 0, 2, EXCEEDED)]
