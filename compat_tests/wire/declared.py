@@ -92,4 +92,18 @@ DECLARED: tuple[Declared, ...] = (
         "A comma ends a pattern, and the first is client_id=a{2: an error to Java, text to RE2, so that kbroker "
         "refuses the second",
     ),
+    Declared(
+        "share-dead-letters-large",
+        "letters, nearly",
+        "",
+        "Kafka 4.4.0 drops a record, and those given up with it, if its copy and the headers together are too large "
+        "for the dead letter topic; kbroker leaves out the copy",
+    ),
+    Declared(
+        "share-dead-letters-large",
+        "letters, packed",
+        "",
+        "Kafka 4.4.0 copies nothing from a compressed batch that unpacks to more than the topic's max.message.bytes; "
+        "kbroker finds the record in it",
+    ),
 )

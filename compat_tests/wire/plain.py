@@ -24,7 +24,12 @@ VOLATILE = {
     "last_timestamp": "the time",
     "commit_timestamp": "the time",
 }
-OURS = {"record.validation"}
+OURS = {
+    "record.validation",
+    "share.release.backoff.ms",
+    "share.release.backoff.max.ms",
+    "share.release.backoff.multiplier",
+}
 """Configs that Kafka does not have."""
 SYMBOLIC = {"topic_id", "producer_id", "session_id", "member_id", "leader", "replica_directory_id"}
 _TIMES = {"log_append_time_ms", "timestamp", "transaction_start_time_ms"}

@@ -1,4 +1,4 @@
-"""A work queue: several workers of one topic, a job that fails, and a worker that dies with a job in its hands."""
+"""A work queue: several workers of one topic, a job that fails, one that nobody can do, and a worker that hangs."""
 
 from __future__ import annotations
 
@@ -83,6 +83,39 @@ def test_a_job_that_fails_is_tried_again_and_then_given_up(kafka: Broker) -> Non
         work(consumer, handle, lambda: len(tried) == 5)
         assert len(consumer.poll(0.5)) == 0
     assert sorted(tried) == ["bad", "bad", "bad", "fine", "good"]
+
+
+def test_a_job_that_fails_waits_before_its_next_try(kafka: Broker) -> None:
+    queue(kafka, "bad", share_release_backoff_ms="60000")
+    tried: list[str] = []
+
+    def handle(job: str) -> bool:
+        tried.append(job)
+        return len(tried) == 2
+
+    with worker(kafka) as consumer:
+        work(consumer, handle, lambda: len(tried) == 1)
+        assert len(consumer.poll(0.5)) == 0, "it waits for a minute"
+        kafka.clock.advance(seconds=61)
+        work(consumer, handle, lambda: len(tried) == 2)
+
+
+def test_a_job_that_nobody_can_do_goes_to_the_dead_letter_topic(kafka: Broker) -> None:
+    kafka.topics.create("dlq.jobs", config={"errors.deadletterqueue.group.enable": "true"})
+    copies = {"errors_deadletterqueue_copy_record_enable": "true"}
+    queue(kafka, "good", "nonsense", errors_deadletterqueue_topic_name="dlq.jobs", **copies)
+    with worker(kafka) as consumer:
+        done = 0
+        deadline = time.monotonic() + 20
+        while done < 2 and time.monotonic() < deadline:
+            for message in consumer.poll(0.2):
+                good = text(message) == "good"
+                consumer.acknowledge(message, AcknowledgeType.ACCEPT if good else AcknowledgeType.REJECT)
+                done += 1
+            consumer.commit_sync(20.0)
+    [letter] = kafka.wait_for(lambda broker: broker.topics["dlq.jobs"].records())
+    assert letter.value == b"nonsense"
+    assert dict(letter.headers)["__dlq.errors.message"] == b"Offset rejected by client."
 
 
 def test_the_job_of_a_worker_that_hangs_goes_to_another(kafka: Broker) -> None:

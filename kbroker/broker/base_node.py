@@ -17,12 +17,15 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from kbroker.broker.coordinator_topics import CoordinatorLeadership, CoordinatorLog
+from kbroker.broker.dead_letters import DeadLetterWriter
 from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.latest_offsets import LatestOffsets
 from kbroker.broker.local_markers import LocalMarkers
+from kbroker.broker.own_produce import OwnProduce, ProduceAnywhere, ProduceHere
 from kbroker.broker.quotas import BrokerQuotas
 from kbroker.broker.share_persister import SharePersister
 from kbroker.broker.share_settings import ShareSettings
@@ -88,6 +91,14 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class SharePeers(NamedTuple):
+    """How share groups reach other brokers of a cluster: share coordinators, leaders' offsets, dead letter topics."""
+
+    states: PeerStates | None = None
+    offsets: PeersByNode | None = None
+    letters: PeersByNode | None = None
+
+
 class Node(LogEvents, ABC):
     """The parts of one broker inside an event loop, not started yet."""
 
@@ -101,13 +112,9 @@ class Node(LogEvents, ABC):
         replicas: Replicas,
         producer_ids: ProducerIdSupply,
         cluster: ClusterServices | None = None,
-        share_states: PeerStates | None = None,
-        for_offsets: PeersByNode | None = None,
+        share_peers: SharePeers | None = None,
     ) -> None:
-        """Connect the parts to loaded logs and metadata. Raises ConfigError if TLS cannot work.
-
-        In a cluster, `share_states` are the share coordinators on other brokers, and `for_offsets` asks for offsets.
-        """
+        """Connect the parts to loaded logs and metadata. Raises ConfigError if TLS cannot work."""
         self._loop = loop = asyncio.get_running_loop()
         self.config = config
         self.clock = clock
@@ -121,12 +128,17 @@ class Node(LogEvents, ABC):
         self.replicas = replicas
         share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
         self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
-        persister = SharePersister(config.node_id, self.shares, metadata, replicas, share_states)
+        here, others = ProduceHere(replicas, clock), share_peers or SharePeers()
+        own: OwnProduce = here
+        if others.letters is not None:
+            own = ProduceAnywhere(config.node_id, here, self._leader_of, others.letters)
+        self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
+        persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")
-        self._share = ShareDelivery(replicas.leader, persister, settings, clock, most_sessions)
+        self._share = ShareDelivery(replicas.leader, persister, self.dead_letters, settings, clock, most_sessions)
         timeout_ms = config.get_int("request.timeout.ms")
-        latest = LatestOffsets(config.node_id, replicas, lambda: metadata.state, for_offsets, timeout_ms)
+        latest = LatestOffsets(config.node_id, replicas, lambda: metadata.state, others.offsets, timeout_ms)
         sharing = Sharing(persister, latest.of, self._forget_share_partition)
         self.groups = GroupCoordinator(
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock, sharing=sharing

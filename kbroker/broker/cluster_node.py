@@ -18,7 +18,7 @@ from typing import Self
 from uuid import UUID
 
 from kbroker import handlers
-from kbroker.broker.base_node import Node, bound_sockets, load_logs, open_logs
+from kbroker.broker.base_node import Node, SharePeers, bound_sockets, load_logs, open_logs
 from kbroker.broker.controlled_shutdown import shut_down_controlled
 from kbroker.broker.dynamic_configs import configure_dirs
 from kbroker.broker.membership import Membership, connect, prepare, steadily
@@ -127,8 +127,8 @@ class ClusterNode(Node):
         self.replica_manager = ReplicaManager(config.node_id, replicas, peers, clock, replication_config(config), self)
         timeout_ms = config.get_int("request.timeout.ms")
         # One set of connections per purpose: slow writes of markers must not delay other requests to a broker.
-        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(5)]
-        for_markers, for_verification, for_ids, for_shares, for_offsets = self._peers_by_node
+        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(6)]
+        for_markers, for_verification, for_ids, for_shares, for_offsets, for_letters = self._peers_by_node
         self._share_states = PeerStates(for_shares, timeout_ms)
         cluster = ClusterServices(
             broker_epoch=self.broker_epoch,
@@ -140,18 +140,8 @@ class ClusterNode(Node):
         self._blocks = ProducerIdBlocks(
             config.node_id, self.broker_epoch, lambda: metadata.state.controller_id, for_ids, clock, timeout_ms
         )
-        super().__init__(
-            config,
-            clock,
-            logs,
-            cleaner_pool,
-            metadata,
-            replicas,
-            self._blocks,
-            cluster,
-            self._share_states,
-            for_offsets,
-        )
+        share_peers = SharePeers(self._share_states, for_offsets, for_letters)
+        super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster, share_peers)
         self._marker_targets = MarkerTargets(config.node_id, self.markers, for_markers, timeout_ms)
         self._membership = Membership(tree, self.registration, self.controller, self._fail)
         settings = self.services.tokens

@@ -1,4 +1,4 @@
-"""The share.* configs of groups, within the broker's bounds, for the share partitions that this broker leads.
+"""The configs of share groups, within the broker's bounds, for the share partitions that this broker leads.
 
 Owns the reading of share.auto.offset.reset. A changed config applies from the next use on.
 """
@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from kbroker.broker.dead_letters import TOPIC_NAME
 from kbroker.clock import Clock
 from kbroker.cluster_state import ClusterState
 from kbroker.config.limits import duration_ms
+from kbroker.config.model import ConfigType
 from kbroker.config.server_config import BrokerConfig
+from kbroker.config.values import parse_text
+from kbroker.controller.features import DEAD_LETTERS_SINCE, SHARE_VERSION
 from kbroker.share_partition.persister import EARLIEST, LATEST
 from kbroker.share_partition.states import Limits
 
@@ -46,12 +50,22 @@ class ShareSettings:
 
     def limits(self, group: str) -> Limits:
         """Return a group's present limits."""
-        own = self._configs(group)
-        return Limits(
+        state = self._state()
+        own = state.group_configs.get(group, {})
+        has_letters = bool(_text(own, TOPIC_NAME, "")) and state.features.get(SHARE_VERSION, 0) >= DEAD_LETTERS_SINCE
+        limits = Limits(
             self._bounded(own, "share.delivery.count.limit"),
             self._bounded(own, "share.record.lock.duration.ms"),
             self._bounded(own, "share.partition.max.record.locks"),
             _text(own, "share.renew.acknowledge.enable", "true").lower() == "true",
+            has_letters,
+        )
+        if "share.release.backoff.ms" not in own:
+            return limits
+        return limits._replace(
+            backoff_ms=int(own["share.release.backoff.ms"]),
+            backoff_max_ms=int(own.get("share.release.backoff.max.ms", limits.backoff_max_ms)),
+            backoff_multiplier=_number(own, "share.release.backoff.multiplier", limits.backoff_multiplier),
         )
 
     def reads_committed(self, group: str) -> bool:
@@ -77,3 +91,10 @@ class ShareSettings:
 def _text(configs: Mapping[str, str], name: str, default: str) -> str:
     """Return a config without the spaces around it: they are valid, and are kept with it."""
     return configs.get(name, default).strip()
+
+
+def _number(configs: Mapping[str, str], name: str, default: float) -> float:
+    """Return a config of Java's type double."""
+    value = parse_text(name, ConfigType.DOUBLE, configs[name]) if name in configs else default
+    assert isinstance(value, float)
+    return value

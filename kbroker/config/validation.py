@@ -82,8 +82,6 @@ def validate_group(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str
             check_group(values, kind)
     if str(values[_DEAD_LETTERS]).startswith("__"):
         raise InvalidConfig(f"{_DEAD_LETTERS}: DLQ topic name must not start with '__'")
-    if values[_DEAD_LETTERS]:
-        raise InvalidConfig(f"{_DEAD_LETTERS}: kbroker has no dead letter topics, and would drop the records")
     return values
 
 

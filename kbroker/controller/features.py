@@ -11,7 +11,8 @@ group.version: 1 enables the consumer groups of KIP-848, 0 disables them.
 
 streams.version: 1 enables the streams groups of KIP-1071, 0 disables them.
 
-share.version: 1 enables the share groups of KIP-932, 0 disables them. Level 2 (dead letters) is not supported.
+share.version: 1 enables the share groups of KIP-932, 0 disables them; 2 enables their dead letter topics too
+(KIP-1191).
 
 Kafka's tools look for metadata.version and kraft.version. These two describe Kafka's own metadata log, which kbroker
 does not have. So kraft.version has no effect. metadata.version begins at Apache Kafka 4.4's level (33); all it does is
@@ -34,6 +35,9 @@ STREAMS_VERSION: Final = "streams.version"
 
 SHARE_VERSION: Final = "share.version"
 
+DEAD_LETTERS_SINCE: Final = 2
+"""The level of share.version from which on share groups may have dead letter topics."""
+
 METADATA_VERSION: Final = "metadata.version"
 
 RANGES_OF_HOSTS_SINCE: Final = 32
@@ -45,7 +49,7 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
     GROUP_VERSION: (0, 1),
     KRAFT_VERSION: (0, 1),
     METADATA_VERSION: (7, 33),
-    SHARE_VERSION: (0, 1),
+    SHARE_VERSION: (0, 2),
     STREAMS_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
 }
@@ -54,11 +58,11 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
 BOOTSTRAP: Final[Mapping[str, int]] = {
     GROUP_VERSION: 1,
     METADATA_VERSION: 33,
-    SHARE_VERSION: 1,
+    SHARE_VERSION: 2,
     STREAMS_VERSION: 1,
     TRANSACTION_VERSION: 2,
 }
-"""The levels of a new node alone, as Apache Kafka 4.4 sets them (share.version 2 there)."""
+"""The levels of a new node alone, as Apache Kafka 4.4 sets them."""
 
 UNRECORDED: Final[Mapping[str, int]] = {GROUP_VERSION: 1, METADATA_VERSION: 30, TRANSACTION_VERSION: 2}
 """The levels of a data directory that records none: those of kbroker 0.2, which recorded only changes."""
@@ -70,7 +74,7 @@ SUPPORTED_IN_CLUSTER: Final[Mapping[str, tuple[int, int]]] = {
 
 NEW_CLUSTER: Final[Mapping[str, int]] = {
     GROUP_VERSION: 1,
-    SHARE_VERSION: 1,
+    SHARE_VERSION: 2,
     STREAMS_VERSION: 1,
     TRANSACTION_VERSION: 2,
 }

@@ -19,7 +19,7 @@ from typing import Final
 
 from kbroker.broker.base_node import Node
 from kbroker.long_work import turn
-from kbroker.metrics.coordinators import groups, loads, transactions
+from kbroker.metrics.coordinators import dead_letters, groups, loads, transactions
 from kbroker.metrics.logs import SERVES, logs
 from kbroker.metrics.partitions import Sums, cluster, partitions
 from kbroker.metrics.values import Values, put, put_all, put_times
@@ -66,6 +66,7 @@ async def collect(node: Node, idle: Idle, lag_s: float) -> Values:
     await quotas(node, values, MOST_QUOTAS)
     loads(node, values)
     await groups(node, values, MOST_OFFSETS)
+    await dead_letters(node, values)
     await transactions(node, values)
     await _telemetry(node, values)
     _network(node, values)

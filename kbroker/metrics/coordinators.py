@@ -1,4 +1,4 @@
-"""The metrics of the coordinators: groups, their lag, and transactions.
+"""The metrics of the coordinators: groups, their lag, dead letters of share groups, and transactions.
 
 Owns the iteration over them, in pieces, and the report of partitions that could not be loaded. A partition whose
 coordinator is loading has no other metrics.
@@ -83,6 +83,18 @@ def _offset(node: Node, values: Values, group: str, topic: str, index: int, offs
     partition = node.replicas.get((topic, index))
     if partition is not None:
         put(values, "kbroker_group_lag", max(partition.log.high_watermark - offset, 0), labels)
+
+
+async def dead_letters(node: Node, values: Values) -> None:
+    """Add what was done for the dead letters of share groups."""
+    for group, counts in list(node.dead_letters.counts().items()):
+        found = [
+            ("deadletterqueuerecordcount", counts.records),
+            ("deadletterqueuetotalproducerequests_total", counts.requests),
+            ("deadletterqueuefailedproducerequests_total", counts.failed),
+        ]
+        put_all(values, "kafka_server_sharegroupmetrics", found, {"group": group})
+        await turn
 
 
 async def transactions(node: Node, values: Values) -> None:

@@ -22,6 +22,7 @@ from kbroker.long_work import in_slices, turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.share_coordinator.persister import Persister
+from kbroker.share_partition.dead_letters import DeadLetters
 from kbroker.share_partition.hosted import Hosted, Key
 from kbroker.share_partition.persister import GroupSettings
 from kbroker.share_partition.sessions import PartitionKey, ShareSession, ShareSessions
@@ -36,12 +37,14 @@ class ShareDelivery:
         self,
         led: Callable[[str, int], Partition],
         persister: Persister,
+        dead_letters: DeadLetters,
         settings: GroupSettings,
         clock: Clock,
         most_sessions: int,
     ) -> None:
         """`led` returns a partition that this broker leads, and raises ApiError for others."""
         self.persister = persister
+        self.dead_letters = dead_letters
         self.settings = settings
         self.clock = clock
         self.sessions = ShareSessions(most_sessions)
@@ -202,7 +205,7 @@ class ShareDelivery:
             log.error("work of share partitions has failed", exc_info=task.exception())
 
     def schedule(self, hosted: Hosted, delay_ms: float) -> None:
-        """Look for ended locks of a share partition after a time."""
+        """Look for ended locks and delays of a share partition after a time."""
         number = self._numbers.get(hosted)
         if number is not None:
             self._timers.schedule((number, None), delay_ms)

@@ -14,7 +14,19 @@ from typing import Final
 
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.share_partition.runs import FIXED, GAP, HEAD, HOLE, NO_LOCK, PENDING, STATE, TRACKED, Run, Runs
+from kbroker.share_partition.runs import (
+    DELAYED,
+    FIXED,
+    GAP,
+    HEAD,
+    HOLE,
+    NO_LOCK,
+    PENDING,
+    STATE,
+    TRACKED,
+    Run,
+    Runs,
+)
 from kbroker.share_partition.states import Limits, RecordState, Span
 
 AT_ONCE: Final = 64
@@ -39,15 +51,15 @@ class DeliveryState:
         self.complete_count = 0
         """How many records between `start` and `end` are acknowledged or archived (delivery complete count)."""
         self.next_deadline = NO_LOCK
-        """No lock ends before this time of the monotonic clock, in ms."""
+        """No lock and no delay ends before this time of the monotonic clock, in ms."""
 
     # -- loading
 
     async def load(self, batches: Sequence[tuple[int, int, int, int]]) -> None:
         """Take over stored state (StateBatch), once, before anything else; raises ApiError if it contradicts itself.
 
-        A lock is not stored, so a record that was acquired is available again. There is no dead letter topic, so a
-        record on the way to one is archived.
+        A lock is not stored, so a record that was acquired is available again, and so is one that was delayed. Of a
+        record on the way to a dead letter topic it is not known whether it has arrived (dead_letters.stored_letters).
         """
         runs = self.runs
         for batch in batches:
@@ -58,8 +70,6 @@ class DeliveryState:
                 runs.append(first - 1, Run(runs.end, GAP | HEAD, 0))
             if state == RecordState.ACQUIRED:
                 state = RecordState.AVAILABLE
-            elif state == RecordState.ARCHIVING:
-                state = RecordState.ARCHIVED
             runs.append(last, Run(first, state | HEAD, min(max(count, 0), _MOST_DELIVERIES)))
             if state in _TERMINAL:
                 self.complete_count += last - first + 1
@@ -170,7 +180,7 @@ class DeliveryState:
     def _without_record(self, run: Run, low: int, high: int) -> Run | None:
         if run.what & STATE == GAP:
             return run._replace(what=HOLE | run.what & HEAD)
-        if run.what & STATE != _AVAILABLE:
+        if run.what & STATE not in (_AVAILABLE, DELAYED):
             return None
         return self._archived(run, low, high)
 

@@ -2,13 +2,17 @@
 
 Owns the way of a change (decide, write, confirm or undo), the order of writes, the wait for the first load, the lock
 that a fetch holds while it reads, and `wake`, the one place from which waiting fetches learn that they should try
-again, whatever the reason: new records, released or ended locks, records that are done, the end of another fetch, a
-load, the loss of leadership. Never decides about records (share_partition.py), never sends a request.
+again, whatever the reason: new records, released or ended locks, ended delays, records that are done, the end of
+another fetch, a load, the loss of leadership. Never decides about records (share_partition.py), never sends a request.
 
 One write is under way at a time, with all changes decided since the one before. What is decided while a write is under
 way is told apart from it, so a failed write undoes its own changes only, and later ones say nothing about those
 (KAFKA-19476). The writes go on if the client that asked for a change is gone. After an error that says that others have
 written meanwhile, the state is dropped, and read again at its next use.
+
+A record for the dead letter topic takes two writes: it is archiving, its letter is written, it is archived. Letters are
+written one after the other, some records at a time. After a stop between the two writes, the next load writes the
+letter again. While letters wait, the share partition stays in use.
 """
 
 from __future__ import annotations
@@ -19,11 +23,13 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from kbroker.clock import Clock
+from kbroker.failpoints import passed
 from kbroker.long_work import begin, turn
 from kbroker.partition import Partition, Waiter
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.share_coordinator.persister import Persister
 from kbroker.share_coordinator.state_batches import StateBatch
+from kbroker.share_partition.dead_letters import DeadLetters, Letter, cut, stored_letters
 from kbroker.share_partition.persister import (
     EARLIEST,
     FENCING,
@@ -39,7 +45,9 @@ from kbroker.share_partition.transitions import Transition
 
 log = logging.getLogger(__name__)
 EXPIRY_PAUSE_MS: Final = 20
-"""The least time between two searches for locks that have ended, in ms."""
+"""The least time between two searches for locks and delays that have ended, in ms."""
+LETTERS_AT_ONCE: Final = 100
+"""How many dead letters are written before their records are archived."""
 SHORT_WRITE: Final = 16
 """Up to this many batches are written in the request's own step."""
 
@@ -56,6 +64,7 @@ class Surroundings(Protocol):
     """What a share partition in use needs from the table of all."""
 
     persister: Persister
+    dead_letters: DeadLetters
     settings: GroupSettings
     clock: Clock
 
@@ -76,10 +85,10 @@ class Surroundings(Protocol):
 
 
 class _Write(NamedTuple):
-    """A decided change that waits for its write. The end of a lock has nothing to settle, and nobody waits for it."""
+    """A decided change that waits for its write. What cannot be undone needs no settling; the change stays."""
 
-    batches: Sequence[StateBatch]
-    decided: Transition | None = None
+    decided: Transition
+    can_undo: bool = True
     done: asyncio.Future[ErrorCode] | None = None
 
 
@@ -87,8 +96,9 @@ class Hosted:
     """One share partition in use. All methods belong to the event loop."""
 
     __slots__ = (
-        "_around", "_is_expiring", "_is_writing", "_seen_epoch", "_state_epoch", "_timed_for", "_was_refused",
-        "_writes", "failure", "fetch_lock", "key", "leader_epoch", "partition", "state", "waiters",
+        "_around", "_is_expiring", "_is_sending", "_is_writing", "_letters", "_seen_epoch", "_state_epoch",
+        "_timed_for", "_was_refused", "_writes", "failure", "fetch_lock", "key", "leader_epoch", "partition", "state",
+        "waiters",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition, around: Surroundings) -> None:
@@ -107,6 +117,8 @@ class Hosted:
         self._state_epoch = 0
         self._writes: list[_Write] = []
         self._is_writing = False
+        self._letters: list[Letter] = []
+        self._is_sending = False
         self._is_expiring = False
         self._timed_for = NO_LOCK
         self._was_refused = False
@@ -141,8 +153,8 @@ class Hosted:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being stored, so that all that is known is stored."""
-        return not self._is_writing and not self._writes
+        """Whether nothing is being stored or sent, so that all that is known is stored."""
+        return not (self._is_writing or self._writes or self._is_sending or self._letters)
 
     def fail(self, code: ErrorCode) -> None:
         """End the use: forget the state, and tell those who wait. Does nothing the second time."""
@@ -154,6 +166,7 @@ class Hosted:
         writes, self._writes = self._writes, []
         for write in writes:
             _answer(write, code)
+        self._letters.clear()
         self._around.drop(self)
         self.wake()
 
@@ -177,6 +190,7 @@ class Hosted:
             if not self.failure:
                 self.state = state
                 self.wake()
+                self._send(stored_letters(found.batches, self._around.settings.limits(group).delivery_count))
 
     async def _first_offset(self) -> int:
         """Return where a group begins that has consumed nothing yet (share.auto.offset.reset)."""
@@ -214,7 +228,7 @@ class Hosted:
         if self.failure:
             raise ApiError(self.failure)
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        self._write(_Write(decided.batches, decided, done))
+        self._write(_Write(decided, done=done))
         return done
 
     async def release(self, member: str) -> None:
@@ -223,7 +237,7 @@ class Hosted:
             limits = self._around.settings.limits(self.key.group)
             decided = await self.state.release(member, limits)
             if decided.batches and not self.failure:
-                self._write(_Write(decided.batches, decided))
+                self._write(_Write(decided))
 
     def _usable(self) -> SharePartition:
         if self.state is None:
@@ -238,7 +252,7 @@ class Hosted:
             self._is_writing = True
             work = self._write_all()
             # A short write to this broker's own log ends at once, without a task.
-            rest = begin(work) if len(write.batches) <= SHORT_WRITE else work
+            rest = begin(work) if len(write.decided.batches) <= SHORT_WRITE else work
             if rest is not None:
                 self._around.spawn(rest)
 
@@ -256,14 +270,18 @@ class Hosted:
             self._is_writing = False
             for write in writes:  # those of a write that was given up, as the broker stops
                 _answer(write, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        self._around.all_stored(self)
+        self._rest()
+
+    def _rest(self) -> None:
+        if self.is_idle:
+            self._around.all_stored(self)
 
     async def _write_once(self, state: SharePartition, writes: list[_Write]) -> None:
         """Write some changes together, and confirm or undo them."""
         code = await self._store(state, writes)
         now_ms = self._around.clock.monotonic_ms()
         for write in writes:
-            if self.state is not None and write.decided is not None:
+            if self.state is not None and write.can_undo:
                 await state.settle(write.decided, now_ms, is_stored=not code)
             _answer(write, code)
         if self.state is None:
@@ -275,6 +293,9 @@ class Hosted:
             state.advance()
         self.watch_locks()
         self.wake()
+        for write in writes:
+            if not code or not write.can_undo:
+                self._send(write.decided.letters)
 
     async def _store(self, state: SharePartition, writes: list[_Write]) -> ErrorCode:
         """Write; return the error code for clients."""
@@ -282,7 +303,7 @@ class Hosted:
         for write in writes:
             if batches:
                 await turn
-            batches += write.batches
+            batches += write.decided.batches
         group, topic_id, index = self.key
         try:
             done = await self._around.persister.write(
@@ -293,16 +314,46 @@ class Hosted:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return for_clients(done.error_code)
 
-    # -- the end of locks
+    # -- dead letters
+
+    def _send(self, letters: Sequence[Letter]) -> None:
+        """Write dead letters, behind those that wait already."""
+        self._letters += letters
+        if self._letters and not self._is_sending:
+            self._is_sending = True
+            self._around.spawn(self._send_all())
+
+    async def _send_all(self) -> None:
+        try:
+            while self._letters and self.state is not None:
+                letters = cut(self._letters, LETTERS_AT_ONCE)
+                await self._around.dead_letters.write(self.key.group, self.partition, letters)
+                passed("share.dead_letters_written")
+                if self.state is not None:
+                    await self._bury(self.state, letters)
+        except Exception:
+            log.exception("the dead letters of group %s about %s are given up", self.key.group, self.partition.key)
+            self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)  # the next load finds them again
+        finally:
+            self._is_sending = False
+        self._rest()
+
+    async def _bury(self, state: SharePartition, letters: Sequence[Letter]) -> None:
+        decided = await state.bury(letters)
+        if decided.batches and not self.failure:
+            self._write(_Write(decided, can_undo=False))
+            self.wake()
+
+    # -- the end of locks and delays
 
     def watch_locks(self) -> None:
-        """See to it that the next lock ends in time."""
+        """See to it that the next lock or delay ends in time."""
         if self.state is not None and self.state.next_deadline < self._timed_for and not self._is_expiring:
             self._timed_for = self.state.next_deadline
             self._around.schedule(self, max(self._timed_for - self._around.clock.monotonic_ms(), 0.0))
 
     def expire(self) -> None:
-        """End the locks that are over."""
+        """End the locks and delays that are over."""
         if self.state is not None and not self._is_expiring:
             self._is_expiring = True
             self._around.spawn(self._expire(self.state))
@@ -317,7 +368,8 @@ class Hosted:
         if self.failure:
             return
         if decided.batches:
-            self._write(_Write(decided.batches))
+            self._write(_Write(decided, can_undo=False))
+        if decided.batches or decided.has_freed:
             self.wake()
         if state.next_deadline < NO_LOCK:
             self._timed_for = max(state.next_deadline, clock.monotonic_ms() + EXPIRY_PAUSE_MS)

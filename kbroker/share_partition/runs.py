@@ -13,8 +13,9 @@ is a state in the lowest three bits, and flags:
               change it
     FIXED     the record was archived while its write was pending: nothing undoes that
 
-Besides Kafka's states there are two for offsets that no batch contains. GAP: stored state has nothing about them, so
-they are acquired as if they were new. HOLE: the log has no record there.
+Besides Kafka's states there is DELAYED, for a record that is available once its deadline has passed, and two for
+offsets that no batch contains. GAP: stored state has nothing about them, so they are acquired as if they were new.
+HOLE: the log has no record there.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from itertools import compress
 from typing import Final, NamedTuple
 
 STATE: Final = 0x07
-GAP: Final = 5
-HOLE: Final = 6
+DELAYED: Final = 5
+GAP: Final = 6
+HOLE: Final = 7
 PENDING: Final = 0x08
 HEAD: Final = 0x10
 TRACKED: Final = 0x20
@@ -62,7 +64,7 @@ class Owner:
 
 
 class Run(NamedTuple):
-    """One run. `deadline` is in ms of the monotonic clock."""
+    """One run. `deadline`, of a lock or a delay, is in ms of the monotonic clock."""
 
     first: int
     what: int

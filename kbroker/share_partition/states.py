@@ -10,12 +10,16 @@ from typing import Final, NamedTuple
 
 from kbroker.protocol.errors import ApiError, ErrorCode
 
+_MOST_GROWTH: Final = 250
+"""The largest exponent of a back-off: a larger one could be no number any more."""
+
 
 class RecordState(IntEnum):
     """The state of a record for a group, by the number under which it is stored (RecordState of Apache Kafka).
 
     available -> acquired -> acknowledged, archived, or available again. A record that is archived or acknowledged is
-    done: it is never delivered again.
+    done: it is never delivered again. With a dead letter topic a record is archiving before it is archived, until it is
+    written to that topic.
     """
 
     AVAILABLE = 0
@@ -78,6 +82,21 @@ class Limits(NamedTuple):
     """share.partition.max.record.locks: the most records in flight."""
     renews: bool = True
     """share.renew.acknowledge.enable."""
+    dead_letters: bool = False
+    """Whether records that are given up go to a dead letter topic."""
+    backoff_ms: int = 0
+    """share.release.backoff.ms: how long a record that came back once is not delivered; 0 for no such time."""
+    backoff_max_ms: int = 60_000
+    """share.release.backoff.max.ms."""
+    backoff_multiplier: float = 2.0
+    """share.release.backoff.multiplier: how much longer it is after each further delivery."""
+
+    def backoff_after(self, deliveries: int) -> float:
+        """Return for how many ms a record is not delivered that came back after so many deliveries."""
+        if not self.backoff_ms:
+            return 0.0
+        growth = self.backoff_multiplier ** min(max(deliveries - 1, 0), _MOST_GROWTH)
+        return min(self.backoff_ms * growth, float(self.backoff_max_ms))
 
     @property
     def throttled_from(self) -> int:

@@ -1,12 +1,17 @@
 """What members do with acquired records, and what the end of a lock does.
 
-Owns acknowledgement, renewal, release of all that a member holds, the end of locks, and the settling of each change
-once its write has ended. Which records a member gets is in share_partition.py. Never writes: a change is decided here
-and marked as pending, its `Transition` says what to store, and `settle` confirms or undoes it.
+Owns acknowledgement, renewal, release of all that a member holds, the end of locks and delays, the letters about
+records that are given up, and the settling of each change once its write has ended. Which records a member gets is in
+share_partition.py. Never writes: a change is decided here and marked as pending, its `Transition` says what to store,
+and `settle` confirms or undoes it.
 
 While a change is pending nobody else may change the record, nor acquire it. Every pending change must be settled,
 also if the client that asked for it is gone. The end of a lock is different, as in Apache Kafka: the record is
 available at once, and stays so even if that cannot be stored.
+
+A record that comes back may be delayed (Limits.backoff_after). Nothing about that is stored: after a new load it is
+available at once. With a dead letter topic a record that is given up is archiving until its letter is written; only
+then `bury` archives it.
 """
 
 from __future__ import annotations
@@ -18,8 +23,9 @@ from typing import Final
 from kbroker.long_work import turn, whole
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.share_coordinator.state_batches import StateBatch
+from kbroker.share_partition.dead_letters import EXCEEDED, REJECTED, Letter
 from kbroker.share_partition.delivery_state import AT_ONCE, DeliveryState
-from kbroker.share_partition.runs import FIXED, GAP, HEAD, NO_LOCK, PENDING, STATE, TRACKED, Run
+from kbroker.share_partition.runs import DELAYED, FIXED, GAP, HEAD, NO_LOCK, PENDING, STATE, TRACKED, Run
 from kbroker.share_partition.states import (
     STATE_AFTER,
     AckBatch,
@@ -32,6 +38,7 @@ from kbroker.share_partition.states import (
 
 _ACQUIRED: Final = int(RecordState.ACQUIRED)
 _AVAILABLE: Final = int(RecordState.AVAILABLE)
+_ARCHIVING: Final = int(RecordState.ARCHIVING)
 _ARCHIVED: Final = int(RecordState.ARCHIVED)
 _TERMINAL: Final = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 _FLAGS: Final = HEAD | TRACKED
@@ -43,15 +50,21 @@ _NOT_FOUND: Final = "Batch record not found. The request batch offsets are not f
 class Transition:
     """A decided change: what has to be stored, and the offsets that are pending until then."""
 
-    __slots__ = ("batches", "delivery_limit", "spans")
+    __slots__ = ("batches", "has_freed", "letters", "limits", "spans")
 
-    def __init__(self, delivery_limit: int) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.batches: list[StateBatch] = []
         self.spans: list[Span] = []
-        self.delivery_limit = delivery_limit
+        self.letters: list[Letter] = []
+        """The dead letters to be written once the change is stored."""
+        self.limits = limits
+        self.has_freed = False
+        """Whether delays have ended, so that there is more to acquire, without anything to store."""
 
-    def add(self, first: int, last: int, state: int, count: int) -> None:
-        """Add records whose new state is to be stored."""
+    def add(self, first: int, last: int, state: int, count: int, cause: str = "") -> None:
+        """Add records whose new state is to be stored. Those that are archiving need the cause of their letters."""
+        if state == _ARCHIVING:
+            self._add_letter(Letter(first, last, count, cause))
         if self.batches:
             before = self.batches[-1]
             if before[1] == first - 1 and before[2:] == (state, count):
@@ -64,6 +77,13 @@ class Transition:
         else:
             self.batches.append(StateBatch(first, last, state, count))
         self.spans.append(Span(first, last))
+
+    def _add_letter(self, letter: Letter) -> None:
+        before = self.letters[-1] if self.letters else None
+        if before is not None and before.last_offset == letter.first_offset - 1 and before[2:] == letter[2:]:
+            self.letters[-1] = letter._replace(first_offset=before.first_offset)
+        else:
+            self.letters.append(letter)
 
 
 class Transitions(DeliveryState):
@@ -78,7 +98,7 @@ class Transitions(DeliveryState):
 
         Locks are renewed at once; they need no write. If the work is given up, everything is undone.
         """
-        decided = Transition(limits.delivery_count)
+        decided = Transition(limits)
         is_settled = False
         try:
             try:
@@ -134,6 +154,8 @@ class Transitions(DeliveryState):
     def _acknowledged(
         self, run: Run, low: int, high: int, kind: int, limits: Limits, now_ms: float, decided: Transition
     ) -> Run:
+        if kind == AcknowledgeType.REJECT and limits.dead_letters:
+            return self._decide(run, low, high, _ARCHIVING, decided)
         if kind != AcknowledgeType.RENEW:
             return self._decide(run, low, high, STATE_AFTER[AcknowledgeType(kind)], decided)
         deadline = now_ms + limits.lock_ms
@@ -165,7 +187,7 @@ class Transitions(DeliveryState):
 
         If the member comes back while this goes on, it keeps what it acquires from then on.
         """
-        decided = Transition(limits.delivery_count)
+        decided = Transition(limits)
         owner = self.runs.retire(member)
         if owner is None:
             return decided
@@ -179,21 +201,24 @@ class Transitions(DeliveryState):
         return decided
 
     async def expire(self, now_ms: float, limits: Limits) -> Transition:
-        """End the locks that are over; return what has to be stored, which need not be settled."""
-        decided = Transition(limits.delivery_count)
+        """End the locks and delays that are over; return what has to be stored, which need not be settled."""
+        decided = Transition(limits)
         self.next_deadline = NO_LOCK
 
         def how(run: Run, low: int, high: int) -> Run | None:
-            if run.what & (STATE | PENDING) != _ACQUIRED:
+            if run.what & (STATE | PENDING) not in (_ACQUIRED, DELAYED):
                 return None
             if run.deadline > now_ms:
                 self.next_deadline = min(self.next_deadline, run.deadline)
                 return None
-            state = _ARCHIVED if run.deliveries >= limits.delivery_count else _AVAILABLE
+            if run.what & STATE == DELAYED:
+                decided.has_freed = True
+                return run._replace(what=_AVAILABLE | run.what & _FLAGS, deadline=NO_LOCK)
+            state = _after_failure(run, limits)
             if state == _ARCHIVED:
                 self.complete_count += high - low + 1
-            decided.add(low, high, state, run.deliveries)
-            return run._replace(what=state | run.what & _FLAGS, owner=None, deadline=NO_LOCK)
+            decided.add(low, high, state, run.deliveries, EXCEEDED)
+            return self._without_owner(run, state, limits, now_ms)
 
         await self.change_all(self.runs.start, self.runs.end - 1, how)
         self.advance()
@@ -203,35 +228,49 @@ class Transitions(DeliveryState):
 
     def _decide(self, run: Run, low: int, high: int, state: int, decided: Transition) -> Run:
         """Return a part of an acquired run with a new state, pending; it keeps what an undo needs."""
-        if state == _AVAILABLE and run.deliveries >= decided.delivery_limit:
-            state = _ARCHIVED
+        cause = REJECTED
+        if state == _AVAILABLE:
+            state, cause = _after_failure(run, decided.limits), EXCEEDED
         if state in _TERMINAL:
             self.complete_count += high - low + 1
-        decided.add(low, high, state, run.deliveries)
+        decided.add(low, high, state, run.deliveries, cause)
         return run._replace(what=state | PENDING | run.what & _FLAGS)
 
+    def _without_owner(self, run: Run, state: int, limits: Limits, now_ms: float) -> Run:
+        """Return a run that belongs to nobody any more, in a state; it is delayed if it would be available."""
+        deadline = NO_LOCK
+        if state == _AVAILABLE and (delay_ms := limits.backoff_after(run.deliveries)):
+            state, deadline = DELAYED, now_ms + delay_ms
+            self.next_deadline = min(self.next_deadline, deadline)
+        return run._replace(what=state | run.what & _FLAGS, owner=None, deadline=deadline)
+
     async def settle(self, decided: Transition, now_ms: float, *, is_stored: bool) -> None:
-        """Confirm a decision, or undo it: then a lock that has not ended meanwhile holds again."""
+        """Confirm a decision, or undo it: then a lock that has not ended meanwhile holds again.
+
+        An undone record that has to go to the dead letter topic, as its lock has ended, is left to `expire`.
+        """
+        limits = decided.limits
 
         def confirm(run: Run, _low: int, _high: int) -> Run | None:
             if not run.what & PENDING:
                 return None
-            return run._replace(what=run.what & (STATE | _FLAGS), owner=None, deadline=NO_LOCK)
+            return self._without_owner(run, run.what & STATE, limits, now_ms)
 
         def undo(run: Run, low: int, high: int) -> Run | None:
             if not run.what & PENDING or run.what & FIXED:
                 return confirm(run, low, high)
-            state, owner, deadline = _ACQUIRED, run.owner, run.deadline
-            if deadline <= now_ms:
-                state = _ARCHIVED if run.deliveries >= decided.delivery_limit else _AVAILABLE
-                owner, deadline = None, NO_LOCK
-            else:
-                self.next_deadline = min(self.next_deadline, deadline)
+            has_ended = run.deadline <= now_ms
+            state = _after_failure(run, limits) if has_ended else _ACQUIRED
+            if state == _ARCHIVING:
+                state = _ACQUIRED
             if run.what & STATE in _TERMINAL:
                 self.complete_count -= 0 if state == _ARCHIVED else high - low + 1
             elif state == _ARCHIVED:
                 self.complete_count += high - low + 1
-            return run._replace(what=state | run.what & _FLAGS, owner=owner, deadline=deadline)
+            if state != _ACQUIRED:
+                return self._without_owner(run, state, limits, now_ms)
+            self.next_deadline = min(self.next_deadline, run.deadline)
+            return run._replace(what=state | run.what & _FLAGS)
 
         spans, how = decided.spans, confirm if is_stored else undo
         while spans:  # what is settled leaves the list: the same records may become pending again at any turn
@@ -245,3 +284,25 @@ class Transitions(DeliveryState):
                 await turn
         if is_stored:
             self.advance()
+
+    async def bury(self, letters: Sequence[Letter]) -> Transition:
+        """Archive records whose letters are written, or given up; what has to be stored need not be settled."""
+        decided = Transition(Limits())
+
+        def how(run: Run, low: int, high: int) -> Run | None:
+            if run.what & (STATE | PENDING) != _ARCHIVING:
+                return None
+            decided.add(low, high, _ARCHIVED, run.deliveries)
+            return self._archived(run, low, high)
+
+        for letter in letters:
+            await self.change_all(letter.first_offset, letter.last_offset, how)
+        self.advance()
+        return decided
+
+
+def _after_failure(run: Run, limits: Limits) -> int:
+    """Return the state of a record after a delivery that nobody has accepted."""
+    if run.deliveries < limits.delivery_count:
+        return _AVAILABLE
+    return _ARCHIVING if limits.dead_letters else _ARCHIVED

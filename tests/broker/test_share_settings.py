@@ -17,12 +17,13 @@ CONFIG = BrokerConfig({"log.dirs": "unused"})
 DAY_MS = 86_400_000
 
 
-def settings_of(**configs: str) -> ShareSettings:
+def settings_of(level: int = 2, **configs: str) -> ShareSettings:
     own = {name.replace("_", "."): value for name, value in configs.items()}
     validate_group(CONFIG, own)
     clock = ManualClock()
     clock.ms = 3.0 * DAY_MS
-    return ShareSettings(CONFIG, clock, lambda: replace(ClusterState(""), group_configs={"g": own}))
+    features = {"share.version": level}
+    return ShareSettings(CONFIG, clock, lambda: replace(ClusterState(""), group_configs={"g": own}, features=features))
 
 
 @pytest.mark.parametrize("space", ["", " ", "\t"])
@@ -46,3 +47,28 @@ def test_what_a_group_does_not_set() -> None:
     assert settings.limits("h").renews
     assert not settings.reads_committed("g")
     assert settings.auto_offset_reset("g") == LATEST
+
+
+def test_dead_letters_need_a_topic_and_the_feature() -> None:
+    name = {"errors_deadletterqueue_topic_name": "dlq.t"}
+    assert settings_of(**name).limits("g").dead_letters
+    assert not settings_of(1, **name).limits("g").dead_letters
+    assert not settings_of(**name).limits("h").dead_letters
+    assert not settings_of(errors_deadletterqueue_topic_name=" ").limits("g").dead_letters
+
+
+def test_how_long_a_record_that_came_back_is_kept() -> None:
+    settings = settings_of(
+        share_release_backoff_ms=" 100", share_release_backoff_max_ms="1000", share_release_backoff_multiplier="3.0d "
+    )
+    assert [settings.limits("g").backoff_after(count) for count in (1, 2, 3, 4, 1000)] == [100, 300, 900, 1000, 1000]
+    assert settings.limits("h").backoff_after(3) == 0, "by default"
+    most = settings_of(
+        share_release_backoff_ms=str(2**31 - 1),
+        share_release_backoff_max_ms=str(2**31 - 1),
+        share_release_backoff_multiplier="10",
+    )
+    assert most.limits("g").backoff_after(1000) == 2**31 - 1
+    assert (
+        settings_of(share_release_backoff_ms="50", share_release_backoff_max_ms="20").limits("g").backoff_after(1) == 20
+    )

@@ -79,8 +79,8 @@ def test_topic_values_fill_up_from_the_broker() -> None:
             "errors.deadletterqueue.topic.name: DLQ topic name must not start with '__'",
         ),
         (
-            {"errors.deadletterqueue.topic.name": "dead"},
-            "errors.deadletterqueue.topic.name: kbroker has no dead letter topics, and would drop the records",
+            {"share.release.backoff.multiplier": "0.5"},
+            "Invalid value 0.5 for configuration share.release.backoff.multiplier: Value must be at least 1",
         ),
         # A session that ends before the group's own heartbeat.
         (

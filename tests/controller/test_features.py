@@ -65,7 +65,7 @@ def test_levels_are_kept_and_all_are_changed_or_none(tmp_path: Path) -> None:
     assert BOOTSTRAP == {
         GROUP_VERSION: 1,
         METADATA_VERSION: 33,
-        SHARE_VERSION: 1,
+        SHARE_VERSION: 2,
         STREAMS_VERSION: 1,
         TRANSACTION_VERSION: 2,
     }

@@ -75,8 +75,9 @@ SETTINGS = {
     "log.cleaner.backoff.ms": "100",
 }
 START_SECONDS = 60.0
-# The others are for transactions.py and pipeline.py.
-_FAILPOINTS = tuple(name for name in NAMES if name.partition(".")[0] not in ("txn", "archive", "replay", "visits"))
+# The others are for transactions.py, pipeline.py and test_share_group.py.
+_ELSEWHERE = ("txn", "archive", "replay", "visits", "share")
+_FAILPOINTS = tuple(name for name in NAMES if name.partition(".")[0] not in _ELSEWHERE)
 
 
 class Gone(Exception):  # noqa: N818 - what happened

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges import share_groups, streams_groups
+from kbroker.long_work import in_slices
+from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest, IncrementalConfig, IncrementalResource
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kbroker.share_partition.dead_letters import REJECTED, Letter
 from tests.metrics.conftest import Seen
 
 TOPICS = "kafka_server_brokertopicmetrics"
@@ -150,6 +156,27 @@ def test_groups_by_protocol_and_state(seen: Seen) -> None:
     assert seen.value(f"{prefix}_share_group_count", state="Stable") == 1
     counts = {each: seen.value(f"{prefix}_group_count", protocol=each) for each in ("classic", "share", "streams")}
     assert counts == {"classic": 0, "share": 1, "streams": 1}
+
+
+def test_dead_letters_of_a_share_group(seen: Seen) -> None:
+    letter = Letter(0, 0, 1, REJECTED)
+    with WireClient(seen.broker.bootstrap_servers) as client:
+        change = [IncrementalConfig("errors.deadletterqueue.topic.name", 0, "dlq.none")]
+        asked = IncrementalAlterConfigsRequest([IncrementalResource(32, "workers", change)])
+        assert client.ask(asked, 1).responses[0].error_code == 0
+        topic = CreatableTopic("dlq.none", 1, 1, configs=[
+            CreatableTopicConfig("errors.deadletterqueue.group.enable", "true"),
+            CreatableTopicConfig("max.message.bytes", "10"),
+        ])  # fmt: skip
+        assert client.ask(CreateTopicsRequest([topic], 10_000), 7).topics[0].error_code == 0
+    node = seen.broker.node
+    partition = SimpleNamespace(topic="t", index=0, key=("t", 0))
+    write = node.dead_letters.write("workers", partition, [letter])  # type: ignore[arg-type]
+    asyncio.run_coroutine_threadsafe(in_slices(write), node._loop).result(20)
+    prefix = "kafka_server_sharegroupmetrics_deadletterqueue"
+    counted = {name: seen.value(f"{prefix}{name}", group="workers") for name in
+               ("recordcount", "totalproducerequests_total", "failedproducerequests_total")}  # fmt: skip
+    assert counted == {"recordcount": 0, "totalproducerequests_total": 1, "failedproducerequests_total": 1}
 
 
 def until(holds: Callable[[], bool]) -> None:

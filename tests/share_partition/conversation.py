@@ -29,6 +29,7 @@ from kbroker.protocol.messages.share_fetch import (
 )
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.records import iter_batches
+from kbroker.share_partition.dead_letters import DeadLetters
 from kbroker.share_partition.delivery import ShareDelivery
 
 from .memory import MemoryPersister, Settings
@@ -41,14 +42,17 @@ T = TypeVar("T")
 class Served:
     """A broker that serves share partitions."""
 
-    def __init__(self, broker: Broker, persister: MemoryPersister | None = None) -> None:
+    def __init__(
+        self, broker: Broker, persister: MemoryPersister | None = None, letters: DeadLetters | None = None
+    ) -> None:
         self.broker = broker
         self.persister = persister or MemoryPersister()
         self.settings = Settings()
         node = broker.node
-        self.share = ShareDelivery(node.replicas.leader, self.persister, self.settings, node.clock, 2_000)
+        letters = letters or node.dead_letters
+        self.share = ShareDelivery(node.replicas.leader, self.persister, letters, self.settings, node.clock, 2_000)
         node.services.share = self.share
-        self.set_feature(1)
+        self.set_feature(2)
         self.topics: dict[str, bytes] = {}
 
     def set_feature(self, level: int) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kbroker.share_coordinator.state_batches import StateBatch
+from kbroker.share_partition.dead_letters import EXCEEDED, REJECTED, Letter
 from kbroker.share_partition.share_partition import Wish
 from kbroker.share_partition.states import STATE_AFTER, AckBatch, AcknowledgeType, Acquired, Limits, Span
 
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
 GONE = "(gone)"
 """Whoever owned records before it went. If it comes back, it does not own them."""
 DONE = (ACKNOWLEDGED, ARCHIVED)
@@ -30,10 +31,27 @@ class Record:
     before: tuple[str, float] | None = None
     """Owner and deadline before a change that is pending."""
     fixed: bool = False
+    until: float | None = None
+    """Until when it is delayed."""
 
     @property
     def is_free(self) -> bool:
-        return self.state == AVAILABLE and self.before is None
+        return self.state == AVAILABLE and self.before is None and self.until is None
+
+    def fail(self, limits: Limits) -> None:
+        """A delivery has failed."""
+        if self.count < limits.delivery_count:
+            self.state = AVAILABLE
+        else:
+            self.state = ARCHIVING if limits.dead_letters else ARCHIVED
+
+    def come_back(self, limits: Limits, now: float) -> None:
+        self.owner, self.deadline = "", float("inf")
+        if self.state == AVAILABLE and limits.backoff_ms:
+            delay = limits.backoff_ms
+            for _ in range(self.count - 1):
+                delay *= limits.backoff_multiplier
+            self.until = now + min(delay, limits.backoff_max_ms)
 
 
 @dataclass
@@ -60,6 +78,8 @@ class Batch:
 class Ticket:
     offsets: dict[int, int] = field(default_factory=dict)
     """The target state of each offset."""
+    causes: dict[int, str] = field(default_factory=dict)
+    """Why offsets are given up to the dead letter topic."""
 
 
 class Model:
@@ -266,7 +286,7 @@ class Model:
         return acquired, count
 
     def archive(self, record: Record) -> None:
-        record.state, record.owner, record.deadline = ARCHIVED, "", float("inf")
+        record.state, record.owner, record.deadline, record.until = ARCHIVED, "", float("inf"), None
         record.fixed = record.before is not None
 
     def archive_aborted(self, spans: list[Span]) -> None:
@@ -314,15 +334,22 @@ class Model:
                         raise RefusedError("renew")
                     record.deadline = now + limits.lock_ms
                 else:
-                    self.decide(offset, record, STATE_AFTER[AcknowledgeType(kind)], limits, ticket)
+                    state = STATE_AFTER[AcknowledgeType(kind)]
+                    if kind == AcknowledgeType.REJECT and limits.dead_letters:
+                        state = ARCHIVING
+                    self.decide(offset, record, state, limits, ticket)
             whole = batch.first >= ack.first_offset and batch.last <= ack.last_offset
             if (not whole or len(ack.types) > 1) and batch.last >= first:
                 batch.tracked = True
 
     def decide(self, offset: int, record: Record, state: int, limits: Limits, ticket: Ticket) -> None:
         record.before = (record.owner, record.deadline)
-        record.state = ARCHIVED if state == AVAILABLE and record.count >= limits.delivery_count else state
+        record.state = state
+        if state == AVAILABLE:
+            record.fail(limits)
         ticket.offsets[offset] = record.state
+        if record.state == ARCHIVING:
+            ticket.causes[offset] = EXCEEDED if state == AVAILABLE else REJECTED
 
     def release(self, member: str, limits: Limits) -> Ticket:
         ticket = Ticket()
@@ -341,22 +368,37 @@ class Model:
             if offset not in ticket.offsets or record.before is None:
                 continue
             (owner, deadline), record.before = record.before, None
-            record.owner, record.deadline = "", float("inf")
             if record.fixed:
-                record.fixed = False
-            elif not is_stored:
-                if deadline <= now:
-                    record.state = ARCHIVED if record.count >= limits.delivery_count else AVAILABLE
-                else:
-                    record.state, record.owner, record.deadline = ACQUIRED, owner, deadline
+                record.fixed, record.owner, record.deadline = False, "", float("inf")
+            elif is_stored:
+                record.come_back(limits, now)
+            elif deadline <= now and not (record.count >= limits.delivery_count and limits.dead_letters):
+                record.fail(limits)
+                record.come_back(limits, now)
+            else:
+                record.state, record.owner, record.deadline = ACQUIRED, owner, deadline
         if is_stored:
             self.advance()
 
-    def expire(self, now: float, limits: Limits) -> dict[int, int]:
-        ended = {}
+    def expire(self, now: float, limits: Limits) -> tuple[Ticket, bool]:
+        """Return what has changed, and whether a delay has ended."""
+        ticket, has_freed = Ticket(), False
         for offset, record in self.records.items():
             if record.state == ACQUIRED and record.before is None and record.deadline <= now:
-                record.state = ARCHIVED if record.count >= limits.delivery_count else AVAILABLE
-                record.owner, record.deadline = "", float("inf")
-                ended[offset] = record.state
-        return ended
+                record.fail(limits)
+                record.come_back(limits, now)
+                ticket.offsets[offset] = record.state
+                if record.state == ARCHIVING:
+                    ticket.causes[offset] = EXCEEDED
+            elif record.until is not None and record.until <= now:
+                record.until, has_freed = None, True
+        return ticket, has_freed
+
+    def bury(self, letter: Letter) -> dict[int, int]:
+        buried = {}
+        for offset, record in self.records.items():
+            if record.state == ARCHIVING and record.before is None and letter[0] <= offset <= letter[1]:
+                self.archive_of([Span(letter[0], letter[1])], offset, record)
+                buried[offset] = ARCHIVED
+        self.advance()
+        return buried

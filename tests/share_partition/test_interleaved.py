@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError
 from kbroker.share_partition import delivery_state, share_partition, transitions
-from kbroker.share_partition.runs import NO_LOCK, PENDING, STATE
+from kbroker.share_partition.dead_letters import Letter, cut
+from kbroker.share_partition.runs import DELAYED, NO_LOCK, PENDING, STATE
 from kbroker.share_partition.share_partition import SharePartition, Wish
 from kbroker.share_partition.states import AckBatch, Acquired, Limits, RecordState, Span
 from kbroker.share_partition.transitions import Transition
@@ -21,6 +22,7 @@ from tests.tries import tries
 
 MEMBERS = ("a", "b", "c")
 LIMITS = Limits(delivery_count=4, lock_ms=50, record_locks=60)
+OF_OURS = LIMITS._replace(dead_letters=True, backoff_ms=10, backoff_max_ms=30)
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +38,8 @@ class Interleaved:
         self.random = random.Random(seed)
         self.now = 0.0
         self.real = SharePartition(0)
+        self.limits = self.random.choice([LIMITS, OF_OURS])
+        self.letters: list[Letter] = []
         self.log = [Span(at, at + 2) for at in range(0, 3000, 3)]
         self.active: list[Coroutine[Any, Any, None]] = []
         self.is_fetching = self.is_expiring = False
@@ -56,7 +60,7 @@ class Interleaved:
             read = [span for span in self.log if span.last_offset >= offset][:12]
             began = self.now
             wish = Wish(member, self.random.choice([3, 20, 40]), 6, self.random.random() < 0.3)
-            got = await self.real.acquire(wish, offset, read, LIMITS, began)
+            got = await self.real.acquire(wish, offset, read, self.limits, began)
             self.given(member, got, began)
         finally:
             self.is_fetching = False
@@ -80,7 +84,9 @@ class Interleaved:
         if self.random.random() < 0.5:
             types = types[:1]
         try:
-            self.writes.append(await self.real.acknowledge(member, [AckBatch(first, last, types)], LIMITS, self.now))
+            self.writes.append(
+                await self.real.acknowledge(member, [AckBatch(first, last, types)], self.limits, self.now)
+            )
         except ApiError:
             return
 
@@ -94,17 +100,22 @@ class Interleaved:
                 if state != RecordState.AVAILABLE:
                     self.done |= dict.fromkeys(range(first, last + 1), count)
         await self.real.settle(decided, self.now, is_stored=is_stored)
+        self.letters += decided.letters if is_stored else []
         self.is_settling = False
 
     async def release(self) -> None:
-        self.writes.append(await self.real.release(self.random.choice(MEMBERS), LIMITS))
+        self.writes.append(await self.real.release(self.random.choice(MEMBERS), self.limits))
 
     async def expire(self) -> None:
         if self.is_expiring or self.real.next_deadline > self.now:
             return
         self.is_expiring = True
-        await self.real.expire(self.now, LIMITS)
+        self.letters += (await self.real.expire(self.now, self.limits)).letters
         self.is_expiring = False
+
+    async def bury(self) -> None:
+        written = cut(self.letters, self.random.randint(1, 9))
+        await self.real.bury(written)
 
     async def log_start_moves(self) -> None:
         self.real.log_start_moved(self.real.start + self.random.randint(0, 3))
@@ -113,7 +124,7 @@ class Interleaved:
         self.now += self.random.choice([0, 0, 1, 5])
         if len(self.active) < 5:
             kinds = [self.fetch, self.fetch, self.acknowledge, self.acknowledge, self.settle, self.settle]
-            kinds += [self.expire, self.release, self.log_start_moves]
+            kinds += [self.expire, self.release, self.bury, self.log_start_moves]
             self.active.append(self.random.choice(kinds)())
         work = self.random.choice(self.active)
         if self.random.random() < 0.01 and work.__name__ in ("fetch", "acknowledge"):
@@ -137,6 +148,8 @@ class Interleaved:
                 assert run.owner is not None
                 assert run.deadline < NO_LOCK
                 assert self.is_expiring or self.real.next_deadline <= run.deadline, "a lock ends in time"
+            if state == DELAYED:
+                assert self.is_expiring or self.real.next_deadline <= run.deadline < NO_LOCK, "a delay ends in time"
         assert self.real.complete_count == complete
 
 
@@ -154,5 +167,8 @@ def test_interleaved_work(seed: int) -> None:
     world.check()
     assert not any(what & PENDING for what in world.real.runs.what), "nothing stays pending"
     world.now += LIMITS.lock_ms + 10
-    whole(world.real.expire(world.now, LIMITS))
+    whole(world.expire())
     assert not any(what & STATE == RecordState.ACQUIRED for what in world.real.runs.what), "no lock stays"
+    while world.letters:
+        whole(world.bury())
+    assert not any(what & STATE == RecordState.ARCHIVING for what in world.real.runs.what), "each had a letter"

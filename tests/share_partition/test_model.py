@@ -1,5 +1,5 @@
 """A share partition against a model that keeps every record by itself; random histories of fetches, acknowledgements,
-ends of locks, failed writes, log truncation from below and restarts.
+ends of locks and delays, failed writes, dead letters, log truncation from below and restarts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,25 @@ from hypothesis import strategies as st
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError
 from kbroker.share_coordinator.state_batches import StateBatch
-from kbroker.share_partition.runs import GAP, HOLE, PENDING, STATE
+from kbroker.share_partition.dead_letters import EXCEEDED, Letter, cut, stored_letters
+from kbroker.share_partition.runs import DELAYED, GAP, HOLE, PENDING, STATE
 from kbroker.share_partition.share_partition import SharePartition, Wish
 from kbroker.share_partition.states import AckBatch, Limits, Span
 from kbroker.share_partition.transitions import Transition
 from tests.tries import tries
 
-from .model import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, DONE, GONE, Model, RefusedError, Ticket
+from .model import (
+    ACKNOWLEDGED,
+    ACQUIRED,
+    ARCHIVED,
+    ARCHIVING,
+    AVAILABLE,
+    DONE,
+    GONE,
+    Model,
+    RefusedError,
+    Ticket,
+)
 
 MEMBERS = ("a", "b", "c")
 
@@ -32,11 +44,15 @@ class World:
         self.random = random.Random(seed)
         self.now = 1000.0
         self.limits = Limits(
-            delivery_count=self.random.choice([2, 3, 5]), lock_ms=100, record_locks=self.random.choice([8, 20, 60])
-        )
+            delivery_count=self.random.choice([2, 3, 5]), lock_ms=100, record_locks=self.random.choice([8, 20, 60]),
+            dead_letters=self.random.random() < 0.5, backoff_ms=self.random.choice([0, 0, 30]), backoff_max_ms=100,
+            backoff_multiplier=self.random.choice([1.0, 1.5, 2.0]),
+        )  # fmt: skip
         self.log: list[Span] = []
         self.log_end = self.log_start = 0
         self.writes: deque[tuple[Transition, list[StateBatch], Ticket]] = deque()
+        self.letters: list[Letter] = []
+        """The dead letters that are not written yet."""
         self.stored: dict[int, tuple[int, int]] = {}
         self.stored_start = 0
         self.durable: set[int] = set()
@@ -109,6 +125,7 @@ class World:
 
     def write(self, decided: Transition, expected: Ticket) -> None:
         assert states_of(decided.batches) == expected.offsets
+        assert causes_of(decided.letters) == expected.causes
         assert {at for span in decided.spans for at in range(span[0], span[1] + 1)} == set(expected.offsets)
         self.writes.append((decided, list(decided.batches), expected))
 
@@ -122,8 +139,21 @@ class World:
         whole(self.real.settle(decided, self.now, is_stored=is_stored))
         self.model.settle(expected, self.limits, self.now, is_stored=is_stored)
         if is_stored:
-            done = {at for at, state in expected.offsets.items() if state in (ACKNOWLEDGED, ARCHIVED)}
+            done = {at for at, state in expected.offsets.items() if state in (ACKNOWLEDGED, ARCHIVING, ARCHIVED)}
             self.durable |= done
+            self.letters += decided.letters
+
+    def bury(self) -> None:
+        """Some dead letters are written."""
+        if self.letters:
+            written = cut(self.letters, self.some(1, 9))
+            decided = whole(self.real.bury(written))
+            expected: dict[int, int] = {}
+            for letter in written:
+                expected |= self.model.bury(letter)
+            assert states_of(decided.batches) == expected
+            assert not decided.letters
+            self.store(decided.batches)
 
     def store(self, batches: list[StateBatch]) -> None:
         for first, last, state, count in batches:
@@ -135,11 +165,17 @@ class World:
         self.now += self.some(1, 60)
         if self.real.next_deadline <= self.now:
             decided = whole(self.real.expire(self.now, self.limits))
-            assert states_of(decided.batches) == self.model.expire(self.now, self.limits)
+            expected, has_freed = self.model.expire(self.now, self.limits)
+            assert states_of(decided.batches) == expected.offsets
+            assert causes_of(decided.letters) == expected.causes
+            assert decided.has_freed == has_freed
             self.model.advance()
             self.store(decided.batches)
+            self.letters += decided.letters
         else:
-            assert not self.model.expire(self.now, self.limits), "the timer is never late"
+            expected, has_freed = self.model.expire(self.now, self.limits)
+            assert not expected.offsets, "the timer is never late"
+            assert not has_freed
 
     def log_start_moves(self) -> None:
         self.log_start = min(self.log_start + self.some(0, 8), self.log_end)
@@ -160,6 +196,7 @@ class World:
         self.real = SharePartition(start)
         whole(self.real.load(batches))
         self.model = Model(start, batches)
+        self.letters = stored_letters(batches, self.limits.delivery_count)
 
     def check(self) -> None:
         real, model = self.real, self.model
@@ -177,13 +214,22 @@ class World:
                     assert (at in model.gaps) == (run.what & STATE == GAP)
                     continue
                 record, seen = records[at], seen + 1
-                assert (run.what & STATE, run.deliveries) == (record.state, record.count), at
+                state = AVAILABLE if run.what & STATE == DELAYED else run.what & STATE
+                assert (state, run.deliveries) == (record.state, record.count), at
+                assert (run.what & STATE == DELAYED) == (record.until is not None)
+                if record.until is not None:
+                    assert run.deadline == record.until
+                    assert real.next_deadline <= run.deadline, "a delay ends in time"
                 assert bool(run.what & PENDING) == (record.before is not None)
                 if record.state == ACQUIRED:
                     owner = run.owner.name if runs.known_owner(run.owner.name) is run.owner else GONE
                     assert (owner, run.deadline) == (record.owner, record.deadline)
                     assert real.next_deadline <= run.deadline
         assert seen == len(records)
+        letters = [at for letter in self.letters for at in range(letter.first_offset, letter.last_offset + 1)]
+        assert len(letters) == len(set(letters)), "one letter for a record"
+        waiting = {at for at, record in records.items() if record.state == ARCHIVING and record.before is None}
+        assert waiting == {at for at in letters if at >= real.start}, "each has a letter, and only these"
         heads = [runs.first[index] for index in range(len(runs)) if runs.head(index) == index]
         assert [at for at in heads if at in records] == [batch.first for batch in model.batches]
 
@@ -192,9 +238,13 @@ def states_of(batches: list[StateBatch]) -> dict[int, int]:
     return {at: batch.delivery_state for batch in batches for at in range(batch.first_offset, batch.last_offset + 1)}
 
 
+def causes_of(letters: list[Letter]) -> dict[int, str]:
+    return {at: letter.cause for letter in letters for at in range(letter.first_offset, letter.last_offset + 1)}
+
+
 STEPS = (
     [World.fetch] * 6 + [World.acknowledge] * 6 + [World.end_of_write] * 5 + [World.produce] * 3
-    + [World.time_passes] * 3 + [World.release, World.log_start_moves, World.restart]
+    + [World.time_passes] * 3 + [World.bury] * 2 + [World.release, World.log_start_moves, World.restart]
 )  # fmt: skip
 
 
@@ -220,5 +270,21 @@ def test_everything_ends_done() -> None:
                 break
             world.fetch()
             world.time_passes()
+            world.bury()
         assert not world.real.runs.first
         assert all(record.state in DONE for record in world.model.records.values())
+
+
+def test_an_undone_change_of_a_last_delivery_whose_lock_has_ended() -> None:
+    """Its record is given up with a letter, as at the end of any last lock; Kafka archives it without."""
+    limits = Limits(delivery_count=2, lock_ms=100, dead_letters=True)
+    state = SharePartition(0)
+    for now in (0.0, 10.0):
+        assert whole(state.acquire(Wish("a", 10), 0, [Span(0, 0)], limits, now))
+        decided = whole(state.acknowledge("a", [AckBatch(0, 0, [2 if now == 0 else 1])], limits, now))
+        whole(state.settle(decided, 200.0 if now else 5.0, is_stored=now == 0))
+    assert state.next_deadline <= 200.0, "the timer ends it at once"
+    assert state.complete_count == 0
+    ended = whole(state.expire(200.0, limits))
+    assert ended.batches == [StateBatch(0, 0, ARCHIVING, 2)]
+    assert ended.letters == [Letter(0, 0, 2, EXCEEDED)]

@@ -239,7 +239,8 @@ def describe_log_dirs(wire: Wire) -> None:
 @sequence
 def features_of_the_cluster(wire: Wire) -> None:
     """Feature levels other than those of transactions; nothing is changed."""
-    shared = ("group.version", "kraft.version", "metadata.version", "streams.version", "transaction.version")
+    names = ("group", "kraft", "metadata", "share", "streams", "transaction")
+    shared = {f"{name}.version" for name in names}
     for v in (3, 4):
         answer = wire.quiet(ApiVersionsRequest(client_software_name="a", client_software_version="1"), v)
         for kept in (answer.supported_features, answer.finalized_features):

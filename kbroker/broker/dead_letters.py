@@ -1,0 +1,291 @@
+"""Writes the dead letters of share groups into their dead letter topics (KIP-1191; ShareGroupDLQStateManager of Kafka).
+
+Owns the checks of the topic, its creation, the form of a letter, the division into batches that the topic accepts, the
+tries, and the counts. Which records are given up, and what that does to their state, is in share_partition/.
+
+A letter is a record with six headers that tell what it is about; with errors.deadletterqueue.copy.record.enable it has
+the key and the value of that record as well, never its headers. It goes to the partition with the source partition's
+number modulo the number of partitions. What cannot be written after some tries is given up, and the log says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kbroker.broker.own_produce import OwnProduce
+from kbroker.clock import Clock
+from kbroker.cluster_state import TopicState
+from kbroker.config.server_config import BrokerConfig
+from kbroker.controller.cluster_metadata import ClusterMetadata
+from kbroker.log.record_copy import Copies, Copy, copied
+from kbroker.long_work import turn
+from kbroker.partition import Partition
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.records import HEADER_SIZE, Headers, build_batch
+from kbroker.share_partition.dead_letters import Letter
+
+log = logging.getLogger(__name__)
+
+TOPIC_NAME: Final = "errors.deadletterqueue.topic.name"
+"""The config of a group that names its topic."""
+COPIES: Final = "errors.deadletterqueue.copy.record.enable"
+ENABLE: Final = "errors.deadletterqueue.group.enable"
+"""The config of a topic that allows dead letters in it."""
+_PREFIX: Final = "errors.deadletterqueue.topic.name.prefix"
+_AUTO_CREATE: Final = "errors.deadletterqueue.auto.create.topics.enable"
+_NEW_TOPIC: Final = {ENABLE: "true", "message.timestamp.type": "CreateTime"}
+_TRIES: Final = 5
+_PAUSE_MS, _MOST_PAUSE_MS, _JITTER = 1000, 30_000, 0.2
+_AT_ONCE: Final = 16
+"""How many batches of letters are in memory at the same time."""
+_BATCH_BYTES: Final = 1 << 20
+"""A batch is no larger, unless a single letter is: then it is as large as the topic allows."""
+_NUMBERS: Final = 5
+"""The most bytes of a record's attributes, timestamp delta and offset delta in a batch."""
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+"""Errors after which the same may succeed later."""
+_OF_THE_BATCH: Final = frozenset(
+    {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_RECORD}
+)
+"""Errors that say nothing about other letters."""
+
+
+class _Refused(Exception):  # noqa: N818 - an outcome
+    """Letters cannot be written."""
+
+
+class _Passing(Exception):  # noqa: N818 - an outcome
+    """They may be written later."""
+
+
+class _One(NamedTuple):
+    """A letter about one record."""
+
+    offset: int
+    delivery_count: int
+    cause: str
+
+
+class Counts:
+    """What was done for one group: Kafka's meters of ShareGroupMetrics."""
+
+    __slots__ = ("failed", "records", "requests")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.requests = 0
+        self.failed = 0
+
+
+async def _pause(ms: float) -> None:
+    await asyncio.sleep(ms / 1000)
+
+
+class DeadLetterWriter:
+    """The `DeadLetters` of a broker. `pause` waits some ms."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: ClusterMetadata,
+        own: OwnProduce,
+        clock: Clock,
+        pause: Callable[[float], Awaitable[None]] = _pause,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._own = own
+        self._clock = clock
+        self._pause = pause
+        self._few = asyncio.Semaphore(_AT_ONCE)
+        self._counts: dict[str, Counts] = {}
+
+    def counts(self) -> Mapping[str, Counts]:
+        """Return what was done for the groups that still have configs."""
+        known = self._metadata.state.group_configs
+        for group in [each for each in self._counts if each not in known]:
+            del self._counts[group]
+        return self._counts
+
+    async def write(self, group: str, partition: Partition, letters: Sequence[Letter]) -> None:
+        left = sorted(
+            _One(offset, letter.delivery_count, letter.cause)
+            for letter in letters
+            for offset in range(letter.first_offset, letter.last_offset + 1)
+        )
+        tries = 0
+        try:
+            while left:
+                try:
+                    del left[: await self._write_some(group, partition, left)]
+                    tries = 0
+                except _Passing as why:
+                    tries += 1
+                    if tries >= _TRIES:
+                        raise _Refused(f"{why}, after {tries} tries") from why
+                    await self._pause(_pause_after(tries))
+        except _Refused as why:
+            _log_lost(group, partition, left, str(why))
+        except Exception:
+            log.exception("dead letters of group %s about %s are given up", group, partition.key)
+
+    async def _write_some(self, group: str, partition: Partition, left: Sequence[_One]) -> int:
+        """Write the first batch of letters; return how many letters are done with."""
+        topic = await self._existing(self._topic_name(group))
+        index = partition.index % len(topic.partitions)
+        most = int(topic.configs.get("max.message.bytes") or self._config.get_int("message.max.bytes"))
+        async with self._few:
+            batch, number = await self._batch(group, partition, left, most)
+            counts = self._counts.setdefault(group, Counts())
+            counts.requests += 1
+            code = await self._own.produce(topic.name, index, batch)
+        if code == ErrorCode.NONE:
+            counts.records += number
+            return number
+        counts.failed += 1
+        text = f"{code.name} from {topic.name}-{index}"
+        if code in _PASSING:
+            raise _Passing(text)
+        if code not in _OF_THE_BATCH:
+            raise _Refused(text)
+        _log_lost(group, partition, left[:number], text)
+        return number
+
+    # -- the topic
+
+    def _topic_name(self, group: str) -> str:
+        """Return the name of a group's topic; raises _Refused where Kafka does not write (validateDlqTopic)."""
+        state = self._metadata.state
+        name = state.group_configs.get(group, {}).get(TOPIC_NAME, "").strip()
+        if not name:
+            raise _Refused("the group has no dead letter topic")
+        if name.startswith("__"):
+            raise _Refused(f"{name} is no name for a dead letter topic")
+        topic = state.topics.get(name)
+        if topic is not None and not _is_true(topic.configs, ENABLE):
+            raise _Refused(f"the topic {name} does not have {ENABLE}=true")
+        if topic is None and not self._config.get_bool(_AUTO_CREATE):
+            raise _Refused(f"the topic {name} does not exist, and {_AUTO_CREATE} is false")
+        prefix = self._config.get_str(_PREFIX)
+        if not name.startswith(prefix):
+            raise _Refused(f"the topic's name {name} does not begin with {_PREFIX}={prefix}")
+        return name
+
+    async def _existing(self, name: str) -> TopicState:
+        """Return a topic, which is created if it is missing."""
+        metadata = self._metadata
+        topic = metadata.state.topics.get(name)
+        if topic is None:
+            try:
+                metadata.check_new_name(name)
+                plan = metadata.plan_topic(name, -1, -1, None, _NEW_TOPIC)
+                refused = await metadata.put_in_pieces([plan])
+                if name in refused:
+                    raise refused[name]
+                if (published := metadata.published()) is not None:
+                    await published
+            except ApiError as err:
+                text = f"the topic {name} cannot be created: {err.code.name}"
+                raise (_Passing if err.code in _PASSING else _Refused)(text) from err
+            except OSError as err:
+                raise _Passing(f"the topic {name} cannot be created: {err}") from err
+            topic = metadata.state.topics.get(name)
+        if topic is None or not topic.partitions:
+            raise _Passing(f"the topic {name} is not known yet")
+        return topic
+
+    # -- the letters
+
+    async def _batch(self, group: str, partition: Partition, left: Sequence[_One], most: int) -> tuple[bytes, int]:
+        """Return a batch of at most `most` bytes, unless a single letter without a copy is larger; and its number."""
+        copies = Copies({}, left[-1].offset + 1)
+        if _is_true(self._metadata.state.group_configs.get(group, {}), COPIES):
+            copies = await copied(partition.log, [one.offset for one in left], most, min(most, _BATCH_BYTES))
+        now_ms = self._clock.now_ms()
+        records: list[_Record] = []
+        size = HEADER_SIZE
+        for one in left:
+            if one.offset >= copies.end:
+                break
+            headers = _headers(group, partition, one)
+            record = _record(now_ms, copies.found.get(one.offset), headers)
+            own_size = _size_of(record)
+            if HEADER_SIZE + own_size > most:
+                record = _record(now_ms, None, headers)
+                own_size = _size_of(record)
+            if records and size + own_size > min(most, _BATCH_BYTES):
+                break
+            records.append(record)
+            size += own_size
+            await turn
+        return build_batch(records), len(records)
+
+
+_Record = tuple[int, bytes | None, bytes | None, Headers]
+
+
+def _record(now_ms: int, copy: Copy | None, headers: Headers) -> _Record:
+    key, value = copy or (None, None)
+    return now_ms, key, value, headers
+
+
+def _size_of(record: _Record) -> int:
+    """Return the most bytes that a record takes in a batch."""
+    _, key, value, headers = record
+    size = _NUMBERS + _size_of_bytes(key) + _size_of_bytes(value) + _size_of_number(len(headers))
+    for name, content in headers:
+        size += _size_of_bytes(name.encode()) + _size_of_bytes(content)
+    return size + _size_of_number(size)
+
+
+def _size_of_bytes(content: bytes | None) -> int:
+    return 1 if content is None else _size_of_number(len(content)) + len(content)
+
+
+def _size_of_number(value: int) -> int:
+    """Return how many bytes a number takes that is not negative: seven of its bits in each, and one for its sign."""
+    return (value.bit_length() + 7) // 7
+
+
+def _headers(group: str, partition: Partition, one: _One) -> Headers:
+    return (
+        ("__dlq.errors.topic", partition.topic.encode()),
+        ("__dlq.errors.partition", b"%d" % partition.index),
+        ("__dlq.errors.offset", b"%d" % one.offset),
+        ("__dlq.errors.group", group.encode()),
+        ("__dlq.errors.delivery.count", b"%d" % one.delivery_count),
+        ("__dlq.errors.message", one.cause.encode()),
+    )
+
+
+def _is_true(configs: Mapping[str, str], name: str) -> bool:
+    return configs.get(name, "").strip().lower() == "true"
+
+
+def _pause_after(tries: int) -> float:
+    """Return how many ms to wait after so many tries without success."""
+    pause_ms = min(_PAUSE_MS * 2.0**tries, _MOST_PAUSE_MS)
+    return pause_ms * random.uniform(1 - _JITTER, 1 + _JITTER)
+
+
+def _log_lost(group: str, partition: Partition, lost: Sequence[_One], why: str) -> None:
+    if lost:
+        what = f"{len(lost)} records of {partition.topic}-{partition.index} from offset {lost[0].offset} on"
+        log.error("group %s gives up %s without dead letters: %s", group, what, why)

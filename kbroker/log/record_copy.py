@@ -1,0 +1,179 @@
+"""Copies of single records from a log, by their offsets: for dead letters.
+
+Owns the way to a record inside a batch of any size: uncompressed batches are read from the file piece by piece,
+compressed ones are unpacked piece by piece, and a record larger than wanted is passed over without being kept. So the
+copies take no more memory than the stored form of one compressed batch and the records that are returned. Works in
+slices. Never changes a log, never validates a record beyond what finding it needs.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kbroker.log.batch_scan import scan_headers
+from kbroker.log.files import OpenFile, read_at
+from kbroker.log.log_slice import LogSlice
+from kbroker.log.partition_log import PartitionLog
+from kbroker.long_work import turn
+from kbroker.protocol.compression import NONE, unpack
+from kbroker.protocol.errors import ApiError, Malformed
+from kbroker.protocol.records import HEADER_SIZE, BatchHeader, read_number
+
+log = logging.getLogger(__name__)
+_PIECE: Final = 65536
+_READ: Final = 1 << 20
+"""How many bytes of batches are looked at together."""
+_NUMBERS: Final = 32
+"""No record's first numbers (size, attributes, timestamp and offset delta) take more bytes."""
+_PASSED_AT_ONCE: Final = 256
+_MOST_UNPACKED: Final = 1 << 31
+"""The batches have passed the checks of an append; the bound only stops a broken file."""
+
+Copy = tuple[bytes | None, bytes | None]
+"""The key and the value of a record."""
+
+
+class Copies(NamedTuple):
+    """The records that were found, by offset; `end` is the first offset that was not looked for any more."""
+
+    found: dict[int, Copy]
+    end: int
+
+
+async def copied(records: PartitionLog, offsets: Sequence[int], largest: int, together: int) -> Copies:
+    """Return keys and values of records, by rising offsets: one, or several of at most `together` bytes.
+
+    A record of more than `largest` bytes, or that is not in the log, is left out. Of records that cannot be read
+    nothing is returned either, and that is logged: a dead letter tells their offset.
+    """
+    work, at = _Copying(offsets, largest, together), offsets[0]
+    try:
+        while work.skip_below(records.log_start_offset) and not work.is_full:
+            at = work.wanted[0]
+            piece = records.read(at, _READ, records.high_watermark, min_one=True)
+            if not piece.size:
+                break
+            await work.take(piece)
+            if work.wanted and work.wanted[0] == at and not work.is_full:
+                break
+    except (ApiError, OSError, Malformed) as error:
+        log.warning("records from offset %d on cannot be copied: %s", at, error)
+    end = work.wanted[0] if work.wanted and work.is_full else offsets[-1] + 1
+    return Copies(work.found, end)
+
+
+class _Copying:
+    """Copying in progress; `wanted` are the offsets to look for."""
+
+    def __init__(self, offsets: Sequence[int], largest: int, together: int) -> None:
+        self.wanted = list(offsets)
+        self.found: dict[int, Copy] = {}
+        self.is_full = False
+        """Whether the next record would be more than is wanted together."""
+        self._largest = largest
+        self._together = together
+        self._size = 0
+
+    async def take(self, piece: LogSlice) -> None:
+        """Look into the batches of a slice."""
+        assert piece.segment is not None
+        file = piece.segment.handle
+        for position, header in scan_headers(file, piece.position, piece.position + piece.size):
+            if not self.skip_below(header.base_offset) or self.is_full:
+                return
+            if self.wanted[0] <= header.last_offset:
+                await self._take_batch(file, position, header)
+                if not self.is_full:
+                    self.skip_below(header.last_offset + 1)
+            await turn
+
+    def skip_below(self, offset: int) -> bool:
+        """Give up the offsets below one; return whether others are left."""
+        del self.wanted[: bisect_left(self.wanted, offset)]
+        return bool(self.wanted)
+
+    async def _take_batch(self, file: OpenFile, position: int, header: BatchHeader) -> None:
+        start, end = position + HEADER_SIZE, position + header.size
+        pieces = _pieces(file, start, end)
+        if header.codec != NONE:
+            stored = bytearray()
+            for piece in pieces:
+                stored += piece
+                await turn
+            pieces = unpack(header.codec, stored, _MOST_UNPACKED)
+        for record in _records(header, pieces, self.wanted, self._largest):
+            if record is None:
+                await turn
+                continue
+            offset, key, value, size = record
+            if self._size and self._size + size > self._together:
+                self.is_full = True
+                self.skip_below(offset)
+                return
+            self.found[offset] = key, value
+            self._size += size
+
+
+def _pieces(file: OpenFile, start: int, end: int) -> Iterator[bytes]:
+    for place in range(start, end, _PIECE):
+        yield read_at(file.fd, min(_PIECE, end - place), place)
+
+
+_Found = tuple[int, bytes | None, bytes | None, int]
+
+
+def _records(
+    header: BatchHeader, pieces: Iterator[bytes], wanted: Sequence[int], largest: int
+) -> Iterator[_Found | None]:
+    """Yield offset, key, value and size of the wanted records of a batch; None now and then, to let others go first.
+
+    Records of more than `largest` bytes are passed over. Raises Malformed.
+    """
+    data, position, index = b"", 0, 0
+    last = wanted[-1]
+    for number in range(header.record_count):
+        while len(data) - position < _NUMBERS:
+            piece = next(pieces, None)
+            if piece is None:
+                break
+            data, position = data[position:] + piece, 0
+            yield None
+        size, start = read_number(data, position, 5)
+        _, place = read_number(data, start + 1, 10)
+        delta, place = read_number(data, place, 5)
+        offset, end = header.base_offset + delta, start + size
+        if size < 0 or offset > last:
+            return
+        while wanted[index] < offset:
+            index += 1
+        is_wanted = wanted[index] == offset and size <= largest
+        kept = [data] if is_wanted else []
+        while end > len(data):
+            piece = next(pieces, None)
+            if piece is None:
+                raise Malformed(f"record of {size} bytes does not fit in its batch")
+            if is_wanted:
+                kept.append(piece)
+            end -= len(data)
+            data = piece
+            yield None
+        if is_wanted:
+            whole = b"".join(kept) if len(kept) > 1 else data
+            key, after = _nullable(whole, place)
+            value, _ = _nullable(whole, after)
+            yield offset, key, value, size
+        elif not number % _PASSED_AT_ONCE:
+            yield None
+        position = end
+
+
+def _nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
+    size, position = read_number(data, position, 5)
+    if size < 0:
+        return None, position
+    if position + size > len(data):
+        raise Malformed(f"field of {size} bytes does not fit in its record")
+    return data[position : position + size], position + size

@@ -1,0 +1,64 @@
+"""Dead letters: what a share group says about records that it gives up (KIP-1191).
+
+Owns the causes, the letter about a range of records, and the interface of the writer. Which records are given up is
+decided in transitions.py. Never writes: broker/dead_letters.py does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from kbroker.partition import Partition
+from kbroker.share_coordinator.state_batches import StateBatch
+from kbroker.share_partition.states import RecordState
+
+REJECTED: Final = "Offset rejected by client."
+EXCEEDED: Final = "Offset delivery count exceeded the threshold."
+"""The causes, in Kafka's words: they are in a header of the letters (ShareGroupDLQManager)."""
+
+
+class Letter(NamedTuple):
+    """Records that are given up for one cause after so many deliveries."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    cause: str
+
+
+class DeadLetters(Protocol):
+    """The writer of dead letters."""
+
+    async def write(self, group: str, partition: Partition, letters: Sequence[Letter]) -> None:
+        """Write a record for each offset of some letters into the group's dead letter topic.
+
+        Returns once each is written, or given up, as in Kafka: that is logged and counted. Never raises.
+        """
+
+
+def stored_letters(batches: Iterable[StateBatch], delivery_limit: int) -> list[Letter]:
+    """Return the letters of stored state that may not have been written (SharePartition.maybeResumeDlqArchiving).
+
+    The cause is not stored: records at the limit of deliveries are taken for such that exceeded it.
+    """
+    return [
+        Letter(first, last, count, EXCEEDED if count >= delivery_limit else REJECTED)
+        for first, last, state, count in batches
+        if state == RecordState.ARCHIVING
+    ]
+
+
+def cut(letters: list[Letter], most: int) -> list[Letter]:
+    """Take letters about the first `most` records from a list, which keeps the rest."""
+    taken: list[Letter] = []
+    while letters and most > 0:
+        first, last, count, cause = letters[0]
+        end = min(last, first + most - 1)
+        taken.append(Letter(first, end, count, cause))
+        most -= end - first + 1
+        if end < last:
+            letters[0] = Letter(end + 1, last, count, cause)
+        else:
+            del letters[0]
+    return taken

@@ -1,0 +1,77 @@
+"""The broker's own batches for partitions that other brokers lead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kbroker.broker.own_produce import ProduceAnywhere, ProduceHere
+from kbroker.peers.interface import PeersByNode
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from kbroker.protocol.records import build_batch
+from tests.peers.memory import MemoryPeers
+
+BATCH = build_batch([(1_700_000_000_000, None, b"v", ())])
+WHERE = {2: ("two", 9)}
+LEADERS = {("t", 0): 1, ("t", 1): 2, ("t", 2): 3, ("t", 3): -1}
+
+
+class Here(ProduceHere):
+    def __init__(self) -> None:
+        self.got: list[tuple[str, int, bytes]] = []
+
+    async def produce(self, topic: str, index: int, batch: bytes) -> ErrorCode:
+        self.got.append((topic, index, batch))
+        return ErrorCode.NONE
+
+
+def run(scenario: Callable[[MemoryPeers, Here, ProduceAnywhere], Awaitable[None]]) -> None:
+    async def there() -> None:
+        net, here = MemoryPeers(), Here()
+        anywhere = ProduceAnywhere(1, here, LEADERS.get, PeersByNode(net, WHERE.get, "broker-1-letters"))
+        await scenario(net, here, anywhere)
+
+    asyncio.run(there())
+
+
+def test_what_this_broker_leads_stays_here() -> None:
+    async def scenario(net: MemoryPeers, here: Here, anywhere: ProduceAnywhere) -> None:
+        assert await anywhere.produce("t", 0, BATCH) == ErrorCode.NONE
+        assert here.got == [("t", 0, BATCH)]
+        assert net.pending == []
+
+    run(scenario)
+
+
+def test_another_leader_is_asked_and_its_answer_counts() -> None:
+    async def scenario(net: MemoryPeers, _here: Here, anywhere: ProduceAnywhere) -> None:
+        for code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.MESSAGE_TOO_LARGE):
+            produced = asyncio.ensure_future(anywhere.produce("t", 1, BATCH))
+            asked = await net.next()
+            assert asked.endpoint == WHERE[2]
+            assert (asked.request.acks, asked.request.timeout_ms) == (-1, 30_000)
+            [topic] = asked.request.topic_data
+            assert (topic.name, topic.partition_data[0].index) == ("t", 1)
+            assert bytes(topic.partition_data[0].records) == BATCH
+            partition: Any = PartitionProduceResponse(1, code, 5)
+            asked.answer(ProduceResponse([TopicProduceResponse("t", partition_responses=[partition])]))
+            assert await produced == code
+
+    run(scenario)
+
+
+def test_no_leader_a_lost_answer_and_one_about_something_else() -> None:
+    async def scenario(net: MemoryPeers, _here: Here, anywhere: ProduceAnywhere) -> None:
+        assert await anywhere.produce("t", 2, BATCH) == ErrorCode.NETWORK_EXCEPTION, "its address is not known"
+        assert await anywhere.produce("t", 3, BATCH) == ErrorCode.NETWORK_EXCEPTION
+        assert await anywhere.produce("none", 0, BATCH) == ErrorCode.NETWORK_EXCEPTION
+        lost = asyncio.ensure_future(anywhere.produce("t", 1, BATCH))
+        (await net.next()).lose()
+        assert await lost == ErrorCode.NETWORK_EXCEPTION
+        odd = asyncio.ensure_future(anywhere.produce("t", 1, BATCH))
+        (await net.next()).answer(ProduceResponse([]))
+        assert await odd == ErrorCode.UNKNOWN_SERVER_ERROR
+
+    run(scenario)

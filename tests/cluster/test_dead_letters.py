@@ -1,0 +1,81 @@
+"""Dead letters in a cluster: any broker writes them to whichever broker leads their topic, and may create it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from compat_tests.wire.client import WireClient
+from kbroker.broker.cluster_node import ClusterNode
+from kbroker.embed_cluster import Cluster
+from kbroker.long_work import in_slices
+from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest, IncrementalConfig, IncrementalResource
+from kbroker.protocol.records import iter_batches, read_records
+from kbroker.share_partition.dead_letters import REJECTED, Letter
+
+FAST = {"zookeeper.session.timeout.ms": 1000}
+BROKER, GROUP = 4, 32
+DLQ = "dlq.t"
+PATIENCE_S = 20
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def configure(cluster: Cluster, kind: int, name: str, key: str, value: str) -> None:
+    resource = IncrementalResource(kind, name, [IncrementalConfig(key, 0, value)])
+    with WireClient(cluster.brokers[1].bootstrap_servers) as client:
+        assert client.ask(IncrementalAlterConfigsRequest([resource]), 1).responses[0].error_code == 0
+
+
+def letters(cluster: Cluster, index: int) -> set[tuple[str, str]]:
+    """Return what the letters are about that the leader of a partition has."""
+
+    async def read() -> set[tuple[str, str]]:
+        leaders = [each.node.replicas.get((DLQ, index)) for each in cluster.brokers.values()]
+        [leader] = [each for each in leaders if each is not None and each.leading]
+        view = leader.log.read(0, 1 << 20, leader.log.high_watermark, min_one=True).view()
+        records = [
+            record
+            for at, header in iter_batches(view)
+            for record in read_records(bytes(view[at : at + header.size]), max_bytes=1 << 20)
+        ]
+        told = [dict(each.headers) for each in records]
+        return {((each["__dlq.errors.topic"] or b"").decode(), (each["__dlq.errors.offset"] or b"").decode())
+                for each in told}  # fmt: skip
+
+    return cluster.run(read())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_every_broker_writes_to_every_leader(is_there: bool) -> None:
+    config = {**FAST, "num.partitions": 3, "default.replication.factor": 2, "min.insync.replicas": 2}
+    with Cluster(brokers=3, config=config) as cluster:
+        if is_there:
+            configs = {"errors.deadletterqueue.group.enable": "true"}
+            cluster.topics.create(DLQ, partitions=3, replication_factor=2, config=configs)
+        else:
+            configure(cluster, BROKER, "", "errors.deadletterqueue.auto.create.topics.enable", "true")
+        configure(cluster, GROUP, "workers", "errors.deadletterqueue.topic.name", DLQ)
+
+        def knows(node: ClusterNode) -> bool:
+            return "workers" in node.metadata.state.group_configs and (
+                node.config.get_bool("errors.deadletterqueue.auto.create.topics.enable") != is_there
+            )
+
+        until(lambda: all(knows(each.node) for each in cluster.brokers.values()))
+        for number, broker in cluster.brokers.items():
+            for index in range(3):
+                source = SimpleNamespace(topic=f"t{number}", index=index, key=(f"t{number}", index))
+                write = broker.node.dead_letters.write("workers", source, [Letter(5, 6, 1, REJECTED)])  # type: ignore[arg-type]
+                cluster.run(in_slices(write))
+        expected = {(f"t{number}", offset) for number in cluster.brokers for offset in ("5", "6")}
+        for index in range(3):
+            assert letters(cluster, index) == expected
