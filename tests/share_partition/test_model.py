@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError
 from kbroker.share_coordinator.state_batches import StateBatch
-from kbroker.share_partition.dead_letters import EXCEEDED, Letter, cut, stored_letters
+from kbroker.share_partition.dead_letters import EXCEEDED, REJECTED, Letter, cut, stored_letters
 from kbroker.share_partition.runs import DELAYED, GAP, HOLE, PENDING, STATE
 from kbroker.share_partition.share_partition import SharePartition, Wish
 from kbroker.share_partition.states import AckBatch, Limits, Span
@@ -288,3 +288,24 @@ def test_an_undone_change_of_a_last_delivery_whose_lock_has_ended() -> None:
     ended = whole(state.expire(200.0, limits))
     assert ended.batches == [StateBatch(0, 0, ARCHIVING, 2)]
     assert ended.letters == [Letter(0, 0, 2, EXCEEDED)]
+
+
+def test_letters_of_two_causes_stay_apart() -> None:
+    decided = Transition(Limits())
+    decided.add(0, 0, ARCHIVING, 2, REJECTED)
+    decided.add(1, 1, ARCHIVING, 2, EXCEEDED)
+    decided.add(2, 3, ARCHIVING, 2, EXCEEDED)
+    assert decided.letters == [Letter(0, 0, 2, REJECTED), Letter(1, 3, 2, EXCEEDED)]
+    assert decided.batches == [StateBatch(0, 3, ARCHIVING, 2)]
+
+
+def test_a_delayed_record_that_the_log_has_no_more_is_done() -> None:
+    limits = Limits(backoff_ms=1000)
+    state = SharePartition(0)
+    whole(state.acquire(Wish("a", 10), 0, [Span(0, 1)], limits, 0.0))
+    decided = whole(state.acknowledge("a", [AckBatch(0, 1, [2, 1])], limits, 0.0))
+    whole(state.settle(decided, 0.0, is_stored=True))
+    assert state.start == 0
+    whole(state.archive_missing(0, 0))
+    assert state.advance()
+    assert state.start == 2
