@@ -22,6 +22,7 @@ from kbroker.protocol.messages.logs import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from kbroker.share_partition.in_flight import InUse, in_use
 from kbroker.testing.calling import Calling
 from kbroker.testing.missing import check, topic_state
 
@@ -117,6 +118,24 @@ class Asking:
 
     def wait_for_partitions(self, topics: Sequence[str], count: int) -> None:
         """Wait until every broker knows this number of partitions of topics, 0 if they were deleted."""
+
+    def shares_in_use(
+        self, group: str, most: int = 0, topic: str | None = None, partition: int | None = None
+    ) -> list[InUse]:
+        """Return the share partitions of a group in order, all or some; empty while no member has a session.
+
+        The elements of their lists `in_flight` are at most `most` together.
+        """
+        found: list[InUse] = []
+        for each in self._all_services():
+            if each.share is not None:
+                left = most - sum(len(one.in_flight) for one in found)
+                found += self._calling.wait_for(in_slices(in_use(each.share, group, left, topic, partition)))
+        return sorted(found, key=lambda one: (one.topic, one.partition))
+
+    def _all_services(self) -> list[Services]:
+        """Return the parts of all running brokers."""
+        return [self._services]
 
     def now_ms(self) -> int:
         """Return the broker's time, in ms since the epoch."""

@@ -220,7 +220,7 @@ def test_sessions(served: Served) -> None:
         assert member.fetch(epoch=5).error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
         assert member.acknowledge({}, epoch=5).error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
         told = member.fetch(("u", 0), ("u", 1))
-        served.until(lambda: all(each.state for each in served.share._of_group(GROUP)))
+        served.until(lambda: all(each.state for each in served.share.of_group(GROUP)))
         told = member.fetch(("u", 0), forget=(T,))
         assert {each.partition_index for topic in told.responses for each in topic.partitions} == {0, 1}, "they are new"
         assert member.fetch().responses == []
