@@ -150,6 +150,8 @@ def as_json(record: Record, _number: int) -> bytes:
         **_json_bytes("value", record.value),
         "headers": [{"key": name, **_json_bytes("value", value)} for name, value in record.headers],
     }
+    if hasattr(record, "delivery_count"):  # of a share group
+        found["delivery_count"] = record.delivery_count
     return json.dumps(found, ensure_ascii=False).encode() + b"\n"
 
 

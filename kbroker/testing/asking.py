@@ -97,6 +97,11 @@ class Asking:
         listed = self.ask(ListGroupsRequest(), ListGroupsResponse).groups
         return {each.group_id: each for each in listed}
 
+    def type_of(self, group: str) -> str:
+        """Return a group's type, like "share"; "" if the group does not exist."""
+        listed = self.groups().get(group)
+        return "" if listed is None else listed.group_type.lower()
+
     def batches(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
         """Divide partitions into lists; one request covers a list, and goes to the leader of its first partition."""
         return [partitions] if partitions else []

@@ -180,8 +180,7 @@ class Group(Changeable):
         }
 
     def _is_share(self) -> bool:
-        listed = self._listed()
-        return listed is not None and listed.group_type.lower() == "share"
+        return self._asking.type_of(self.id) == "share"
 
     def _share_offsets(self) -> dict[TopicPartition, DescribeShareGroupOffsetsResponsePartition]:
         """Return the stored start offsets and lags; -1 where nothing is stored yet."""
