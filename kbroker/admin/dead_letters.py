@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from kbroker.admin.cluster_view import TopicView, cluster_view
@@ -32,6 +33,9 @@ _OTHERS: Final = "(other causes)"
 _LONGEST: Final = 300
 """The characters of an error's text by which causes are told apart."""
 _MOST_DIGITS: Final = 18
+_BYTES_AT_ONCE: Final = 256 * 1024
+_MOST_PIECES: Final = 16
+"""The bytes that one look at a partition of origin fetches, and how many partitions' pieces are kept."""
 _LATEST, _EARLIEST = -1, -2
 _TOPIC_NAME: Final = "errors.deadletterqueue.topic.name"
 
@@ -146,6 +150,10 @@ class Letters:
         self.unreadable = 0
         """How many batches were passed over so far because they cannot be read."""
 
+    def end_before(self, ends: Mapping[int, int]) -> None:
+        """Leave out letters from these offsets on, and partitions without one."""
+        self.bounds = {i: (first, min(end, ends[i])) for i, (first, end) in self.bounds.items() if i in ends}
+
     def read(self, begin: Mapping[int, int] | None = None, *, strict: bool = False) -> Iterator[DeadLetter]:
         """Yield the committed letters of each partition in order, from offsets on.
 
@@ -182,10 +190,10 @@ def topic_view(admin: Any, topic: str) -> TopicView:
     return view
 
 
-def causes_of(letters: Letters, replayed: Mapping[int, int]) -> list[Cause]:
-    """Count a topic's dead letters by cause, the most frequent first."""
+def causes_of(letters: Letters, replayed: Mapping[int, int], most: int | None = None) -> list[Cause]:
+    """Count a topic's dead letters by cause, or only the first `most`; the most frequent cause comes first."""
     found: dict[tuple[object, ...], Cause] = {}
-    for letter in letters.read():
+    for letter in islice(letters.read(), most):
         origin, record = letter.origin, letter.record
         message = None if origin.message is None else origin.message[:_LONGEST]
         key: tuple[object, ...] = (origin.topic, origin.partition, origin.group, message)
@@ -240,10 +248,14 @@ class Originals:
         begin, piece = self._pieces.get(key, (-1, Piece()))
         if not begin <= offset < piece.next_offset:
             try:
-                piece = fetch(self._admin, {key: leader}, {key: offset}, {view.name: view.topic_id})[key]
+                ids = {view.name: view.topic_id}
+                piece = fetch(self._admin, {key: leader}, {key: offset}, ids, most_bytes=_BYTES_AT_ONCE)[key]
             except AdminError:  # the offset is gone, or its batch cannot be read
                 return None
-            self._pieces = {key: (offset, piece)}
+            self._pieces.pop(key, None)
+            if len(self._pieces) >= _MOST_PIECES:
+                del self._pieces[next(iter(self._pieces))]
+            self._pieces[key] = offset, piece
         return next((each for each in piece.records if each.offset == offset), None)
 
 

@@ -47,6 +47,8 @@ class Wanted:
     """Whether the headers that tell of the death stay."""
     skip: bool = False
     """Whether to pass over letters that cannot be replayed."""
+    before: Mapping[int, int] | None = None
+    """The ends of the partitions, from a preview; letters that came later stay."""
 
 
 class Step(NamedTuple):
@@ -88,8 +90,15 @@ class Replay:
         self._admin = admin
         self._wanted = wanted
         self._letters = Letters(admin, wanted.topic, wanted.partitions)
+        if wanted.before is not None:
+            self._letters.end_before(wanted.before)
         self._target = None if wanted.to is None else topic_view(admin, wanted.to)
         self.mark = replayed_to(admin, wanted.topic)
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """The end of each partition: letters from there on are not replayed."""
+        return {index: end for index, (_, end) in self._letters.bounds.items()}
 
     def preview(self) -> list[Row]:
         """Return where the letters go. Raises UnreadableBatch."""
