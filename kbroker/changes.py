@@ -298,7 +298,8 @@ GROUP_DELETE_OFFSETS: Final = Change(
     _delete_offsets,
     doing="delete the offsets of {topic} in {group}",
     done="deleted the offsets of {topic} in {group}",
-    warning="Its committed offsets of the topic are deleted. Its consumers then start where auto.offset.reset says.",
+    warning="Its offsets of the topic are deleted. Its consumers then start where auto.offset.reset says; in a share "
+    "group where share.auto.offset.reset says.",
     fields=(Field("topic", "names", "A topic, or some of its partitions.", required=True, form="TOPIC[:P,...]"),),
 )
 CHANGES: Final = (TOPIC_DELETE, GROUP_DELETE_OFFSETS, GROUP_DELETE)

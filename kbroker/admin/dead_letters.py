@@ -18,11 +18,13 @@ from typing import Any, Final
 from kbroker.admin.cluster_view import TopicView, cluster_view
 from kbroker.admin.configs import Subject, described_configs
 from kbroker.admin.did_you_mean import no_such_topic
-from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.errors import AdminError, WrongInput, check_code
 from kbroker.admin.fetching import Found, Piece, UnreadableBatch, fetch
-from kbroker.admin.group_offsets import committed_offsets
+from kbroker.admin.own_request import ask_patiently
 from kbroker.admin.partition_offsets import known_offsets_at
 from kbroker.admin.placement import Key
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kbroker.protocol.records import Headers
 
 SHARE: Final = "__dlq.errors."
@@ -114,10 +116,32 @@ def mark_of(topic: str) -> str:
 
 
 def replayed_to(admin: Any, topic: str) -> dict[int, int]:
-    """Return the offset of each partition before which all is replayed, of those where something is."""
+    """Return the offset of each partition before which all is replayed, of those where something is.
+
+    Waits for the end of a transaction that moves it. Raises AdminError, also if the topic does not exist.
+    """
+    view, group = topic_view(admin, topic), mark_of(topic)
+    request = OffsetFetchRequest(
+        group_id=group, topics=None, groups=[OffsetFetchRequestGroup(group, topics=None)], require_stable=True
+    )
+    answer = ask_patiently(admin, group, request, OffsetFetchResponse, _offset_error)
+    check_code(_offset_error(answer), f"cannot read how far {topic} is replayed")
+    found: list[Any] = [*answer.topics, *(each for each_group in answer.groups for each in each_group.topics)]
     return {
-        place.partition: at for place, at in committed_offsets(admin, mark_of(topic)).items() if place.topic == topic
+        each.partition_index: each.committed_offset
+        for named in found
+        if named.name == topic or getattr(named, "topic_id", None) == view.topic_id
+        for each in named.partitions
+        if each.committed_offset >= 0
     }
+
+
+def _offset_error(answer: OffsetFetchResponse) -> int:
+    """Return the first error; that there is no such group is none."""
+    topics: list[Any] = [*answer.topics, *(each for group in answer.groups for each in group.topics)]
+    codes = [answer.error_code, *(group.error_code for group in answer.groups)]
+    codes += [each.error_code for topic in topics for each in topic.partitions]
+    return next((code for code in codes if code and code != ErrorCode.GROUP_ID_NOT_FOUND), 0)
 
 
 def topic_of_group(admin: Any, group: str) -> str:

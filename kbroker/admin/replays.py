@@ -10,8 +10,9 @@ stops the replay before it begins, unless the caller passes over such letters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -136,6 +137,8 @@ class Replay:
             )
             for step in part
         }
+        first = part[0].letter.record
+        place = f"the letters from {topic}-{first.partition} {first.offset} on"
         producer.begin_transaction()
         try:
             sent = [
@@ -146,13 +149,15 @@ class Replay:
             producer.flush(timeout=_PATIENCE_S)
             for each in sent:
                 each.get(_PATIENCE_S)
-            producer.send_offsets_to_transaction(offsets, mark_of(topic))
-            producer.commit_transaction()
-        except KafkaError as error:
-            producer.abort_transaction()
-            first = part[0].letter.record
-            text = f"the letters from {topic}-{first.partition} {first.offset} on were not replayed: {_text(error)}"
-            raise AdminError(text) from error
+            _in_time(lambda: producer.send_offsets_to_transaction(offsets, mark_of(topic)))
+        except (KafkaError, TimeoutError) as error:
+            with suppress(KafkaError, TimeoutError):
+                _in_time(producer.abort_transaction)
+            raise AdminError(f"{place} were not replayed: {_text(error)}") from error
+        try:
+            _in_time(producer.commit_transaction)
+        except (KafkaError, TimeoutError) as error:  # the next replay ends the transaction, and reads the mark then
+            raise AdminError(f"it is not known whether {place} were replayed: {_text(error)}; look again") from error
 
     def _steps(self) -> Iterator[Step]:
         begin = {} if self._wanted.again else self.mark
@@ -180,6 +185,8 @@ class Replay:
         if found is None:
             return Step(letter, None, -1, problem="it has no copy of the record, which is gone from its topic")
         key, value, headers = found
+        if any(each is None for _, each in headers):
+            return Step(letter, None, -1, problem="it has a header without a value, which kafka-python cannot write")
         if self._wanted.keep_headers:
             headers = (*headers, *(each for each in letter.record.headers if is_own_header(each[0])))
         return Step(letter, view.name, partition, key, value, headers)
@@ -244,7 +251,28 @@ def _producer(connection: Connection, topic: str) -> Iterator[Any]:
         producer.close(timeout=_PATIENCE_S)
 
 
-def _text(error: KafkaError) -> str:
+def _in_time(call: Callable[[], object]) -> None:
+    """Call the client, which waits for as long as there is no coordinator. Raises TimeoutError, and what it raises."""
+    done: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            done.append(error)
+        else:
+            done.append(None)
+
+    thread = threading.Thread(target=run, name="kbroker-replay", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+    if not done:
+        raise TimeoutError(f"no answer in {_PATIENCE_S:.0f} seconds")
+    if done[0] is not None:
+        raise done[0]
+
+
+def _text(error: Exception) -> str:
     return error_text(error) if hasattr(error, "errno") else str(error)
 
 

@@ -6,14 +6,13 @@ AlterShareGroupOffsets. Deleting is a row of kbroker/changes.py. Never prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from kafka.structs import TopicPartition
 
-from kbroker.admin.connection import patiently
-from kbroker.admin.errors import AdminError, Failures, code_error, error_text
-from kbroker.admin.own_request import ask_coordinator
+from kbroker.admin.errors import Failures, check_code, code_error, error_text
+from kbroker.admin.own_request import ask_patiently
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
@@ -28,8 +27,6 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupDescribeResponse,
 )
 
-Answer = TypeVar("Answer")
-
 
 class ShareOffset(NamedTuple):
     """The group's place in a partition: None for a start offset that is not stored yet, and for an unknown lag."""
@@ -41,12 +38,12 @@ class ShareOffset(NamedTuple):
 def describe_share_group(admin: Any, name: str) -> dict[str, Any] | None:
     """Return state, epochs, assignor and members; None if there is no share group of this name. Raises AdminError."""
     request = ShareGroupDescribeRequest(group_ids=[name])
-    group = asked(admin, name, request, ShareGroupDescribeResponse, lambda answer: answer.groups[0].error_code).groups[
-        0
-    ]
+    group = ask_patiently(
+        admin, name, request, ShareGroupDescribeResponse, lambda answer: answer.groups[0].error_code
+    ).groups[0]
     if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return None
-    require(group.error_code, group.error_message, f"cannot describe group {name}")
+    check_code(group.error_code, f"cannot describe group {name}", group.error_message)
     return {
         "group": name,
         "state": group.group_state,
@@ -62,9 +59,11 @@ def describe_share_group(admin: Any, name: str) -> dict[str, Any] | None:
 def share_offsets(admin: Any, name: str) -> dict[TopicPartition, ShareOffset]:
     """Return the start offset and the lag in each partition that the group has used. Raises AdminError."""
     request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(name, topics=None)])
-    answer = asked(admin, name, request, DescribeShareGroupOffsetsResponse, lambda answer: answer.groups[0].error_code)
+    answer = ask_patiently(
+        admin, name, request, DescribeShareGroupOffsetsResponse, lambda answer: answer.groups[0].error_code
+    )
     (group,) = answer.groups
-    require(group.error_code, group.error_message, f"cannot read the offsets of group {name}")
+    check_code(group.error_code, f"cannot read the offsets of group {name}", group.error_message)
     return {
         TopicPartition(topic.topic_name, each.partition_index): ShareOffset(
             each.start_offset if each.start_offset >= 0 and not each.error_code else None,
@@ -84,8 +83,8 @@ def alter_share_offsets(admin: Any, name: str, new: Mapping[TopicPartition, int]
     request = AlterShareGroupOffsetsRequest(
         name, [AlterShareGroupOffsetsRequestTopic(*each) for each in topics.items()]
     )
-    answer = asked(admin, name, request, AlterShareGroupOffsetsResponse, lambda answer: answer.error_code)
-    require(answer.error_code, answer.error_message, f"cannot reset group {name}")
+    answer = ask_patiently(admin, name, request, AlterShareGroupOffsetsResponse, lambda answer: answer.error_code)
+    check_code(answer.error_code, f"cannot reset group {name}", answer.error_message)
     failures = [
         f"cannot reset {topic.topic_name} {each.partition_index}:"
         f" {error_text(code_error(each.error_code), each.error_message)}"
@@ -95,27 +94,6 @@ def alter_share_offsets(admin: Any, name: str, new: Mapping[TopicPartition, int]
     ]
     if failures:
         raise Failures(failures)
-
-
-def asked(admin: Any, group: str, request: Any, kind: type[Answer], code: Callable[[Answer], int]) -> Answer:
-    """Send a request to a group's coordinator, again while its error is retriable. Raises AdminError."""
-
-    def once() -> Answer:
-        answer = ask_coordinator(admin, group, request, kind)
-        if answer is None:
-            raise AdminError(f"this cluster does not serve {type(request).__name__.removesuffix('Request')}")
-        error = code_error(code(answer))
-        if error is not None and error.retriable:
-            raise error
-        return answer
-
-    return patiently(once)
-
-
-def require(code: int, message: str | None, what: str) -> None:
-    """Raise AdminError for an error code; the text begins with `what`."""
-    if code:
-        raise AdminError(f"{what}: {error_text(code_error(code), message)}")
 
 
 def _member(member: Member) -> dict[str, Any]:

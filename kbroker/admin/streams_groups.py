@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kbroker.admin.share_groups import asked, require
+from kbroker.admin.errors import check_code
+from kbroker.admin.own_request import ask_patiently
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_groups import (
     DescribedMember,
@@ -31,11 +32,13 @@ def describe_streams_group(admin: Any, name: str) -> dict[str, Any] | None:
     A member's `partitions` are those that its active tasks read. Raises AdminError.
     """
     request = StreamsGroupDescribeRequest(group_ids=[name])
-    answer = asked(admin, name, request, StreamsGroupDescribeResponse, lambda answer: answer.groups[0].error_code)
+    answer = ask_patiently(
+        admin, name, request, StreamsGroupDescribeResponse, lambda answer: answer.groups[0].error_code
+    )
     (group,) = answer.groups
     if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
         return None
-    require(group.error_code, group.error_message, f"cannot describe group {name}")
+    check_code(group.error_code, f"cannot describe group {name}", group.error_message)
     topology = _topology(group.topology)
     sources = {
         each["id"]: [*each["source_topics"], *each["repartition_source_topics"]] for each in topology["subtopologies"]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 from confluent_kafka import Producer
+from kafka import KafkaProducer
+from kafka.errors import KafkaTimeoutError
 
 from compat_tests.harness.brokers import ApacheKafka
 from kbroker.admin import replays
@@ -13,7 +15,7 @@ from kbroker.testing.waiting import hold
 from tests.cli.conftest import CommandLine
 
 WAIT_S = 20
-Header = tuple[str, bytes]
+Header = tuple[str, bytes | None]
 
 
 def died(topic: str, partition: int, offset: int, message: str = "rejected", group: str = "workers") -> list[Header]:
@@ -127,6 +129,7 @@ def test_letters_that_cannot_go_anywhere_stop_a_replay(anywhere: CommandLine, jo
         (0, "k", "v", died("__consumer_offsets", 0, 0)),
         (0, "k", "v", died(jobs, 7, 0)),
         (0, None, None, died(jobs, 0, 1000)),
+        (0, "k", "v", [*died(jobs, 0, 2000), ("null", None)]),
         (0, "k", "v", [("__dlq.errors.topic", jobs.encode()), ("__dlq.errors.partition", b"\xff")]),
     )
     done = anywhere("deadletter", "replay", dead, "--json")
@@ -137,12 +140,13 @@ def test_letters_that_cannot_go_anywhere_stop_a_replay(anywhere: CommandLine, jo
         "__consumer_offsets takes no replayed letters",
         f"topic {jobs} has no partition 7",
         "it has no copy of the record, which is gone from its topic",
+        "it has a header without a value, which kafka-python cannot write",
     ]
     said = anywhere.fails("deadletter", "replay", dead, "--execute")
-    assert said.startswith("6 dead letters cannot be replayed, the first at 0:4: it does not say where it comes from")
+    assert said.startswith("7 dead letters cannot be replayed, the first at 0:4: it does not say where it comes from")
     assert contents(anywhere, jobs) == BEFORE, "nothing is replayed by halves"
     rows = anywhere.ok("deadletter", "replay", dead, "--skip", "--execute", "--json").json
-    assert sum(row["count"] for row in rows if row["problem"]) == 6
+    assert sum(row["count"] for row in rows if row["problem"]) == 7
     assert len(contents(anywhere, jobs)) == 7
 
 
@@ -172,6 +176,28 @@ def test_a_replay_that_fails_has_written_nothing(
     assert len(contents(anywhere, jobs)) == 7, "the first transactions stay, and the mark is behind them"
     anywhere.ok("config", "unset", "max.message.bytes", "--topic", jobs)
     assert replay(anywhere, dead, "--execute") == [(0, 1, jobs, 0)]
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_what_is_not_known_is_neither_lost_nor_repeated(
+    anywhere: CommandLine, jobs: str, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    commit = KafkaProducer.commit_transaction
+
+    def lost(producer: KafkaProducer) -> None:
+        if is_committed:
+            commit(producer)
+        raise KafkaTimeoutError("the answer is lost")
+
+    dead = f"dlq.{jobs}"
+    monkeypatch.setattr(KafkaProducer, "commit_transaction", lost)
+    said = anywhere.fails("deadletter", "replay", dead, "--execute")
+    assert said.startswith(f"it is not known whether the letters from {dead}-0 0 on were replayed: ")
+    monkeypatch.setattr(KafkaProducer, "commit_transaction", commit)
+    again = anywhere("deadletter", "replay", dead, "--execute", "--json")
+    if again.status:  # the transaction ended between the look at the mark and the replay
+        assert "were replayed meanwhile" in again.err
+    assert contents(anywhere, jobs) == sorted([*BEFORE, *BEFORE, "1 x gone "])
 
 
 @pytest.mark.parametrize(

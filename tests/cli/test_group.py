@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer
 from kafka import KafkaAdminClient
 
 from kbroker import Broker
-from kbroker.admin import own_request, share_groups
+from kbroker.admin import own_request
 from tests.cli.conftest import CommandLine
 
 WAIT_S = 20
@@ -353,7 +353,7 @@ def topic_of_cli(cli, name):
 def test_a_group_whose_api_is_not_served_is_one_line(cli, monkeypatch):
     listed = {"group_id": "sharers", "group_state": "Empty", "group_type": "share", "protocol_type": "share"}
     monkeypatch.setattr(KafkaAdminClient, "list_groups", lambda *_args, **_filters: [listed])
-    monkeypatch.setattr(share_groups, "ask_coordinator", lambda *_: None)
+    monkeypatch.setattr(own_request, "ask_coordinator", lambda *_: None)
     assert cli.fails("group", "describe", "sharers") == "this cluster does not serve ShareGroupDescribe"
 
 

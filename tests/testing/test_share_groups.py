@@ -9,7 +9,7 @@ import pytest
 
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges import share_groups
-from kbroker import Broker
+from kbroker import ApiError, Broker
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatResponse
 from kbroker.testing.groups import Group
@@ -43,6 +43,7 @@ def runs(group: Group, **which: Any) -> list[tuple[int, int, str, int, str | Non
 def started(broker: Broker, client: WireClient) -> Any:
     """Make the topic, and the group with two members; return what a Member needs of its broker."""
     broker.topics.create("jobs")
+    broker.topics.create("wide", 2)
     client.ask(FindCoordinatorRequest(key=GROUP), 3)
     joined(broker, client, "one")
     joined(broker, client, "two")
@@ -95,6 +96,16 @@ def test_what_is_in_flight() -> None:
             assert again[0] == (0, 0, "acquired", 2, "two"), "the lock has ended, and another member has the record"
             two.acknowledge({T: [(0, 0, [1])]})
             assert group.offsets == {T: 2}
+        with pytest.raises(ApiError, match="NON_EMPTY_GROUP"):
+            group.delete_offsets("jobs")
+        for name in ("one", "two"):
+            client.ask(share_groups.beat(GROUP, name, -1), 1)
+        with pytest.raises(ApiError, match="for all partitions of wide together"):
+            group.delete_offsets("wide:0")
+        group.delete_offsets("jobs")
+        assert group.offsets == {}
+        group.delete()
+        assert group.state == "Dead"
 
 
 @pytest.mark.parametrize("name", ["nobody", "billing"])
