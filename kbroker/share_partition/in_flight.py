@@ -12,10 +12,11 @@ from kbroker.long_work import turn
 from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.share_partition.delivery_state import AT_ONCE
 from kbroker.share_partition.hosted import Hosted
-from kbroker.share_partition.runs import GAP, NO_LOCK, PENDING, STATE, Run
+from kbroker.share_partition.runs import NO_LOCK, PENDING, STATE, Run
 from kbroker.share_partition.states import RecordState
 
 _NAMES: Final = {int(each): each.name.lower() for each in RecordState}
+"""The names of the states of records; what is no record, a gap or a hole, has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +81,20 @@ async def _add_runs(delivery: ShareDelivery, hosted: Hosted, one: InUse, most: i
         ahead = delivery.clock.now_ms() - delivery.clock.monotonic_ms()
         for index in range(begin, min(begin + AT_ONCE, len(runs))):
             run, last = runs.at(index), runs.last(index)
-            if run.what & STATE < GAP and len(one.in_flight) < most:
-                one.in_flight.append(_value(one, run._replace(first=max(run.first, offset)), last, ahead))
+            name = _NAMES.get(run.what & STATE)
+            if name is not None and len(one.in_flight) < most:
+                one.in_flight.append(_value(one, run._replace(first=max(run.first, offset)), last, name, ahead))
             offset = last + 1
         await turn
 
 
-def _value(one: InUse, run: Run, last: int, ahead: float) -> InFlight:
+def _value(one: InUse, run: Run, last: int, state: str, ahead: float) -> InFlight:
     return InFlight(
         one.topic,
         one.partition,
         run.first,
         last,
-        _NAMES[run.what & STATE],
+        state,
         run.deliveries,
         None if run.owner is None else run.owner.name,
         None if run.deadline == NO_LOCK else round(run.deadline + ahead),
