@@ -76,7 +76,7 @@ def test_a_share_group(web: Visitor, packing: str) -> None:
     assert re.search(r"Partitions Topic Part\. Done before Lag parcels 0 0 3", words), words
     assert "packer" in words
     assert "In flight" not in words, "this console does not know what the broker has in memory"
-    assert f"{packing} Stable share 1" in web.page(f"/groups?q={packing}").words
+    hold(lambda: f"{packing} Stable share 1 3" in web.page(f"/groups?q={packing}").words, 20)
     assert "The group has members" in web.page(f"/group/reset?name={packing}&to=earliest").words
 
 
