@@ -26,6 +26,7 @@ from kbroker.admin.placement import Key
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kbroker.protocol.records import Headers
+from kbroker.topic_names import topic_name_fault
 
 SHARE: Final = "__dlq.errors."
 CONNECT: Final = "__connect.errors."
@@ -33,8 +34,9 @@ MOST_CAUSES: Final = 1_000
 """How many causes are told apart; further ones are counted together."""
 _OTHERS: Final = "(other causes)"
 _LONGEST: Final = 300
-"""The characters of an error's text by which causes are told apart."""
+"""The characters of a name and of an error's text by which causes are told apart."""
 _MOST_DIGITS: Final = 18
+_MOST_TOPICS: Final = 1_000
 _BYTES_AT_ONCE: Final = 256 * 1024
 _MOST_PIECES: Final = 16
 """The bytes that one look at a partition of origin fetches, and how many partitions' pieces are kept."""
@@ -219,13 +221,15 @@ def causes_of(letters: Letters, replayed: Mapping[int, int], most: int | None = 
     found: dict[tuple[object, ...], Cause] = {}
     for letter in islice(letters.read(), most):
         origin, record = letter.origin, letter.record
-        message = None if origin.message is None else origin.message[:_LONGEST]
-        key: tuple[object, ...] = (origin.topic, origin.partition, origin.group, message)
+        topic, group, message = (
+            None if text is None else text[:_LONGEST] for text in (origin.topic, origin.group, origin.message)
+        )
+        key: tuple[object, ...] = (topic, origin.partition, group, message)
         cause = found.get(key)
         if cause is None and len(found) >= MOST_CAUSES:
             cause = found.setdefault((), Cause(None, None, None, _OTHERS))
         if cause is None:
-            cause = found[key] = Cause(origin.topic, origin.partition, origin.group, message)
+            cause = found[key] = Cause(topic, origin.partition, group, message)
         cause.count += 1
         cause.replayed += record.offset < replayed.get(record.partition, 0)
         cause.first_ms = min(cause.first_ms or record.timestamp, record.timestamp)
@@ -242,9 +246,12 @@ class Originals:
         self._pieces: dict[Key, tuple[int, Piece]] = {}
 
     def topic(self, name: str) -> TopicView | None:
-        """Return a topic of origin; None if it does not exist (any more)."""
+        """Return a topic of origin; None if it does not exist (any more), or no topic can have this name."""
         if name not in self._topics:
-            self._topics[name] = cluster_view(self._admin, [name]).topics.get(name)
+            if len(self._topics) >= _MOST_TOPICS:
+                self._topics.clear()
+            is_legal = topic_name_fault(name) is None
+            self._topics[name] = cluster_view(self._admin, [name]).topics.get(name) if is_legal else None
         return self._topics[name]
 
     def of(self, letter: DeadLetter) -> tuple[bytes | None, bytes | None, Headers] | None:

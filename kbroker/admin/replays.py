@@ -173,7 +173,8 @@ class Replay:
                 return Step(letter, None, -1, problem="it does not say where it comes from")
             view = originals.topic(origin.topic)
             if view is None:
-                return Step(letter, None, -1, problem=f"topic {origin.topic[:249]} does not exist")
+                name = origin.topic if origin.topic.isprintable() else ascii(origin.topic)
+                return Step(letter, None, -1, problem=f"topic {name[:249]} does not exist")
             if view.internal or view.name == self._wanted.topic:
                 return Step(letter, None, -1, problem=f"{view.name} takes no replayed letters")
         count, partition = len(view.partitions), origin.partition

@@ -16,10 +16,13 @@ from kbroker.admin.errors import raise_any
 from kbroker.admin.replays import Replay, Row, Wanted, check, purge, purges
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completion import complete_groups, complete_topics
+from kbroker.cli.log_output import one_line
 from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option
 from kbroker.cli.record_format import json_bytes
 
 Result = TypeVar("Result")
+_LONGEST: Final = 1_000
+"""The characters of a text that are shown to people; documents have all."""
 _NOT_YET: Final = "nothing was changed; add --execute to do it"
 
 
@@ -68,16 +71,23 @@ def list_causes(
     rows = [asdict(each) for each in causes]
     output.rows(
         rows,
-        Column("origin", lambda row: row["topic"]),
+        Column("origin", lambda row: _line(row["topic"])),
         "partition",
-        "group",
-        "message",
+        Column("group", lambda row: _line(row["group"])),
+        Column("message", lambda row: _line(row["message"])),
         "count",
         "replayed",
         Column("first", lambda row: _time(row["first_ms"])),
         Column("last", lambda row: _time(row["last_ms"])),
     )
     _report_unreadable(letters)
+
+
+def _line(value: object) -> object:
+    """Return what a record may contain as a line that a terminal can show: it does not obey it, and it is not long."""
+    if not isinstance(value, str):
+        return value
+    return one_line(value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…")
 
 
 def _time(ms: int) -> str:
@@ -157,7 +167,7 @@ def _facts(letter: Mapping[str, Any]) -> Part:
     else:
         pairs += [(name, value) for name, value in record.items() if name != "headers"]
         pairs += [(f"header {each['key']}", next(iter([*each.values()][1:]))) for each in record["headers"]]
-    return Facts(pairs)
+    return Facts([(str(_line(name)), _line(value)) for name, value in pairs])
 
 
 # -- replay

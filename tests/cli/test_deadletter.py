@@ -150,6 +150,38 @@ def test_letters_that_cannot_go_anywhere_stop_a_replay(anywhere: CommandLine, jo
     assert len(contents(anywhere, jobs)) == 7
 
 
+def test_headers_are_hostile(anywhere: CommandLine, jobs: str) -> None:
+    dead = f"hostile.{jobs}"
+    anywhere.ok("topic", "create", dead)
+    names = [
+        "",
+        "a/b",
+        "..",
+        "\x1b[31mred\n",
+        "x" * 70_000,
+        "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"),
+    ]
+    numbers = ["-1", "9" * 40, "1_0", "\u0663", " 1", "0x1"]
+    write(anywhere, dead, *((0, "k", "v", died(name, 0, 0, "\x1b[2J\r\nm", "\x07")) for name in names))
+    told = ["__dlq.errors.topic", "__dlq.errors.partition", "__dlq.errors.offset"]
+    write(
+        anywhere,
+        dead,
+        *(
+            (0, "k", "v", [(told[0], jobs.encode()), *((each, number.encode()) for each in told[1:])])
+            for number in numbers
+        ),
+        (0, "k", "v", [(told[0], jobs.encode()), (told[1], b"0"), (told[2], str(2**62).encode())]),
+        (0, "k", "v", [(told[0], jobs.encode()), (told[1], b"999999999999999999"), (told[2], b"0")]),
+    )
+    for verb in ("list", "show", "replay"):
+        done = anywhere("deadletter", verb, dead, *(["--all"] if verb == "show" else []))
+        assert done.text.replace("\n", "").isprintable(), verb
+    rows = anywhere("deadletter", "replay", dead, "--json").json
+    assert sum(row["count"] for row in rows if row["to_topic"]) == 1, "the one whose offset does not exist has a copy"
+    assert all(len(row["problem"] or "") < 400 for row in rows)
+
+
 def test_letters_of_connect(anywhere: CommandLine, jobs: str) -> None:
     told = {"topic": jobs, "partition": 1, "offset": 0, "connector.name": "sink", "exception.message": "no such column"}
     headers = [(f"__connect.errors.{name}", str(value).encode()) for name, value in told.items()]

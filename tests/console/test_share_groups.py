@@ -18,6 +18,7 @@ from tests.cli.test_deadletter import died, write
 from tests.console.browser import Browser
 from tests.console.test_browser import judged
 from tests.console.visitor import Visitor
+from tests.console.world import HOSTILE
 from tests.share_partition.conversation import Member, acquired
 
 
@@ -159,6 +160,17 @@ def test_dead_letters_are_replayed_as_shown_and_purged(web: Visitor, cluster: Br
     assert "deleted" in web.do("deadletter-purge", **form, confirm=lost).words
     assert [each.text for each in cluster.topics[lost].records()] == ["late"]
     assert "cannot be read" in web.refused("deadletter-purge", topic=lost, set="x", confirm=lost)
+
+
+def test_origins_are_hostile(web: Visitor, cluster: Broker) -> None:
+    cluster.topics.create("hostile.dead")
+    cli = SimpleNamespace(bootstrap=cluster.bootstrap_servers)
+    names = (HOSTILE, "", "..", "x" * 70_000)
+    write(cli, "hostile.dead", *((0, "k", HOSTILE, died(name, 0, 2**62, HOSTILE, HOSTILE)) for name in names))  # type: ignore[arg-type]
+    page = web.page("/deadletters?topic=hostile.dead")
+    assert HOSTILE not in page.text
+    assert len(page.text) < 50_000
+    assert "4 letters cannot be replayed" in web.page("/deadletters/replay?topic=hostile.dead&show=1").words
 
 
 def test_a_topic_without_dead_letters(web: Visitor) -> None:
