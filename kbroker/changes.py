@@ -24,6 +24,11 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteResponse,
 )
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kbroker.protocol.messages.share_groups import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+    DeleteShareGroupOffsetsResponse,
+)
 from kbroker.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 
 Answer = TypeVar("Answer")
@@ -73,6 +78,10 @@ class Cluster(Protocol):
         ...
 
     def ask_controller(self, request: Any, kind: type[Answer], code: Callable[[Answer], int], /) -> Answer: ...
+
+    def type_of(self, group: str, /) -> str:
+        """Return a group's type, like "share"; "" if the group does not exist."""
+        ...
 
     def partitions_of(self, topic: str, /) -> int:
         """Return the number of partitions of a topic; 0 if it does not exist."""
@@ -208,6 +217,8 @@ def _delete_offsets(cluster: Cluster, names: Sequence[str], values: Values) -> l
 def _delete_offsets_of(cluster: Cluster, topics: list[OffsetDeleteRequestTopic], name: str) -> list[Failure]:
     request = OffsetDeleteRequest(name, topics)
     answer = cluster.ask_coordinator(name, request, OffsetDeleteResponse, lambda each: each.error_code)
+    if answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND and cluster.type_of(name) == "share":
+        return _delete_share_offsets(cluster, topics, name)
     if answer.error_code:
         return [_failure(name, answer.error_code, "group")]
     refused: dict[tuple[str, int], list[str]] = {}
@@ -216,6 +227,23 @@ def _delete_offsets_of(cluster: Cluster, topics: list[OffsetDeleteRequestTopic],
             if each.error_code:
                 refused.setdefault((topic.name, each.error_code), []).append(str(each.partition_index))
     return [Failure(name, code, f"{topic} {', '.join(indexes)}") for (topic, code), indexes in refused.items()]
+
+
+def _delete_share_offsets(cluster: Cluster, topics: list[OffsetDeleteRequestTopic], name: str) -> list[Failure]:
+    """Delete a share group's start offsets, which Kafka keeps or deletes for whole topics."""
+    for each in topics:
+        if len(each.partitions) < cluster.partitions_of(each.name):
+            text = f"a share group's offsets are deleted for all partitions of {each.name} together"
+            return [Failure(name, ErrorCode.INVALID_REQUEST, message=text)]
+    request = DeleteShareGroupOffsetsRequest(name, [DeleteShareGroupOffsetsRequestTopic(each.name) for each in topics])
+    answer = cluster.ask_coordinator(name, request, DeleteShareGroupOffsetsResponse, lambda each: each.error_code)
+    if answer.error_code:
+        return [_failure(name, answer.error_code, "group", answer.error_message)]
+    return [
+        Failure(name, each.error_code, each.topic_name, each.error_message)
+        for each in answer.responses
+        if each.error_code
+    ]
 
 
 def _one_by_one(names: Sequence[str], ask: Callable[[str], list[Failure]]) -> list[Failure]:
@@ -265,12 +293,13 @@ GROUP_DELETE_OFFSETS: Final = Change(
     "group",
     "delete-offsets",
     "Delete offsets",
-    "Delete committed offsets of topics that no member of the group reads.",
+    "Delete committed offsets of topics that no member of the group reads; of a share group, its start offsets.",
     "POST /delete-offsets/{group}",
     _delete_offsets,
     doing="delete the offsets of {topic} in {group}",
     done="deleted the offsets of {topic} in {group}",
-    warning="Its committed offsets of the topic are deleted. Its consumers then start where auto.offset.reset says.",
+    warning="Its offsets of the topic are deleted. Its consumers then start where auto.offset.reset says; in a share "
+    "group where share.auto.offset.reset says.",
     fields=(Field("topic", "names", "A topic, or some of its partitions.", required=True, form="TOPIC[:P,...]"),),
 )
 CHANGES: Final = (TOPIC_DELETE, GROUP_DELETE_OFFSETS, GROUP_DELETE)

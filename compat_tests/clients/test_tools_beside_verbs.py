@@ -301,3 +301,21 @@ def test_the_cluster(side: Side) -> None:
     assert status == 0, err
     (broker,) = side.verb.ok("broker", "list", "--json").json
     assert out.splitlines()[1].split()[:3] == [str(broker["id"]), *broker["address"].split(":")]
+
+
+def test_a_share_group(side: Side) -> None:
+    name = "beside-share"
+    side.verb.ok("topic", "create", name, "-p", "2")
+    side.verb.ok("config", "set", "share.auto.offset.reset=earliest", "--group", name)
+    side.verb.ok("produce", name, "-p", "0", stdin=b"a\nb\nc\n")
+    side.verb.ok("consume", name, "--share", name, "-c", "2", "--timeout", "20000")
+    shown = side.tool("consumer.group.ShareGroupCommand", "--describe", "--group", name)
+    (told,) = side.verb.ok("group", "describe", name, "--json").json
+    assert [told["state"], told["type"]] == ["Empty", "share"]
+    assert sorted([row["TOPIC"], row["PARTITION"], row["START-OFFSET"], row["LAG"]] for row in table(shown)) == [
+        [row["topic"], str(row["partition"]), *("-" if each is None else str(each) for each in place)]
+        for row in told["partitions"]
+        for place in [(row["start_offset"], row["lag"])]
+    ]
+    assert told["partitions"][0]["lag"] == 1
+    side.verb.ok("group", "delete", name)

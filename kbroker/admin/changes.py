@@ -14,6 +14,7 @@ from kafka.errors import BrokerResponseError, KafkaError
 from kbroker.admin.connection import patiently
 from kbroker.admin.did_you_mean import no_such_group, no_such_topic
 from kbroker.admin.errors import AdminError, Refusal, WrongInput, code_error, error_text
+from kbroker.admin.groups import listed_groups
 from kbroker.admin.own_request import ask_controller, ask_coordinator, coordinators_of
 from kbroker.admin.visible_everywhere import wait_for_deletion, wait_for_topics
 from kbroker.changes import Change, Failure, Unanswered, Values
@@ -62,6 +63,10 @@ class _Cluster:
         if isinstance(request, DeleteTopicsRequest):  # Apache Kafka before 2.8 reads the names of another field
             request.topic_names = [str(each.name) for each in request.topics]
         return self._answered(lambda: ask_controller(self._admin, request, kind), code)
+
+    def type_of(self, group: str) -> str:
+        listed = listed_groups(self._admin).get(group)
+        return "" if listed is None else str(listed["type"]).lower()
 
     def partitions_of(self, topic: str) -> int:
         (found,) = self._admin.describe_topics([topic])

@@ -17,6 +17,7 @@ from kbroker.admin.connection import patiently
 from kbroker.admin.did_you_mean import no_such_topic
 from kbroker.admin.errors import AdminError, Failures, WrongInput, error_text
 from kbroker.admin.partition_offsets import retried_offsets_at
+from kbroker.admin.share_groups import alter_share_offsets, share_offsets
 from kbroker.changes import partitions_by_topic
 
 WITHOUT_MEMBERS: Final = ("Empty", "Dead", None)
@@ -121,8 +122,19 @@ def new_offsets(
     return new
 
 
-def set_offsets(admin: Any, name: str, new: Mapping[TopicPartition, int]) -> None:
-    """Commit offsets for a group; raises Failures."""
+def offsets_of(admin: Any, name: str, kind: str | None) -> dict[TopicPartition, int]:
+    """Return the offsets that a reset may move: the committed ones, or the start offsets of a share group."""
+    if kind != "share":
+        return committed_offsets(admin, name)
+    found = share_offsets(admin, name)
+    return {place: each.start_offset for place, each in found.items() if each.start_offset is not None}
+
+
+def set_offsets(admin: Any, name: str, kind: str | None, new: Mapping[TopicPartition, int]) -> None:
+    """Set the offsets of a group of a type without members; raises Failures, AdminError."""
+    if kind == "share":
+        alter_share_offsets(admin, name, new)
+        return
     requested = {each: OffsetAndMetadata(offset, "", None) for each, offset in new.items()}
     result = patiently(lambda: admin.alter_group_offsets(name, requested))
     failed = {each: error for each, error in result.items() if error is not kafka.errors.NoError}

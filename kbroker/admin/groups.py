@@ -18,6 +18,8 @@ from kbroker.admin.connection import patiently
 from kbroker.admin.errors import AdminError, code_error, error_text
 from kbroker.admin.group_offsets import PartitionOffsets, committed_offsets
 from kbroker.admin.own_request import ask_coordinator, coordinator_of
+from kbroker.admin.share_groups import describe_share_group, share_offsets
+from kbroker.admin.streams_groups import describe_streams_group
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -29,8 +31,8 @@ from kbroker.protocol.messages.consumer_groups import (
 
 TYPES: Final = ("classic", "consumer", "share", "streams")
 """The group types of Apache Kafka 4.4."""
-OF_OTHER_APIS: Final = ("share", "streams")
-"""The types that have APIs of their own for members and offsets."""
+_OF_OTHER_APIS: Final = {"share": describe_share_group, "streams": describe_streams_group}
+"""The types that only the list of groups tells from groups that do not exist."""
 STATES: Final = (
     "Stable",
     "Empty",
@@ -76,7 +78,10 @@ def _answered(admin: Any, name: str) -> Any:
 
 
 def group_of(admin: Any, name: str) -> dict[str, Any] | None:
-    """Return state, type, protocol and members of a group; None if it does not exist."""
+    """Return state, type, protocol and members of a group; None if it does not exist.
+
+    The members are None if the broker lists a consumer group, and does not serve its description.
+    """
     group = patiently(lambda: _answered(admin, name))
     if group["error"] is None and group["group_state"] != "Dead":
         return {
@@ -94,10 +99,11 @@ def group_of(admin: Any, name: str) -> dict[str, Any] | None:
     found = describe_consumer_group(admin, name)
     if found is not None:
         return found
-    # Share and streams groups are listed, but only APIs of their own describe them.
     listed = listed_groups(admin).get(name)
     if listed is None or listed["state"] == "Dead":
         return None
+    if listed["type"] in _OF_OTHER_APIS:
+        return _OF_OTHER_APIS[listed["type"]](admin, name)
     return {**listed, "assignor": None, "epoch": None, "target_epoch": None, "members": None}
 
 
@@ -122,14 +128,14 @@ def _member(member: Mapping[str, Any]) -> dict[str, Any]:
 def described_group(admin: Any, name: str) -> dict[str, Any] | None:
     """Return a group with its members, its coordinator, and its offset in each partition; None if it does not exist.
 
-    For a share or streams group, which has APIs of its own, `members` is None, and offsets are not requested.
+    A share group has a start offset in each partition, and no owner: several members may have it.
     """
     group = group_of(admin, name)
     if group is None:
         return None
     group["coordinator"] = patiently(lambda: coordinator_of(admin, name))
-    if group["type"] in OF_OTHER_APIS:
-        return {**group, "partitions": []}
+    if group["type"] == "share":
+        return {**group, "partitions": _share_rows(admin, name)}
     owners = {
         TopicPartition(each["topic"], each["partition"]): member
         for member in group["members"] or ()
@@ -154,6 +160,13 @@ def described_group(admin: Any, name: str) -> dict[str, Any] | None:
     return {**group, "partitions": rows}
 
 
+def _share_rows(admin: Any, name: str) -> list[dict[str, Any]]:
+    return [
+        {"topic": each.topic, "partition": each.partition, "start_offset": found.start_offset, "lag": found.lag}
+        for each, found in sorted(share_offsets(admin, name).items())
+    ]
+
+
 def member_counts(admin: Any, kinds: Mapping[str, str | None]) -> dict[str, int]:
     """Return the number of members of groups, given their types; groups without an answer are left out."""
     found: dict[str, int] = {}
@@ -161,11 +174,13 @@ def member_counts(admin: Any, kinds: Mapping[str, str | None]) -> dict[str, int]
     with contextlib.suppress(kafka.errors.KafkaError):
         described = admin.describe_groups(classic) if classic else {}
         found.update({name: len(each["members"]) for name, each in described.items() if each["error"] is None})
-    for name in (name for name, kind in kinds.items() if kind == "consumer"):
-        with contextlib.suppress(kafka.errors.KafkaError, AdminError):
-            group = describe_consumer_group(admin, name)
-            if group is not None:
-                found[name] = len(group["members"])
+    by_kind = {"consumer": describe_consumer_group, **_OF_OTHER_APIS}
+    for name, kind in kinds.items():
+        if kind in by_kind:
+            with contextlib.suppress(kafka.errors.KafkaError, AdminError):
+                group = by_kind[kind](admin, name)
+                if group is not None:
+                    found[name] = len(group["members"])
     return found
 
 

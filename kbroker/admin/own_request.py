@@ -7,13 +7,14 @@ client's internals. Never knows a particular API.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from kafka.errors import IncompatibleBrokerVersion
 from kafka.protocol.api_header import ResponseHeader
 
-from kbroker.admin.errors import AdminError
+from kbroker.admin.connection import patiently
+from kbroker.admin.errors import AdminError, code_error
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.connections import RequestHeader
@@ -32,6 +33,24 @@ def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) 
     cannot be decoded.
     """
     return _ask(admin, group, request, answer)
+
+
+def ask_patiently(admin: Any, group: str, request: Any, answer: type[Answer], code: Callable[[Answer], int]) -> Answer:
+    """Like `ask_coordinator`, again while the answer's error is retriable; raises AdminError if it is not served.
+
+    `code` returns an answer's error code.
+    """
+
+    def once() -> Answer:
+        found = ask_coordinator(admin, group, request, answer)
+        if found is None:
+            raise AdminError(f"this cluster does not serve {type(request).__name__.removesuffix('Request')}")
+        error = code_error(code(found))
+        if error is not None and error.retriable:
+            raise error
+        return found
+
+    return patiently(once)
 
 
 def ask_any(admin: Any, request: Any, answer: type[Answer], at_least: int = 0) -> Answer | None:

@@ -120,7 +120,7 @@ def delete_records(
 _PATIENCE_S: Final = 10.0
 
 
-class _AsItIs(Serializer):  # type: ignore[misc]
+class AsItIs(Serializer):  # type: ignore[misc]
     """A serializer that changes nothing: the client refuses a record of nulls unless a serializer returns them."""
 
     def serialize(self, topic: str, headers: object, data: tuple[bytes | None]) -> bytes | None:  # noqa: ARG002
@@ -136,7 +136,7 @@ def write_record(
     partition: int | None = None,
 ) -> tuple[int, int]:
     """Write a record with acks from all in-sync replicas; return its partition and offset; raises AdminError."""
-    producer: Any = connection.producer(acks=-1, linger_ms=0, value_serializer=_AsItIs(), max_block_ms=5_000)
+    producer: Any = connection.producer(acks=-1, linger_ms=0, value_serializer=AsItIs(), max_block_ms=5_000)
     try:
         known = producer.partitions_for(topic)
         if partition is not None and partition not in known:

@@ -14,6 +14,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
@@ -29,7 +30,9 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.extras import how_to_install
 from kbroker.local_http import CONSOLE, CONTROL, parse, url_of
+from kbroker.long_work import in_slices
 from kbroker.network.server import bind, server_limits
+from kbroker.share_partition.in_flight import InUse, in_use
 from kbroker.testing.steered_clock import SteeredClock
 from kbroker.traces.traces import Traces, exporting_to
 
@@ -165,6 +168,10 @@ class ControlPlace(_Place):
         return ControlServer(RunningBroker(node, self.clock), self.socket, public=self.public).start()
 
 
+_PATIENCE_S: Final = 5.0
+"""How long the console waits for the broker's loop, in seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsolePlace(_Place):
     """Where the web console is served."""
@@ -181,12 +188,19 @@ class ConsolePlace(_Place):
         for name in _CLIENTS_LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         where = _plain_address(node)
-        settings = Settings(public=self.public, cli=("--bootstrap", where))
+        told = partial(_in_flight, node, asyncio.get_running_loop())
+        settings = Settings(public=self.public, cli=("--bootstrap", where), in_flight=told)
         server = ConsoleServer(Connection(where, {}), self.socket, settings).start()
         try:
             yield server
         finally:  # in a thread, because running requests may wait for this loop
             await asyncio.to_thread(server.stop)
+
+
+def _in_flight(node: Node, loop: asyncio.AbstractEventLoop, group: str, most: int) -> list[InUse]:
+    """Return what a share group has in flight; called in another thread than that of the loop."""
+    work = in_slices(in_use(node.services.share, group, most))
+    return asyncio.run_coroutine_threadsafe(work, loop).result(_PATIENCE_S)
 
 
 def _plain_address(node: Node) -> str:

@@ -1,4 +1,4 @@
-"""`kbroker consume`: print the records of topics.
+"""`kbroker consume`: print the records of topics. With --share, consume_share.py does it.
 
 Owns the start and the end of reading. Commits the offsets of a group only for printed records.
 """
@@ -28,6 +28,7 @@ from kbroker.admin.records import assign, at_time, forget_fetched, known_partiti
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completion import complete_groups, complete_topics
+from kbroker.cli.consume_share import ACKS, Shared, consume_shared
 from kbroker.cli.option_types import whole_match
 from kbroker.cli.outage import SILENCE_S, outages_reported
 
@@ -81,6 +82,13 @@ class _Printing:
     shell_complete=complete_groups,
     help="Read as a member of this group, which commits printed records.",
 )
+@click.option(
+    "--share",
+    metavar="GROUP",
+    shell_complete=complete_groups,
+    help="Take records from this share group, and acknowledge each once it is printed.",
+)
+@click.option("--ack", type=click.Choice(ACKS), help="How records of --share are acknowledged; accept unless given.")
 @click.option("-c", "--count", "--max-messages", "count", type=click.IntRange(1), help="End after N records.")
 @click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, value and \\n.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Read this one only.")
@@ -97,6 +105,8 @@ def command(
     from_beginning: bool,
     isolation_level: str | None,
     group: str | None,
+    share: str | None,
+    ack: str | None,
     count: int | None,
     pattern: str | None,
     partitions: tuple[int, ...],
@@ -108,7 +118,10 @@ def command(
     skip_corrupt: bool,
     connection: Connection,
 ) -> None:
-    """Print the records of topics, from now on, or from --offset or --from-beginning."""
+    """Print the records of topics, from now on, or from --offset or --from-beginning.
+
+    A share group decides itself where it begins: share.auto.offset.reset, a config of the group.
+    """
     if group is not None and (partitions or offset is not None):
         raise click.UsageError("--partition and --offset do not go with --group, which has its own offsets")
     if from_beginning and offset is not None:
@@ -117,6 +130,15 @@ def command(
         raise click.UsageError("--json and --format exclude each other")
     if bool(topics) == (include is not None):
         raise click.UsageError("give either topics or --include")
+    if share is not None:
+        others = (group, include, offset, isolation_level, *partitions)
+        if any(each is not None for each in others) or from_beginning or until_end or skip_corrupt:
+            raise click.UsageError("--share goes with --ack, --count, --timeout, --format, --null and --json alone")
+        shared = Shared(share, ack or "accept", _piece(as_json, pattern, show_null), count, timeout)
+        consume_shared(connection, topics, shared)
+        return
+    if ack is not None:
+        raise click.UsageError("--ack goes with --share")
     start = _Start("beginning") if from_beginning else _parse_start(offset or "end")
     printing = _Printing(_piece(as_json, pattern, show_null), count, timeout, until_end)
     consumer = connection.consumer(

@@ -1,4 +1,4 @@
-"""`kbroker group`: list, describe and delete groups and their committed offsets."""
+"""`kbroker group`: list, describe and delete groups of every type, with their offsets."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from kbroker.admin.did_you_mean import no_such_group
 from kbroker.admin.errors import raise_any
 from kbroker.admin.groups import STATES, TYPES, described_group, listed_groups
 from kbroker.cli.changes import add_changes
-from kbroker.cli.client import client_options, warn
+from kbroker.cli.client import client_options
 from kbroker.cli.completion import complete_groups
 from kbroker.cli.group_reset import reset
 from kbroker.cli.option_types import compiled, whole_match
 from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option, wide
 
-_TOOLS: Final = {"share": "kafka-share-groups.sh", "streams": "kafka-streams-groups.sh"}
-"""The tools for groups that kbroker cannot describe."""
-
 
 @click.group("group", cls=Verbs)
 def command() -> None:
-    """List, describe, reset and delete consumer groups."""
+    """List, describe, reset and delete groups of every type."""
 
 
 @command.command("list")
@@ -77,7 +74,10 @@ def describe(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Describe groups: their members, and how far each partition is read."""
+    """Describe groups: their members, and how far each partition is read.
+
+    Of a share group the start offsets, of a streams group also its topology and the tasks of its members.
+    """
     if bool(names) == all_groups:
         raise click.UsageError("give either the names of groups or --all-groups")
     output = Output("wide") if verbose and not output.is_document else output
@@ -92,9 +92,6 @@ def describe(
             elif not all_groups:
                 missing.append(no_such_group(admin, name))
     output.show([_document(each, chosen) for each in found], *(part for each in found for part in _parts(each, chosen)))
-    for each in found:
-        if each["type"] in _TOOLS:
-            warn(f"{each['group']} is a {each['type']} group: {_TOOLS[each['type']]} shows its members and offsets")
     raise_any(missing)
 
 
@@ -108,7 +105,7 @@ def _shows(key: str, chosen: Sequence[str]) -> bool:
 
 
 def _parts(group: Mapping[str, Any], chosen: Sequence[str]) -> list[Part]:
-    members = group["members"]
+    members, is_share = group["members"], group["type"] == "share"
     lags = [row["lag"] for row in group["partitions"] if row["lag"] is not None]
     facts = [
         ("group", group["group"]),
@@ -117,18 +114,24 @@ def _parts(group: Mapping[str, Any], chosen: Sequence[str]) -> list[Part]:
         ("protocol", group["protocol"]),
         ("assignor", group["assignor"]),
         ("members", None if members is None else len(members)),
-        ("lag", None if group["type"] in _TOOLS else sum(lags)),
+        ("lag", sum(lags)),
     ]
     more = [
         ("coordinator", group["coordinator"]),
         ("epoch", group["epoch"]),
         ("target epoch", group["target_epoch"]),
     ]
+    topology = group.get("topology", {})
+    if topology:
+        facts.append(("topology epoch", topology["epoch"]))
     found: list[Part] = [Facts(facts if "state" in chosen else facts[:1], more if "state" in chosen else ())]
     if "offsets" in chosen:
-        found.append(Table(group["partitions"], _OFFSETS, even_empty=False))
+        found.append(Table(group["partitions"], _START_OFFSETS if is_share else _OFFSETS, even_empty=False))
+    if "state" in chosen and topology:
+        found.append(Table(topology["subtopologies"], _SUBTOPOLOGIES, even_empty=False))
     if "members" in chosen and members:
-        found.append(Table(sorted(members, key=lambda member: str(member["member_id"])), _MEMBERS))
+        columns = (*_MEMBERS, *(_TASKS if topology else ()))
+        found.append(Table(sorted(members, key=lambda member: str(member["member_id"])), columns))
     return found
 
 
@@ -142,6 +145,37 @@ _OFFSETS: Final[Sequence[Column | str]] = (
     wide("instance-id"),
     wide("client-id"),
     wide("host"),
+)
+
+
+_START_OFFSETS: Final[Sequence[Column | str]] = ("topic", "partition", "start-offset", "lag")
+
+
+def _names(header: str) -> Column:
+    """Return a column with names, separated by commas."""
+    return Column(header, lambda row: ", ".join(row[header.replace(" ", "_")]) or None)
+
+
+_SUBTOPOLOGIES: Final[Sequence[Column | str]] = (
+    Column("subtopology", "id"),
+    _names("source topics"),
+    _names("repartition source topics"),
+    _names("repartition sink topics"),
+    _names("changelog topics"),
+)
+
+
+def _tasks(kind: str) -> Column:
+    """Return a column with a member's tasks of a kind, as 0_1: partition 1 of subtopology 0."""
+    return Column(kind, lambda member: ", ".join(member["tasks"][kind]) or None)
+
+
+_TASKS: Final[Sequence[Column | str]] = (
+    _tasks("active"),
+    _tasks("standby"),
+    _tasks("warmup"),
+    wide("topology-epoch"),
+    wide("process-id"),
 )
 
 

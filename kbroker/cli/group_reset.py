@@ -18,12 +18,12 @@ from kbroker.admin.errors import AdminError, WrongInput, raise_any
 from kbroker.admin.group_offsets import (
     WITHOUT_MEMBERS,
     Target,
-    committed_offsets,
     named_partitions,
     new_offsets,
+    offsets_of,
     set_offsets,
 )
-from kbroker.admin.groups import OF_OTHER_APIS, group_of, listed_groups
+from kbroker.admin.groups import group_of, listed_groups
 from kbroker.cli.client import client_options
 from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.option_types import Ago, Moment, OffsetsInFile
@@ -78,7 +78,7 @@ def reset(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Move the committed offsets of groups that have no members.
+    """Move the committed offsets of groups that have no members, or the start offsets of share groups.
 
     Offsets outside of a partition become its first or its last.
     """
@@ -127,16 +127,15 @@ def _reset(admin: Any, name: str, topics: tuple[str, ...], target: Target, *, ex
             "one that ended without leaving counts until its session expires (45 s by default):"
             f" `kbroker group describe {name} --members` shows where they run"
         )
-    if group is not None and group["type"] in OF_OTHER_APIS:
-        raise AdminError(f"{name} is a {group['type']} group: its offsets are set by an API that kbroker does not have")
-    committed = {} if group is None else committed_offsets(admin, name)
+    kind = None if group is None else group["type"]
+    committed = {} if group is None else offsets_of(admin, name, kind)
     if target.listed is not None:
         partitions = sorted(target.listed)
     else:
         partitions = named_partitions(admin, topics) if topics else sorted(committed)
     new = new_offsets(admin, partitions, committed, target)
     if execute:
-        set_offsets(admin, name, new)
+        set_offsets(admin, name, kind, new)
     return [
         {
             "group": name,

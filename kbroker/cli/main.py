@@ -49,6 +49,7 @@ GROUPS = {
         "produce": "Write lines of standard input to a topic.",
         "consume": "Print the records of topics.",
         "record": "Find records, and delete those before an offset.",
+        "deadletter": "List, show, replay and purge dead letters.",
         "perf": "Measure how fast records are produced and consumed, and how long one takes.",
     },
     "Topics, groups and transactions": {

@@ -146,14 +146,17 @@ def as_json(record: Record, _number: int) -> bytes:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        **_json_bytes("key", record.key),
-        **_json_bytes("value", record.value),
-        "headers": [{"key": name, **_json_bytes("value", value)} for name, value in record.headers],
+        **json_bytes("key", record.key),
+        **json_bytes("value", record.value),
+        "headers": [{"key": name, **json_bytes("value", value)} for name, value in record.headers],
     }
+    if hasattr(record, "delivery_count"):  # of a share group
+        found["delivery_count"] = record.delivery_count
     return json.dumps(found, ensure_ascii=False).encode() + b"\n"
 
 
-def _json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
+def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Return data as a field of a JSON object: as text, or, if it is not UTF-8, in base64 under another name."""
     if data is None:
         return {name: None}
     try:

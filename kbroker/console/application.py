@@ -40,6 +40,7 @@ _MOST_NOTED: Final = 20_000
 _LISTS: Final = (
     ("/topics/", "/topics", "To the topics"),
     ("/group", "/groups", "To the groups"),
+    ("/deadletters", "/groups", "To the groups"),
     ("/transaction", "/transactions", "To the transactions"),
     ("/broker", "/cluster", "To the cluster"),
     ("/cluster/", "/cluster", "To the cluster"),

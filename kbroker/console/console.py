@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -46,6 +46,11 @@ class Settings:
     cli: tuple[str, ...] = ()
     """The connection options for command lines to copy."""
     period_s: float = PERIOD_S
+    in_flight: Callable[[str, int], Sequence[Any]] | None = None
+    """Returns a share group's partitions in use with at most so many runs of records in flight; waits for them.
+
+    Only a broker in this process can tell: Kafka's protocol has no such request. Runs are as share_partition/in_flight.
+    """
 
 
 @dataclass(slots=True)

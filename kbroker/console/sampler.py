@@ -30,6 +30,7 @@ from kbroker.admin.groups import group_of
 from kbroker.admin.log_dirs import LogDir, log_dirs, sizes_of_leaders
 from kbroker.admin.partition_offsets import known_offsets_at
 from kbroker.admin.placement import Key
+from kbroker.admin.share_groups import share_offsets
 from kbroker.admin.transactions import Open, hanging
 from kbroker.console.asking import patient
 from kbroker.console.series import Family, Series
@@ -278,7 +279,11 @@ class Sampler:
         suspects = [name for name in names if samples.standing.of(name, STANDING_S)][:_SUSPECTS_AT_ONCE]
         chosen = list(dict.fromkeys(suspects + chosen))
         readers = {name: topics for name, topics in samples.readers.items() if name in samples.groups}
-        offsets = _committed(admin, chosen)
+        shares = {str(each["group_id"]) for each in found if str(each.get("group_type")).lower() == "share"}
+        offsets = _committed(admin, [name for name in chosen if name not in shares])
+        for name, lags in _share_lags(admin, [name for name in chosen if name in shares]).items():
+            samples.lags.add(name, at, sum(lags.values()))
+            readers[name] = {topic for topic, _ in lags}
         for name in reading.intersection(chosen) - offsets.keys():
             samples.standing.forget(name)
         for name, committed in offsets.items():
@@ -298,6 +303,16 @@ def _committed(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
         with contextlib.suppress(KafkaError, AdminError):
             answer = admin.list_group_offsets({name: None})[name]
             found[name] = {(p.topic, p.partition): at.offset for p, at in answer.items() if at.offset >= 0}
+    return found
+
+
+def _share_lags(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
+    """Return the known lags of share groups' partitions; groups without an answer are left out."""
+    found: dict[str, dict[Key, int]] = {}
+    for name in names:
+        with contextlib.suppress(KafkaError, AdminError):
+            offsets = share_offsets(admin, name)
+            found[name] = {(p.topic, p.partition): at.lag for p, at in offsets.items() if at.lag is not None}
     return found
 
 

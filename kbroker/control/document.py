@@ -145,6 +145,26 @@ def _schemas() -> dict[str, Any]:
             offsets={"type": "array", "items": _object(topic=_STRING, partition=_INTEGER, offset=_INTEGER)},
             lag=_INTEGER,
         ),
+        "InFlight": _object(
+            in_flight={
+                "type": "array",
+                "items": _object(
+                    topic=_STRING,
+                    partition=_INTEGER,
+                    first_offset=_INTEGER,
+                    last_offset=_INTEGER,
+                    state={
+                        "type": "string",
+                        "enum": ["available", "acquired", "acknowledged", "archiving", "archived"],
+                    },
+                    deliveries=_INTEGER,
+                    member={"type": ["string", "null"], "description": "Who holds the records; null for nobody."},
+                    deadline_ms={"type": ["integer", "null"], "description": "When that ends."},
+                    is_stored={"type": "boolean", "description": "Whether the state is stored already."},
+                ),
+            },
+            more={"type": "boolean", "description": "Whether there are more than are told."},
+        ),
         "Groups": _object(groups={"type": "array", "items": _object(id=_STRING, state=_STRING)}),
     }
 

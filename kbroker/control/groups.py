@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -44,6 +45,14 @@ def _lag(group: Group, topic: str | None) -> int:
         return 0  # the group does not exist, or no longer exists: its state is "Dead"
 
 
+def _in_flight(control: Control, values: Values) -> dict[str, Any]:
+    limit = values.get("limit", _LIMIT)
+    found = control.subject.groups[values["group"]].in_flight(
+        values.get("topic"), values.get("partition"), count=limit + 1
+    )
+    return {"in_flight": [asdict(each) for each in found[:limit]], "more": len(found) > limit}
+
+
 def _list(control: Control, _: Values) -> dict[str, Any]:
     return {"groups": [{"id": each.id, "state": each.state} for each in control.subject.groups.values()]}
 
@@ -58,12 +67,24 @@ def _broker(control: Control, _: Values) -> dict[str, Any]:
     }
 
 
+_LIMIT, _MOST = 500, 10_000
+
 OPERATIONS: Final = (
     Operation(
         "GET", "/broker", "getBroker", "Where clients connect, and which of Kafka's APIs are served.", "Broker",
         work=_broker,
     ),
     Operation("GET", "/groups", "listGroups", "The groups, with their states.", "Groups", work=_list),
+    Operation(
+        "GET", "/in-flight/{group:path}", "getInFlight",
+        "The records that a share group has in flight, as runs of offsets with the same state, in order.", "InFlight",
+        work=_in_flight,
+        query=(
+            Field("topic", "string", "Those of one topic alone."),
+            Field("partition", "integer", "Those of this partition alone.", least=0, most=2**31 - 1),
+            Field("limit", "integer", f"No more runs than that; without, {_LIMIT}.", least=1, most=_MOST),
+        ),
+    ),
     Operation(
         # Declare paths below /groups/NAME before this one: it matches whole paths, because names may have slashes.
         "GET", "/groups/{group:path}", "getGroup",

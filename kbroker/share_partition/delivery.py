@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -110,7 +110,7 @@ class ShareDelivery:
         """Forget everything about a group that was deleted."""
         for session in self.sessions.of_group(group):
             self._end(session)
-        for hosted in self._of_group(group):
+        for hosted in self.of_group(group):
             hosted.fail(ErrorCode.GROUP_ID_NOT_FOUND)
 
     def forget_all(self) -> None:
@@ -118,7 +118,8 @@ class ShareDelivery:
         for group in list(self._hosted):
             self.forget(group)
 
-    def _of_group(self, group: str) -> Iterable[Hosted]:
+    def of_group(self, group: str) -> list[Hosted]:
+        """Return the share partitions of a group that are in use."""
         return list(self._hosted.get(group, {}).values())
 
     # -- sessions
@@ -169,7 +170,7 @@ class ShareDelivery:
         group, member = session.key
         self._releasing[group] = self._releasing.get(group, 0) + 1
         try:
-            for hosted in self._of_group(group):
+            for hosted in self.of_group(group):
                 if self.sessions.find(group, member) is None:  # it has not come back meanwhile
                     await hosted.release(member)
                 await turn
@@ -177,7 +178,7 @@ class ShareDelivery:
             self._releasing[group] -= 1
             if not self._releasing[group]:
                 del self._releasing[group]
-        for hosted in self._of_group(group):
+        for hosted in self.of_group(group):
             if hosted.is_idle:
                 self.all_stored(hosted)
             await turn

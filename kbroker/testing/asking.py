@@ -22,6 +22,7 @@ from kbroker.protocol.messages.logs import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from kbroker.share_partition.in_flight import InUse, in_use
 from kbroker.testing.calling import Calling
 from kbroker.testing.missing import check, topic_state
 
@@ -96,6 +97,11 @@ class Asking:
         listed = self.ask(ListGroupsRequest(), ListGroupsResponse).groups
         return {each.group_id: each for each in listed}
 
+    def type_of(self, group: str) -> str:
+        """Return a group's type, like "share"; "" if the group does not exist."""
+        listed = self.groups().get(group)
+        return "" if listed is None else listed.group_type.lower()
+
     def batches(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
         """Divide partitions into lists; one request covers a list, and goes to the leader of its first partition."""
         return [partitions] if partitions else []
@@ -117,6 +123,24 @@ class Asking:
 
     def wait_for_partitions(self, topics: Sequence[str], count: int) -> None:
         """Wait until every broker knows this number of partitions of topics, 0 if they were deleted."""
+
+    def shares_in_use(
+        self, group: str, most: int = 0, topic: str | None = None, partition: int | None = None
+    ) -> list[InUse]:
+        """Return the share partitions of a group in order, all or some; empty while no member has a session.
+
+        The elements of their lists `in_flight` are at most `most` together.
+        """
+        found: list[InUse] = []
+        for each in self._all_services():
+            if each.share is not None:
+                left = most - sum(len(one.in_flight) for one in found)
+                found += self._calling.wait_for(in_slices(in_use(each.share, group, left, topic, partition)))
+        return sorted(found, key=lambda one: (one.topic, one.partition))
+
+    def _all_services(self) -> list[Services]:
+        """Return the parts of all running brokers."""
+        return [self._services]
 
     def now_ms(self) -> int:
         """Return the broker's time, in ms since the epoch."""

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from kbroker.broker.cluster_node import ClusterNode
 from kbroker.changes import NO_CONTROLLER, NO_COORDINATOR
 from kbroker.cluster_state import ClusterState
+from kbroker.handlers.services import Services
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kbroker.testing.asking import PATIENCE_S, PAUSE_S, Asking, Code, handled
@@ -112,6 +113,9 @@ class ClusterAsking(Asking):
         states = [each.metadata.state.topics.get(topic) for each in self._running().values()]
         counts = {0 if each is None else len(each.partitions) for each in states}
         return counts == {count} and len({None if each is None else each.topic_id for each in states}) == 1
+
+    def _all_services(self) -> list[Services]:
+        return [node.services for node in self._running().values()]
 
     def now_ms(self) -> int:
         return next(iter(self._running().values())).clock.now_ms()

@@ -1,4 +1,4 @@
-"""The groups of an embedded broker as Python values: members, offsets, lag.
+"""The groups of an embedded broker as Python values: members, offsets, lag, records in flight.
 
 Owns a test's view of a group. Each access sends a request to the broker; nothing is cached.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from kbroker.changes import GROUP_DELETE, GROUP_DELETE_OFFSETS
 from kbroker.cluster_state import OFFSETS_TOPIC
@@ -21,8 +21,16 @@ from kbroker.protocol.messages.consumer_groups import (
 )
 from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse, ListedGroup
-from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest, ShareGroupDescribeResponse
+from kbroker.protocol.messages.share_groups import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponsePartition,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
 from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeRequest, StreamsGroupDescribeResponse
+from kbroker.share_partition.in_flight import InFlight
 from kbroker.testing.asking import EARLIEST, LATEST, Asking
 from kbroker.testing.changes import Changeable
 from kbroker.testing.missing import MissingError, check, listing, visible
@@ -35,7 +43,10 @@ Answer = TypeVar(
     ShareGroupDescribeResponse,
     StreamsGroupDescribeResponse,
     OffsetFetchResponse,
+    DescribeShareGroupOffsetsResponse,
 )
+MOST_IN_FLIGHT: Final = 10_000
+"""The most runs of records in flight that are returned if nothing else is said."""
 _LOADING_S, _PAUSE_S = 10.0, 0.002
 """The seconds to wait for a coordinator that still reads its log (for instance after a reset), and between tries."""
 
@@ -146,7 +157,11 @@ class Group(Changeable):
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
-        """The committed offsets."""
+        """The committed offsets; of a share group its start offsets: it is done with all records below them."""
+        if self._is_share():
+            begun = {place: each.start_offset for place, each in self._share_offsets().items()}
+            begun |= {(each.topic, each.partition): each.start_offset for each in self._asking.shares_in_use(self.id)}
+            return {place: offset for place, offset in begun.items() if offset >= 0}
         if not self._asking.partitions_of(OFFSETS_TOPIC):  # no group existed yet, so there is no coordinator
             return {}
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.id, topics=None)])
@@ -164,8 +179,36 @@ class Group(Changeable):
             if each.committed_offset >= 0
         }
 
+    def _is_share(self) -> bool:
+        return self._asking.type_of(self.id) == "share"
+
+    def _share_offsets(self) -> dict[TopicPartition, DescribeShareGroupOffsetsResponsePartition]:
+        """Return the stored start offsets and lags; -1 where nothing is stored yet."""
+        request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(self.id, topics=None)])
+        (group,) = self._ask(request, DescribeShareGroupOffsetsResponse).groups
+        check(group.error_code, f"group {self.id}", group.error_message)
+        return {
+            (topic.topic_name, each.partition_index): each
+            for topic in group.topics
+            for each in topic.partitions
+            if not each.error_code
+        }
+
+    def in_flight(
+        self, topic: str | None = None, partition: int | None = None, *, count: int = MOST_IN_FLIGHT
+    ) -> list[InFlight]:
+        """Return what a share group has in flight, in order: runs of records with the same state, at most `count`.
+
+        In flight are the records from the start offset to the last one that was delivered, also those that are done
+        while an earlier one is not. Empty while no member has a session, and for a group of another type.
+        """
+        shares = self._asking.shares_in_use(self.id, count, topic, partition)
+        return [each for one in shares for each in one.in_flight]
+
     def lag(self, topic: str | None = None) -> int:
         """Return the group's lag: the sum of the partitions' end offsets minus the committed offsets.
+
+        Of a share group: the number of offsets behind the start offsets that are not done.
 
         Without `topic` the sum covers all topics with a committed offset or an assigned partition. A partition without
         a committed offset counts from its beginning. Raises KeyError for a topic that does not exist (yet), and without
@@ -184,7 +227,16 @@ class Group(Changeable):
         ]
         ends = self._asking.offsets_at(partitions, LATEST)
         begun = self._asking.offsets_at([each for each in partitions if each not in offsets], EARLIEST)
-        return sum(max(0, ends.get(each, 0) - offsets.get(each, begun.get(each, 0))) for each in partitions)
+        lags = {each: ends.get(each, 0) - offsets.get(each, begun.get(each, 0)) for each in partitions}
+        if self._is_share():
+            lags = self._without_done(lags)
+        return sum(max(0, each) for each in lags.values())
+
+    def _without_done(self, lags: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the lags of a share group's partitions without the records that are done behind its start offset."""
+        stored = {place: each.lag for place, each in self._share_offsets().items() if each.lag >= 0}
+        done = {(each.topic, each.partition): each.done for each in self._asking.shares_in_use(self.id)}
+        return {place: lag - done[place] if place in done else stored.get(place, lag) for place, lag in lags.items()}
 
     def delete(self) -> None:
         """Delete the group, which must have no members, with its committed offsets. Raises MissingError, ApiError."""

@@ -10,7 +10,9 @@ import urllib.request
 
 import pytest
 
+from kbroker import Broker
 from kbroker.admin.connection import Connection
+from kbroker.cli import beside
 from kbroker.console.passwords import matches
 from kbroker.extras import how_to_install
 from kbroker.local_http import Service
@@ -118,3 +120,7 @@ def test_secrets_of_the_connection_are_in_no_line(monkeypatch):
     monkeypatch.setattr(Service, "require", lambda *_: stop(Connection("127.0.0.1:1", {})))
     CommandLine("127.0.0.1:1")("console", "-X", "sasl.password=hidden")
     assert seen["cli"] == ("--bootstrap", "127.0.0.1:1")
+
+
+def test_a_broker_tells_its_console_what_is_in_flight(embedded: Broker) -> None:
+    assert beside._in_flight(embedded.node, embedded.node._loop, "nobody", 10) == []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from tests.cli.test_deadletter import died, write
 from tests.console import world
 from tests.console.browser import browser, missing
 from tests.console.conftest import served
@@ -105,3 +107,15 @@ def test_every_page_in_a_browser(apache, tmp_path):
             page.go(path)
             assert page.find("h1")
         assert page.complaints() == []
+
+
+def test_dead_letters_are_replayed_and_purged(web, apache_kafka):
+    web.do("topic-create", name="dlq.audit-log", partitions="1")
+    headers = died("audit-log", 0, 99)
+    write(SimpleNamespace(bootstrap=apache_kafka.bootstrap), "dlq.audit-log", (0, "k", "lost and found", headers))
+    assert "audit-log 0 workers rejected 1 0" in web.page("/deadletters?topic=dlq.audit-log").words
+    fields = {"topic": "dlq.audit-log", "end": "0:1", "confirm": "dlq.audit-log"}
+    assert "1 dead letter replayed." in web.do("deadletter-replay", **fields).words
+    assert "lost and found" in web.page("/topics/audit-log/messages").words
+    web.do("deadletter-purge", topic="dlq.audit-log", set="0:1", confirm="dlq.audit-log")
+    assert "There are no dead letters." in web.page("/deadletters?topic=dlq.audit-log").words

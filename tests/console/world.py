@@ -59,6 +59,7 @@ TOPICS = {
     "orders-avro": (2, {}),
     "measurements": (2, {}),
     "audit-log": (1, {"retention.ms": "-1"}),
+    "dlq.orders": (1, {}),
     "hostile": (1, {}),
     "empty": (1, {}),
 }
@@ -94,6 +95,11 @@ def make(bootstrap: str, *, replicas: int = 1, orders: int = 600) -> None:
         producer.produce("orders-avro", avro(told), str(number).encode())
         # A message of Protobuf: field 1 a number, field 2 a text.
         producer.produce("measurements", b"\x08" + bytes([number]) + b"\x12\x06sensor", b"s")
+    for number in range(12):
+        told = ("orders", number % 6, number, "shipping", 5, HOSTILE if number == 11 else "Offset rejected by client.")
+        names = ("topic", "partition", "offset", "group", "delivery.count", "message")
+        headers = [(f"__dlq.errors.{name}", str(each).encode()) for name, each in zip(names, told, strict=True)]
+        producer.produce("dlq.orders", json.dumps(order(random_, number)).encode(), b"7", headers=headers)
     producer.produce("hostile", HOSTILE.encode(), HOSTILE.encode(), headers=[(HOSTILE, HOSTILE.encode())])
     producer.produce("hostile", json.dumps({HOSTILE: [HOSTILE]}).encode(), b"json")
     producer.produce("hostile", b"\x00\xff\x00\xfe" * 64, b"binary")

@@ -99,7 +99,7 @@ def test_a_body_has_a_bound(api: Http) -> None:
 
 
 def test_other_paths_and_methods_are_named(api: Http) -> None:
-    assert "there is no /fault; there are /broker, /groups, /groups/{group}, /faults," in api.refused(
+    assert "there is no /fault; there are /broker, /groups, /in-flight/{group}, /groups/{group}," in api.refused(
         404, "GET", "/fault"
     )
     assert api.refused(405, "PATCH", "/faults") == "/faults has no PATCH; it has DELETE, GET, POST"

@@ -15,8 +15,8 @@ from kafka.structs import TopicPartition
 
 from kbroker.admin.connection import Connection
 from kbroker.admin.did_you_mean import no_such_topic
-from kbroker.cli.perf.librdkafka import settings_of
-from kbroker.cli.perf.senders import chosen
+from kbroker.cli.librdkafka import settings_of
+from kbroker.cli.perf.senders import OTHERWISE, chosen
 
 _MOST: Final = 500
 _SOCKET_BYTES: Final = 2 * 1024 * 1024
@@ -144,7 +144,7 @@ def open_receiver(
     if chosen(client) == "confluent-kafka":
         own["group_id"] = group or "kbroker-perf-without-group"  # librdkafka requires it, even if it joins no group
         haste = {"fetch.error.backoff.ms": 0, "fetch.queue.backoff.ms": 0} if hasty else {}
-        return Confluent(settings_of(connection, own, {"enable.auto.commit": False, **haste}))
+        return Confluent(settings_of(connection, own, {"enable.auto.commit": False, **haste}, OTHERWISE))
     return KafkaPython(
         connection, {**own, "group_id": group, "enable_auto_commit": False, "allow_auto_create_topics": False}
     )

@@ -15,7 +15,7 @@ import click
 from kafka import __version__ as kafka_python_version
 
 from kbroker.admin.connection import Connection
-from kbroker.cli.perf.librdkafka import settings_of
+from kbroker.cli.librdkafka import settings_of
 from kbroker.cli.perf.live import Stop
 from kbroker.extras import how_to_install
 
@@ -191,8 +191,12 @@ def open_sender(
         **({} if transactional_id is None else {"transactional_id": transactional_id}),
     }
     if chosen(client) == "confluent-kafka":
-        return Confluent(topic, partition, settings_of(connection, own, {}), stop)
+        return Confluent(topic, partition, settings_of(connection, own, {}, OTHERWISE), stop)
     return KafkaPython(connection, topic, partition, own, stop)
+
+
+OTHERWISE: Final = "; --client kafka-python takes it"
+"""The end of the refusal of a setting that only kafka-python has."""
 
 
 def chosen(client: str) -> str:

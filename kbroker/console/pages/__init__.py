@@ -13,6 +13,7 @@ from kbroker.console.pages import (
     access,
     cluster,
     configs,
+    deadletters,
     groups,
     messages,
     overview,
@@ -24,7 +25,7 @@ from kbroker.console.pages import (
 )
 
 _SUBJECTS: Final = (
-    overview, topics, topic, messages, groups, reset, transactions, cluster, configs, access, quotas,
+    overview, topics, topic, messages, groups, reset, deadletters, transactions, cluster, configs, access, quotas,
 )  # fmt: skip
 PAGES: Final[tuple[Page, ...]] = tuple(page for subject in _SUBJECTS for page in subject.PAGES)
 ACTIONS: Final[tuple[Action, ...]] = (*changes.ACTIONS, *(each for subject in _SUBJECTS for each in subject.ACTIONS))

@@ -5,8 +5,12 @@ Owns these requests. Resetting offsets is a page of its own (reset.py).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
 from typing import Any, Final
 
+from kbroker.admin.dead_letters import topic_of_group
 from kbroker.admin.errors import NotThere
 from kbroker.admin.group_offsets import WITHOUT_MEMBERS
 from kbroker.admin.groups import described_group, listed_groups, member_counts
@@ -19,6 +23,8 @@ from kbroker.console.values import Values
 _MOST_DRAWN: Final = 80
 """The most members, and partitions of a topic, in the grid."""
 _MOST_ROWS: Final = 100
+_MOST_RUNS: Final = 200
+"""The most runs of records in flight on a share group's page."""
 
 
 async def find(console: Console, values: Values) -> Facts:
@@ -55,10 +61,15 @@ async def find_one(console: Console, values: Values) -> Facts:
         raise NotThere(f"there is no group {name}")
     lags = [row["lag"] for row in group["partitions"] if row["lag"] is not None]
     topics = sorted({row["topic"] for row in group["partitions"]})
-    committed = {(row["topic"], row["partition"]): row["current_offset"] for row in group["partitions"]}
+    is_share = group["type"] == "share"
+    committed = {
+        (row["topic"], row["partition"]): row["start_offset" if is_share else "current_offset"]
+        for row in group["partitions"]
+    }
     still = console.sampler.samples.standing.of(name, STANDING_S)
     return {
         "group": group,
+        "topology": group.get("topology"),
         "name": name,
         "lag": sum(lags) if lags else None,
         "uncommitted": len(group["partitions"]) - len(lags),
@@ -69,13 +80,27 @@ async def find_one(console: Console, values: Values) -> Facts:
         "empty": group["state"] in WITHOUT_MEMBERS,
         "still": {key: stop.lasted_s for key, stop in still.items() if committed.get(key) == stop.offset},
         "clients": {each["member_id"]: each["client_id"] for each in group["members"] or ()},
+        **(await _of_share_group(console, name) if is_share else {"runs": None, "letters": None}),
     }
+
+
+async def _of_share_group(console: Console, name: str) -> Facts:
+    """Return what only a share group has: its records in flight, and its dead letter topic."""
+    runs = None
+    if (told := console.settings.in_flight) is not None:
+        with contextlib.suppress(TimeoutError):  # the broker is busy: the page does without
+            runs = [run for each in await asyncio.to_thread(told, name, _MOST_RUNS) for run in each.in_flight]
+    letters, _ = await console.ask_or_fail(lambda admin: topic_of_group(admin, name))
+    return {"runs": runs, "most_runs": _MOST_RUNS, "now_ms": time.time() * 1000, "letters": letters}
 
 
 def drawn(group: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the grids to draw: for each topic, members and their partitions."""
     members = sorted(group["members"] or (), key=lambda each: (str(each["client_id"]), str(each["member_id"])))
-    has = {(each["topic"], each["partition"]): m["member_id"] for m in members for each in m["partitions"]}
+    has: dict[tuple[str, int], set[str]] = {}
+    for member in members:
+        for each in member["partitions"]:
+            has.setdefault((each["topic"], each["partition"]), set()).add(member["member_id"])
     late = {(row["topic"], row["partition"]): row["lag"] for row in group["partitions"]}
     found = []
     for topic in sorted({key[0] for key in has}):
@@ -89,7 +114,7 @@ def drawn(group: dict[str, Any]) -> list[dict[str, Any]]:
                     {
                         "name": each["client_id"],
                         "id": each["member_id"],
-                        "cells": [has.get((topic, index)) == each["member_id"] for index in indexes[:_MOST_DRAWN]],
+                        "cells": [each["member_id"] in has.get((topic, index), ()) for index in indexes[:_MOST_DRAWN]],
                     }
                     for each in members[:_MOST_DRAWN]
                 ],

@@ -1,4 +1,4 @@
-"""Resetting the committed offsets of a group: the page shows the changes first, and then makes exactly these.
+"""Resetting the offsets of a group: the page shows the changes first, and then makes exactly these.
 
 Owns the preview and its form. The form contains the shown offsets, so later commits and records do not change them.
 """
@@ -14,9 +14,9 @@ from kbroker.admin.errors import AdminError, WrongInput
 from kbroker.admin.group_offsets import (
     WITHOUT_MEMBERS,
     Target,
-    committed_offsets,
     named_partitions,
     new_offsets,
+    offsets_of,
     set_offsets,
 )
 from kbroker.admin.groups import group_of
@@ -47,9 +47,13 @@ async def find(console: Console, values: Values) -> Facts:
 
 
 def _state(admin: Any, name: str) -> tuple[str | None, list[str]]:
+    state, kind = _state_and_type(admin, name)
+    return state, sorted({each.topic for each in offsets_of(admin, name, kind)})
+
+
+def _state_and_type(admin: Any, name: str) -> tuple[str | None, str | None]:
     group = group_of(admin, name)
-    topics = sorted({each.topic for each in committed_offsets(admin, name)})
-    return (None if group is None else group["state"]), topics
+    return (None, None) if group is None else (group["state"], group["type"])
 
 
 def _target(values: Values) -> Target:
@@ -70,7 +74,7 @@ def _target(values: Values) -> Target:
 
 
 def _preview(admin: Any, name: str, values: Values, target: Target) -> list[dict[str, Any]]:
-    committed = committed_offsets(admin, name)
+    committed = offsets_of(admin, name, _state_and_type(admin, name)[1])
     topics = values.all("topic")
     partitions = named_partitions(admin, topics) if topics else sorted(committed)
     wanted = values.text("partitions")
@@ -91,7 +95,7 @@ def _preview(admin: Any, name: str, values: Values, target: Target) -> list[dict
 
 
 def reset(admin: Any, values: Values) -> Done:
-    """Commit the offsets that were shown."""
+    """Set the offsets that were shown."""
     name = values.needed("name", "the group")
     new: dict[TopicPartition, int] = {}
     for text in values.all("set"):
@@ -101,14 +105,13 @@ def reset(admin: Any, values: Values) -> Done:
         new[TopicPartition(match[1], int(match[2]))] = int(match[3])
     if not new:
         raise WrongInput("there is nothing to move")
-    group = group_of(admin, name)
-    state = None if group is None else group["state"]
+    state, kind = _state_and_type(admin, name)
     if state not in WITHOUT_MEMBERS:
         raise AdminError(
             f"group {name} has members (its state is {state}); stop them first; "
             "a member that did not leave the group counts until its session expires (45 s by default)"
         )
-    set_offsets(admin, name, new)
+    set_offsets(admin, name, kind, new)
     count = len(new)
     return Done(f"{count} offset{'s' if count != 1 else ''} of {name} moved.", place("/group", name=name))
 

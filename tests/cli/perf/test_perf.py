@@ -16,7 +16,7 @@ import pytest
 from kbroker import Broker
 from kbroker.admin.client_properties import parse_settings
 from kbroker.admin.connection import Connection
-from kbroker.cli.perf.librdkafka import settings_of
+from kbroker.cli.librdkafka import settings_of
 from kbroker.cli.perf.produce import _Measured, _values
 from kbroker.cli.perf.receivers import open_receiver
 from tests.cli.conftest import CommandLine

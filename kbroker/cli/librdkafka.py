@@ -68,10 +68,13 @@ _WITHOUT_MEANING: Final = frozenset({"bootstrap_timeout_ms", "api_version", "max
 """Settings that only kafka-python has: for its search for a broker at the start, which is not measured."""
 
 
-def settings_of(connection: Connection, own: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(
+    connection: Connection, own: Mapping[str, Any], others: Mapping[str, Any], otherwise: str = ""
+) -> dict[str, Any]:
     """Return librdkafka's settings for a connection.
 
-    `own` has kafka-python's names, and -X settings override it; `others` has librdkafka's names.
+    `own` has kafka-python's names, and -X settings override it; `others` has librdkafka's names. A refusal of a setting
+    ends with `otherwise`.
     """
     found: dict[str, Any] = {
         "bootstrap.servers": connection.bootstrap,
@@ -89,5 +92,5 @@ def settings_of(connection: Connection, own: Mapping[str, Any], others: Mapping[
             other, turned = _TURNED[name](value)
             found[other] = turned
         elif name not in _WITHOUT_MEANING:
-            raise click.UsageError(f"-X {name} has no meaning for confluent-kafka; --client kafka-python takes it")
+            raise click.UsageError(f"-X {name} has no meaning for confluent-kafka{otherwise}")
     return found

@@ -1,0 +1,316 @@
+"""Replaying dead letters to their topics of origin, on any Kafka, and purging what was replayed.
+
+Owns where each letter goes, and the mark up to which a topic is replayed. The letters and the mark are written in one
+transaction after the other: what a replay wrote is neither lost nor written again, however it ends. The mark is the
+committed offsets of a group of its own (dead_letters.mark_of). Never prints.
+
+A letter goes to the partition that it came from, in the order of the dead letter topic. One that cannot go anywhere
+stops the replay before it begins, unless the caller passes over such letters.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from kbroker.admin.connection import Connection
+from kbroker.admin.dead_letters import DeadLetter, Letters, Originals, is_own_header, mark_of, replayed_to, topic_view
+from kbroker.admin.errors import AdminError, WrongInput, error_text
+from kbroker.admin.records import AsItIs, delete_records
+from kbroker.protocol.records import Headers
+
+_AT_ONCE: Final = 500
+_BYTES_AT_ONCE: Final = 8 * 1024 * 1024
+"""The most letters, and about the most bytes, of one transaction."""
+_PATIENCE_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to replay: all that was not yet, unless something is said."""
+
+    topic: str
+    to: str | None = None
+    """Another topic than that of origin."""
+    partitions: tuple[int, ...] = ()
+    count: int | None = None
+    """The most letters."""
+    again: bool = False
+    """Whether to begin at the first letter, also if it was replayed already."""
+    keep_headers: bool = False
+    """Whether the headers that tell of the death stay."""
+    skip: bool = False
+    """Whether to pass over letters that cannot be replayed."""
+    before: Mapping[int, int] | None = None
+    """The ends of the partitions, from a preview; letters that came later stay."""
+
+
+class Step(NamedTuple):
+    """A letter, and where it goes; `problem` says why it cannot be replayed."""
+
+    letter: DeadLetter
+    topic: str | None
+    partition: int
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Headers = ()
+    problem: str | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.key or b"") + len(self.value or b"") + sum(len(k) + len(v or b"") for k, v in self.headers)
+
+
+@dataclass(slots=True)
+class Row:
+    """The letters of one partition that go to the same partition, or have the same problem."""
+
+    partition: int
+    first_offset: int
+    last_offset: int
+    count: int
+    to_topic: str | None
+    to_partition: int | None
+    problem: str | None
+
+
+class Replay:
+    """One replay: of the letters that there are when it is made, from the mark of then on."""
+
+    def __init__(self, admin: Any, wanted: Wanted) -> None:
+        """Raises AdminError, also if a topic does not exist."""
+        if wanted.to == wanted.topic:
+            raise WrongInput("the letters cannot be replayed to the topic where they are")
+        self._admin = admin
+        self._wanted = wanted
+        self._letters = Letters(admin, wanted.topic, wanted.partitions)
+        if wanted.before is not None:
+            self._letters.end_before(wanted.before)
+        self._target = None if wanted.to is None else topic_view(admin, wanted.to)
+        self.mark = replayed_to(admin, wanted.topic)
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """The end of each partition: letters from there on are not replayed."""
+        return {index: end for index, (_, end) in self._letters.bounds.items()}
+
+    def preview(self) -> list[Row]:
+        """Return where the letters go. Raises UnreadableBatch."""
+        rows: dict[tuple[object, ...], Row] = {}
+        for step in self._steps():
+            _count(rows, step)
+        return list(rows.values())
+
+    def execute(self, connection: Connection) -> list[Row]:
+        """Write the letters to where they go; return what was replayed, and what was passed over.
+
+        Raises AdminError if a letter cannot be replayed, or if another replay has moved the mark. What earlier
+        transactions have written stays then, and the mark is behind it.
+        """
+        if not self._wanted.skip:
+            check(self.preview())
+        rows: dict[tuple[object, ...], Row] = {}
+        with _producer(connection, self._wanted.topic) as producer:
+            if replayed_to(self._admin, self._wanted.topic) != self.mark:
+                raise AdminError(f"the letters of {self._wanted.topic} were replayed meanwhile; look again")
+            for part in _parts(self._steps()):
+                if not self._wanted.skip:
+                    check([_row(step) for step in part])
+                self._write(producer, part)
+                for step in part:
+                    _count(rows, step)
+        return list(rows.values())
+
+    def _write(self, producer: Any, part: list[Step]) -> None:
+        """Write some letters and the mark behind them, together or not at all."""
+        topic = self._wanted.topic
+        offsets = {
+            TopicPartition(topic, step.letter.record.partition): OffsetAndMetadata(
+                step.letter.record.offset + 1, "", -1
+            )
+            for step in part
+        }
+        first = part[0].letter.record
+        place = f"the letters from {topic}-{first.partition} {first.offset} on"
+        producer.begin_transaction()
+        try:
+            sent = [
+                producer.send(step.topic, (step.value,), step.key, list(step.headers), step.partition)
+                for step in part
+                if step.topic is not None
+            ]
+            producer.flush(timeout=_PATIENCE_S)
+            for each in sent:
+                each.get(_PATIENCE_S)
+            _in_time(lambda: producer.send_offsets_to_transaction(offsets, mark_of(topic)))
+        except (KafkaError, TimeoutError) as error:
+            with suppress(KafkaError, TimeoutError):
+                _in_time(producer.abort_transaction)
+            raise AdminError(f"{place} were not replayed: {_text(error)}") from error
+        try:
+            _in_time(producer.commit_transaction)
+        except (KafkaError, TimeoutError) as error:  # the next replay ends the transaction, and reads the mark then
+            raise AdminError(f"it is not known whether {place} were replayed: {_text(error)}; look again") from error
+
+    def _steps(self) -> Iterator[Step]:
+        begin = {} if self._wanted.again else self.mark
+        originals = Originals(self._admin)
+        steps = (self._step(letter, originals) for letter in self._letters.read(begin, strict=True))
+        return steps if self._wanted.count is None else islice(steps, self._wanted.count)
+
+    def _step(self, letter: DeadLetter, originals: Originals) -> Step:
+        origin = letter.origin
+        view = self._target
+        if view is None:
+            if origin.topic is None or origin.partition is None:
+                return Step(letter, None, -1, problem="it does not say where it comes from")
+            view = originals.topic(origin.topic)
+            if view is None:
+                name = origin.topic if origin.topic.isprintable() else ascii(origin.topic)
+                return Step(letter, None, -1, problem=f"topic {name[:249]} does not exist")
+            if view.internal or view.name == self._wanted.topic:
+                return Step(letter, None, -1, problem=f"{view.name} takes no replayed letters")
+        count, partition = len(view.partitions), origin.partition
+        if partition is None or self._target is not None:
+            partition = (letter.record.partition if partition is None else partition) % count
+        if partition >= count:
+            return Step(letter, None, -1, problem=f"topic {view.name} has no partition {partition}")
+        found = originals.of(letter)
+        if found is None:
+            return Step(letter, None, -1, problem="it has no copy of the record, which is gone from its topic")
+        key, value, headers = found
+        if any(each is None for _, each in headers):
+            return Step(letter, None, -1, problem="it has a header without a value, which kafka-python cannot write")
+        if self._wanted.keep_headers:
+            headers = (*headers, *(each for each in letter.record.headers if is_own_header(each[0])))
+        return Step(letter, view.name, partition, key, value, headers)
+
+
+def check(rows: list[Row]) -> None:
+    """Raise AdminError if letters cannot be replayed."""
+    wrong = [row for row in rows if row.problem is not None]
+    if wrong:
+        count = sum(row.count for row in wrong)
+        first = wrong[0]
+        raise AdminError(
+            f"{count} dead letter{'s' if count != 1 else ''} cannot be replayed, the first at "
+            f"{first.partition}:{first.first_offset}: {first.problem}; without these the others can be replayed"
+        )
+
+
+def _row(step: Step) -> Row:
+    at = step.letter.record
+    to = None if step.topic is None else step.partition
+    return Row(at.partition, at.offset, at.offset, 1, step.topic, to, step.problem)
+
+
+def _count(rows: dict[tuple[object, ...], Row], step: Step) -> None:
+    new = _row(step)
+    row = rows.setdefault((new.partition, new.to_topic, new.to_partition, new.problem), new)
+    if row is not new:
+        row.last_offset = new.last_offset
+        row.count += 1
+
+
+def _parts(steps: Iterator[Step]) -> Iterator[list[Step]]:
+    part: list[Step] = []
+    size = 0
+    for step in steps:
+        part.append(step)
+        size += step.size
+        if len(part) == _AT_ONCE or size >= _BYTES_AT_ONCE:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+@contextmanager
+def _producer(connection: Connection, topic: str) -> Iterator[Any]:
+    """Open a producer that ends, and fences, every earlier replay of the topic."""
+    producer = connection.producer(
+        transactional_id=mark_of(topic),
+        acks=-1,
+        linger_ms=5,
+        max_request_size=128 * 1024 * 1024,
+        value_serializer=AsItIs(),
+    )
+    try:
+        try:
+            producer.init_transactions()
+        except KafkaError as error:
+            raise AdminError(f"no transaction can begin: {_text(error)}") from error
+        yield producer
+    finally:
+        producer.close(timeout=_PATIENCE_S)
+
+
+def _in_time(call: Callable[[], object]) -> None:
+    """Call the client, which waits for as long as there is no coordinator. Raises TimeoutError, and what it raises."""
+    done: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            done.append(error)
+        else:
+            done.append(None)
+
+    thread = threading.Thread(target=run, name="kbroker-replay", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+    if not done:
+        raise TimeoutError(f"no answer in {_PATIENCE_S:.0f} seconds")
+    if done[0] is not None:
+        raise done[0]
+
+
+def _text(error: Exception) -> str:
+    return error_text(error) if hasattr(error, "errno") else str(error)
+
+
+# -- purging
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """The letters of a partition that are purged: from `first_offset` on, before `before_offset`."""
+
+    partition: int
+    first_offset: int
+    before_offset: int
+
+    @property
+    def most(self) -> int:
+        """The most letters that are purged: offsets may have gaps."""
+        return self.before_offset - self.first_offset
+
+
+def purges(
+    admin: Any, topic: str, before: Mapping[int, int] | int | None, partitions: tuple[int, ...] = ()
+) -> list[Purge]:
+    """Return what a purge deletes: all letters, or those before an offset, of each partition or of all.
+
+    Raises AdminError.
+    """
+    found = []
+    for index, (first, end) in Letters(admin, topic, partitions).bounds.items():
+        wanted = before.get(index, first) if isinstance(before, Mapping) else before
+        upto = end if wanted is None else min(wanted, end)
+        if upto > first:
+            found.append(Purge(index, first, upto))
+    return found
+
+
+def purge(admin: Any, topic: str, wanted: list[Purge]) -> list[str]:
+    """Delete letters; return the failures."""
+    led = Letters(admin, topic, tuple(each.partition for each in wanted)).led
+    return delete_records(admin, {(topic, each.partition): each.before_offset for each in wanted}, led)[1]

@@ -1,0 +1,144 @@
+"""`kbroker consume --share GROUP`: print the records that a share group gives this member, and acknowledge them.
+
+Owns the membership, by confluent-kafka's ShareConsumer: kafka-python has no share groups. Acknowledges a record only
+after it was printed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from kbroker.admin.connection import Connection
+from kbroker.admin.did_you_mean import no_such_topic
+from kbroker.cli.client import ending_at_signals
+from kbroker.cli.librdkafka import settings_of
+from kbroker.cli.record_format import Piece
+from kbroker.extras import how_to_install
+
+ACKS: Final = ("accept", "release", "reject")
+_POLL_S: Final = 0.2
+_COMMIT_S: Final = 10.0
+_MOST: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What to take from a group, how to answer for it, and when to stop."""
+
+    group: str
+    ack: str
+    piece: Piece
+    count: int | None
+    timeout_ms: int | None
+
+
+@dataclass(slots=True)
+class _Record:
+    """A record of confluent-kafka, as formats print it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    delivery_count: int
+
+
+def consume_shared(connection: Connection, topics: Sequence[str], wanted: Shared) -> None:
+    """Print records until the count or the silence is reached, or a signal arrives. Raises ClickException."""
+    library = _library()
+    with connection.admin() as admin:
+        for topic, found in zip(topics, admin.describe_topics(list(topics)), strict=True):
+            if found["error_code"]:
+                raise click.ClickException(no_such_topic(admin, topic))
+    own = {"max.poll.records": min(_MOST, wanted.count or _MOST), "share.acknowledgement.mode": "explicit"}
+    others = {"client.id": "kbroker", "group.id": wanted.group, **own}
+    settings = settings_of(connection, {}, others, "; --share uses that client")
+    with ending_at_signals(), _member(library, settings, topics) as consumer:
+        _print_records(library, consumer, wanted)
+
+
+def _library() -> Any:
+    try:
+        import confluent_kafka
+    except ImportError:
+        raise click.UsageError(f"--share needs confluent-kafka: {how_to_install('perf')}") from None
+    if not hasattr(confluent_kafka, "ShareConsumer"):
+        version = confluent_kafka.__version__
+        raise click.UsageError(f"--share needs confluent-kafka 2.16 or newer; installed is {version}")
+    return confluent_kafka
+
+
+@contextmanager
+def _member(library: Any, settings: dict[str, Any], topics: Sequence[str]) -> Iterator[Any]:
+    """Join the group; what was not acknowledged goes back to it at the end."""
+    try:
+        consumer = library.ShareConsumer(settings)
+    except (library.KafkaException, ValueError) as error:
+        reason = error.args[0].str() if isinstance(error, library.KafkaException) else str(error)
+        raise click.UsageError(f"confluent-kafka refuses a setting: {reason}") from None
+    try:
+        consumer.subscribe(list(topics))
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _print_records(library: Any, consumer: Any, wanted: Shared) -> None:
+    printed, last_answer = 0, time.monotonic()
+    kind = getattr(library.AcknowledgeType, wanted.ack.upper())
+    out = sys.stdout.buffer
+    while wanted.count is None or printed < wanted.count:
+        if wanted.timeout_ms is not None and (time.monotonic() - last_answer) * 1000 >= wanted.timeout_ms:
+            return
+        messages = list(_polled(library, lambda: consumer.poll(_POLL_S)))
+        for message in messages:
+            if message.error() is not None:
+                raise click.ClickException(f"{message.error().str()} ({message.error().name()})")
+            if wanted.count is not None and printed == wanted.count:  # more came than was asked for
+                consumer.acknowledge(message, library.AcknowledgeType.RELEASE)
+                continue
+            printed += 1
+            out.write(wanted.piece(_record(message), printed))
+            consumer.acknowledge(message, kind)
+        if messages:
+            out.flush()
+            last_answer = time.monotonic()
+            _commit(library, consumer)
+
+
+def _commit(library: Any, consumer: Any) -> None:
+    """Send the acknowledgements; a refused one is reported, and its records come again."""
+    for place, error in _polled(library, lambda: consumer.commit_sync(_COMMIT_S)).items():
+        if error is not None:
+            text = f"kbroker: {place.topic} [{place.partition}]: not acknowledged: {error.args[0].str()}"
+            click.echo(text, err=True)
+
+
+def _polled(library: Any, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except library.KafkaException as error:
+        raise click.ClickException(f"{error.args[0].str()} ({error.args[0].name()})") from None
+
+
+def _record(message: Any) -> _Record:
+    return _Record(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        message.headers() or (),
+        message.delivery_count(),
+    )

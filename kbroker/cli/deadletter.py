@@ -1,0 +1,271 @@
+"""`kbroker deadletter`: the dead letters of share groups and of Kafka Connect, of any Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import click
+
+from kbroker.admin.connection import Connection
+from kbroker.admin.dead_letters import DeadLetter, Letters, Originals, causes_of, replayed_to, topic_of_group
+from kbroker.admin.errors import raise_any
+from kbroker.admin.replays import Replay, Row, Wanted, check, purge, purges
+from kbroker.cli.client import client_options, ending_at_signals
+from kbroker.cli.completion import complete_groups, complete_topics
+from kbroker.cli.log_output import one_line
+from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option
+from kbroker.cli.record_format import json_bytes
+
+Result = TypeVar("Result")
+_LONGEST: Final = 1_000
+"""The characters of a text that are shown to people; documents have all."""
+_NOT_YET: Final = "nothing was changed; add --execute to do it"
+
+
+@click.group("deadletter", cls=Verbs)
+def command() -> None:
+    """List, show, replay and purge dead letters."""
+
+
+def _of_topic(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Add the argument TOPIC and the option --group to a verb."""
+    function = click.argument("topic", required=False, shell_complete=complete_topics)(function)
+    return click.option(
+        "--group", metavar="GROUP", shell_complete=complete_groups, help="The topic that this share group names."
+    )(function)
+
+
+_partitions: Final = click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition."
+)
+_execute: Final = click.option("--execute", is_flag=True, help="Do it; without it the effect is only shown.")
+_dry_run: Final = click.option("--dry-run", is_flag=True, help="Only show the effect, as without --execute.")
+
+
+def _chosen(admin: Any, topic: str | None, group: str | None) -> str:
+    if (topic is None) == (group is None):
+        raise click.UsageError("give either a topic or --group")
+    return topic_of_group(admin, group) if topic is None and group is not None else str(topic)
+
+
+# -- list
+
+
+@command.command("list")
+@_of_topic
+@_partitions
+@output_option
+@client_options
+def list_causes(
+    topic: str | None, group: str | None, partitions: tuple[int, ...], output: Output, connection: Connection
+) -> None:
+    """Count dead letters by cause: origin, group and message."""
+    with ending_at_signals(), connection.admin() as admin:
+        name = _chosen(admin, topic, group)
+        letters = Letters(admin, name, partitions)
+        causes = causes_of(letters, replayed_to(admin, name))
+    rows = [asdict(each) for each in causes]
+    output.rows(
+        rows,
+        Column("origin", lambda row: _line(row["topic"])),
+        "partition",
+        Column("group", lambda row: _line(row["group"])),
+        Column("message", lambda row: _line(row["message"])),
+        "count",
+        "replayed",
+        Column("first", lambda row: _time(row["first_ms"])),
+        Column("last", lambda row: _time(row["last_ms"])),
+    )
+    _report_unreadable(letters)
+
+
+def _line(value: object) -> object:
+    """Return what a record may contain as a line that a terminal can show: it does not obey it, and it is not long."""
+    if not isinstance(value, str):
+        return value
+    return one_line(value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…")
+
+
+def _time(ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return str(ms)
+
+
+def _report_unreadable(letters: Letters) -> None:
+    if letters.unreadable:
+        click.echo(f"kbroker: {letters.unreadable} batches cannot be read, and were passed over", err=True)
+
+
+# -- show
+
+
+@command.command("show")
+@_of_topic
+@_partitions
+@click.option("--offset", type=click.IntRange(0), metavar="N", help="From this offset on.")
+@click.option("-c", "--count", type=click.IntRange(1), default=10, show_default=True, help="At most N letters.")
+@click.option("--all", "everything", is_flag=True, help="Also those that were replayed.")
+@output_option
+@client_options
+def show(
+    topic: str | None,
+    group: str | None,
+    partitions: tuple[int, ...],
+    offset: int | None,
+    count: int,
+    everything: bool,
+    output: Output,
+    connection: Connection,
+) -> None:
+    """Show dead letters that were not replayed yet, with their records, origins and delivery counts.
+
+    The record is that of the topic of origin, or the letter's copy once that is gone.
+    """
+    with ending_at_signals(), connection.admin() as admin:
+        name = _chosen(admin, topic, group)
+        letters, originals = Letters(admin, name, partitions), Originals(admin)
+        if offset is not None:
+            begin: Mapping[int, int] = dict.fromkeys(letters.bounds, offset)
+        else:
+            begin = {} if everything else replayed_to(admin, name)
+        found = [_document(each, originals) for each in islice(letters.read(begin), count)]
+    output.show(found, *(_facts(each) for each in found))
+    _report_unreadable(letters)
+
+
+def _document(letter: DeadLetter, originals: Originals) -> dict[str, Any]:
+    record, found = letter.record, originals.of(letter)
+    data: dict[str, Any] = {"record": None}
+    if found is not None:
+        key, value, headers = found
+        data["record"] = {
+            **json_bytes("key", key),
+            **json_bytes("value", value),
+            "headers": [{"key": name, **json_bytes("value", each)} for name, each in headers],
+        }
+    place = {"partition": record.partition, "offset": record.offset, "timestamp": record.timestamp}
+    return {**place, "origin": asdict(letter.origin), **data}
+
+
+def _facts(letter: Mapping[str, Any]) -> Part:
+    origin, record = letter["origin"], letter["record"]
+    pairs: list[tuple[str, object]] = [
+        ("letter", f"{letter['partition']}:{letter['offset']}, {_time(letter['timestamp'])}"),
+        ("origin", f"{origin['topic']}-{origin['partition']}, offset {origin['offset']}"),
+        ("group", origin["group"]),
+        ("deliveries", origin["deliveries"]),
+        ("message", origin["message"]),
+    ]
+    if record is None:
+        pairs.append(("record", "gone from its topic, and not copied"))
+    else:
+        pairs += [(name, value) for name, value in record.items() if name != "headers"]
+        pairs += [(f"header {each['key']}", next(iter([*each.values()][1:]))) for each in record["headers"]]
+    return Facts([(str(_line(name)), _line(value)) for name, value in pairs])
+
+
+# -- replay
+
+
+@command.command("replay")
+@_of_topic
+@_partitions
+@click.option("--to", metavar="TOPIC", shell_complete=complete_topics, help="To this topic, not to that of origin.")
+@click.option("-c", "--count", type=click.IntRange(1), help="At most N letters.")
+@click.option("--again", is_flag=True, help="Begin at the first letter, also where it was replayed already.")
+@click.option("--keep-headers", is_flag=True, help="Keep the headers that tell of the death.")
+@click.option("--skip", is_flag=True, help="Pass over letters that cannot be replayed.")
+@_execute
+@_dry_run
+@output_option
+@client_options
+def replay(
+    topic: str | None,
+    group: str | None,
+    partitions: tuple[int, ...],
+    to: str | None,
+    count: int | None,
+    again: bool,
+    keep_headers: bool,
+    skip: bool,
+    execute: bool,
+    dry_run: bool,
+    output: Output,
+    connection: Connection,
+) -> None:
+    """Write dead letters back to the partitions they came from, in order.
+
+    A replay begins behind the last one. It moves its mark in the transaction that writes the records, so nothing is
+    lost or written twice, however it ends. The mark is the committed offsets of the group kbroker-deadletter-TOPIC.
+    """
+    _check_execute(execute=execute, dry_run=dry_run)
+    with ending_at_signals(), connection.admin() as admin:
+        name = _chosen(admin, topic, group)
+        work = Replay(admin, Wanted(name, to, partitions, count, again, keep_headers, skip))
+        rows = work.execute(connection) if execute else work.preview()
+    _print(output, rows)
+    if not execute:
+        if not skip:
+            check(rows)
+        click.echo(_NOT_YET, err=True)
+
+
+def _print(output: Output, rows: list[Row]) -> None:
+    columns: list[Column | str] = ["partition", "first-offset", "last-offset", "count", "to-topic", "to-partition"]
+    if any(row.problem is not None for row in rows):
+        columns.append(Column("cannot be replayed", "problem"))
+    output.rows([asdict(row) for row in rows], *columns)
+
+
+def _check_execute(*, execute: bool, dry_run: bool) -> None:
+    if execute and dry_run:
+        raise click.UsageError("--execute and --dry-run exclude each other")
+
+
+# -- purge
+
+
+@command.command("purge")
+@_of_topic
+@_partitions
+@click.option("--replayed", is_flag=True, help="Those that were replayed.")
+@click.option("--before-offset", type=click.IntRange(0), metavar="N", help="All with a lower offset.")
+@click.option("--all", "everything", is_flag=True, help="All that are there.")
+@_execute
+@_dry_run
+@output_option
+@client_options
+def purge_letters(
+    topic: str | None,
+    group: str | None,
+    partitions: tuple[int, ...],
+    replayed: bool,
+    before_offset: int | None,
+    everything: bool,
+    execute: bool,
+    dry_run: bool,
+    output: Output,
+    connection: Connection,
+) -> None:
+    """Delete dead letters up to an offset of each partition. Nothing brings them back."""
+    _check_execute(execute=execute, dry_run=dry_run)
+    if sum([replayed, before_offset is not None, everything]) != 1:
+        raise click.UsageError("choose one of --replayed --before-offset --all")
+    failures: list[str] = []
+    with connection.admin() as admin:
+        name = _chosen(admin, topic, group)
+        before = replayed_to(admin, name) if replayed else before_offset
+        wanted = purges(admin, name, before, partitions)
+        if execute and wanted:
+            failures = purge(admin, name, wanted)
+    rows = [{**asdict(each), "most": each.most} for each in wanted]
+    output.show(rows, Table(rows, ("partition", "first-offset", "before-offset", Column("at most", "most"))))
+    raise_any(failures)
+    if not execute:
+        click.echo(_NOT_YET, err=True)

@@ -1,0 +1,146 @@
+"""Dead letters of a topic: their causes, the records themselves, replaying and purging them.
+
+Owns the previews and their forms. A form has the offsets that were shown, and changes nothing else: letters that came
+later stay, and a replay that came between is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, Final
+
+from kbroker.admin.dead_letters import Letters, Originals, causes_of, replayed_to
+from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.replays import Replay, Wanted, purge, purges
+from kbroker.console.console import Console
+from kbroker.console.decoding.shown import shown
+from kbroker.console.listing import place
+from kbroker.console.page_and_action import Action, Done, Facts, Page
+from kbroker.console.values import Values
+
+_MOST_LETTERS: Final = 50
+_MOST_CAUSES: Final = 200
+_MOST_COUNTED: Final = 100_000
+_MOST_REPLAYED: Final = 2_000
+"""The most letters of one replay: a request may take some seconds only."""
+_ENTRY: Final = re.compile(r"(\d{1,9}):(\d{1,19})")
+
+
+async def find(console: Console, values: Values) -> Facts:
+    """Return the causes of a topic's dead letters, and the first letters that were not replayed."""
+    topic = values.needed("topic", "the topic")
+    return await console.ask(lambda admin: _found(admin, topic, console))
+
+
+def _found(admin: Any, topic: str, console: Console) -> Facts:
+    letters, mark, originals = Letters(admin, topic), replayed_to(admin, topic), Originals(admin)
+    causes = causes_of(letters, mark, _MOST_COUNTED)
+    rows = []
+    for letter in islice(letters.read(mark), _MOST_LETTERS):
+        found = originals.of(letter)
+        rows.append(
+            {
+                "letter": letter,
+                "origin": letter.origin,
+                "value": None if found is None else shown(found[1], "auto", console.schemas).brief,
+                "is_gone": found is None,
+            }
+        )
+    return {
+        "topic": topic,
+        "causes": causes[:_MOST_CAUSES],
+        "left_out": max(len(causes) - _MOST_CAUSES, 0),
+        "count": sum(each.count for each in causes),
+        "replayed": sum(each.replayed for each in causes),
+        "groups": sorted({each.group for each in causes if each.group}),
+        "unreadable": letters.unreadable,
+        "most": _MOST_COUNTED,
+        "letters": rows,
+    }
+
+
+async def find_replay(console: Console, values: Values) -> Facts:
+    """Return where the letters would go."""
+    facts: Facts = {"topic": values.needed("topic", "the topic"), "values": values, "rows": None, "failure": None}
+    if values.flag("show"):
+        try:
+            facts |= await console.ask(lambda admin: _preview(Replay(admin, _wanted(values, None))))
+        except AdminError as error:
+            facts["failure"] = str(error)
+    return facts
+
+
+def _preview(work: Replay) -> Facts:
+    rows = work.preview()
+    left = sum(row.count for row in rows if row.problem is not None)
+    count = sum(row.count for row in rows) - left
+    return {"rows": rows, "ends": work.ends, "mark": work.mark, "count": count, "left": left, "most": _MOST_REPLAYED}
+
+
+def _wanted(values: Values, before: Mapping[int, int] | None) -> Wanted:
+    return Wanted(
+        values.needed("topic", "the topic"),
+        to=values.text("to") or None,
+        again=values.flag("again"),
+        keep_headers=values.flag("keep"),
+        skip=values.flag("skip"),
+        count=_MOST_REPLAYED,
+        before=before,
+    )
+
+
+def replay(console: Console, values: Values) -> Done:
+    """Replay the letters that were shown."""
+    wanted = _wanted(values, _entries(values.all("end")))
+    with console.connection.admin() as admin:
+        work = Replay(admin, wanted)
+        if work.mark != _entries(values.all("mark")):
+            raise AdminError(f"the letters of {wanted.topic} were replayed meanwhile; look again")
+        rows = work.execute(console.connection)
+    count = sum(row.count for row in rows if row.problem is None)
+    return Done(f"{count} dead letter{'s' if count != 1 else ''} replayed.", place("/deadletters", topic=wanted.topic))
+
+
+def _entries(texts: list[str]) -> dict[int, int]:
+    found = {}
+    for text in texts:
+        match = _ENTRY.fullmatch(text)
+        if match is None:
+            raise WrongInput("the form's offsets cannot be read")
+        found[int(match[1])] = int(match[2])
+    return found
+
+
+async def find_purge(console: Console, values: Values) -> Facts:
+    """Return which letters would be deleted."""
+    topic, what = values.needed("topic", "the topic"), values.one_of("what", ("replayed", "all"))
+
+    def found(admin: Any) -> Facts:
+        return {"rows": purges(admin, topic, replayed_to(admin, topic) if what == "replayed" else None)}
+
+    return {"topic": topic, "what": what, **await console.ask(found)}
+
+
+def purge_letters(admin: Any, values: Values) -> Done:
+    """Delete the letters that were shown."""
+    topic, before = values.needed("topic", "the topic"), _entries(values.all("set"))
+    if not before:
+        raise WrongInput("there is nothing to delete")
+    wanted = purges(admin, topic, before, tuple(before))
+    failures = purge(admin, topic, wanted) if wanted else []
+    if failures:
+        raise Failures(failures)
+    return Done(f"Dead letters of {topic} deleted.", place("/deadletters", topic=topic))
+
+
+PAGES: Final = (
+    Page("/deadletters", "deadletters.html", find),
+    Page("/deadletters/replay", "deadletters_replay.html", find_replay),
+    Page("/deadletters/purge", "deadletters_purge.html", find_purge),
+)
+ACTIONS: Final = (
+    Action("deadletter-replay", replay, "topic", long=frozenset({"end", "mark"}), of_console=True),
+    Action("deadletter-purge", purge_letters, "topic", long=frozenset({"set"})),
+)
