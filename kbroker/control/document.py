@@ -155,11 +155,11 @@ def _schemas() -> dict[str, Any]:
                     last_offset=_INTEGER,
                     state={
                         "type": "string",
-                        "enum": ["available", "acquired", "acknowledged", "archiving", "archived"],
+                        "enum": ["available", "acquired", "acknowledged", "archiving", "archived", "delayed"],
                     },
                     deliveries=_INTEGER,
                     member={"type": ["string", "null"], "description": "Who holds the records; null for nobody."},
-                    deadline_ms={"type": ["integer", "null"], "description": "When that ends."},
+                    deadline_ms={"type": ["integer", "null"], "description": "When that ends, or a delay."},
                     is_stored={"type": "boolean", "description": "Whether the state is stored already."},
                 ),
             },

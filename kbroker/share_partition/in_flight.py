@@ -12,10 +12,10 @@ from kbroker.long_work import turn
 from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.share_partition.delivery_state import AT_ONCE
 from kbroker.share_partition.hosted import Hosted
-from kbroker.share_partition.runs import NO_LOCK, PENDING, STATE, Run
+from kbroker.share_partition.runs import DELAYED, NO_LOCK, PENDING, STATE, Run
 from kbroker.share_partition.states import RecordState
 
-_NAMES: Final = {int(each): each.name.lower() for each in RecordState}
+_NAMES: Final = {**{int(each): each.name.lower() for each in RecordState}, DELAYED: "delayed"}
 """The names of the states of records; what is no record, a gap or a hole, has none."""
 
 
@@ -23,7 +23,8 @@ _NAMES: Final = {int(each): each.name.lower() for each in RecordState}
 class InFlight:
     """Neighbouring records of a partition with the same state, between the group's start offset and what it has read.
 
-    They were delivered `deliveries` times. `member` and `deadline_ms` are None unless a member holds them.
+    They were delivered `deliveries` times. `member` is None unless a member holds them; `deadline_ms`, unless a member
+    holds them, or they wait for their next delivery (delayed).
     """
 
     topic: str

@@ -15,9 +15,9 @@ from kbroker.share_partition.states import AckBatch, Limits, Span
 RECORDS = 1000
 
 
-def spotted() -> SharePartition:
+def spotted(backoff_ms: int = 0) -> SharePartition:
     """Return a share partition of which every second record is released."""
-    state, limits = SharePartition(0), Limits(record_locks=RECORDS)
+    state, limits = SharePartition(0), Limits(record_locks=RECORDS, backoff_ms=backoff_ms)
     whole(state.acquire(Wish("m", RECORDS, RECORDS), 0, [Span(0, RECORDS - 1)], limits, 0.0))
     released = [AckBatch(offset, offset, [2]) for offset in range(0, RECORDS, 2)]
     whole(state.settle(whole(state.acknowledge("m", released, limits, 0.0)), 0.0, is_stored=True))
@@ -45,6 +45,12 @@ def test_runs_are_told_in_order() -> None:
     first, second = zero.in_flight[:2]
     assert (first.state, first.deliveries, first.member, first.deadline_ms) == ("available", 1, None, None)
     assert (second.state, second.member, second.deadline_ms) == ("acquired", "m", 5_000_000 + 30_000 - 1_000)
+
+
+def test_what_waits_for_its_next_delivery_is_told() -> None:
+    (told,) = found(in_use(delivery(spotted(backoff_ms=2_000)), "g", 1))
+    (first,) = told.in_flight
+    assert (first.state, first.member, first.deadline_ms) == ("delayed", None, 5_000_000 + 2_000 - 1_000)
 
 
 def test_no_more_than_asked_for() -> None:
