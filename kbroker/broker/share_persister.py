@@ -37,7 +37,7 @@ from kbroker.share_coordinator.state_batches import StateBatch
 
 A = TypeVar("A", Done, State, Summary)
 PAUSES_MS: Final = (100, 200, 400, 800, 1600, 3200, 6400)
-"""The pauses before the tries after the first one: some 13 s. Kafka's are 1, 2, 4 and 8 s."""
+"""The pauses before the tries after the first one: some 13 s. Kafka's are 2, 4, 8 and 16 s."""
 _PASSING: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

@@ -188,7 +188,7 @@ def test_what_is_known_of_a_deleted_topic_goes_everywhere(sharing: Sharing) -> N
             request = DeleteTopicsRequest(topics=[DeleteTopicState(name=sharing.topic)], timeout_ms=10_000)
             assert not client.ask(request, 6).responses[0].error_code
         until("the deleted state", lambda: sharing.stored() is None)
-        assert sharing.hosted(LEADER) == 0
+        until("the end of the replica", lambda: sharing.hosted(LEADER) == 0)
         assert partition_of(member.fetch()).error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
     async def nothing() -> bool:
