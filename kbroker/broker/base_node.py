@@ -121,7 +121,7 @@ class Node(LogEvents, ABC):
         self.replicas = replicas
         share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
         self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
-        persister = SharePersister(config.node_id, self.shares, metadata, replicas, share_states)
+        persister = SharePersister(config.node_id, self.shares, metadata, replicas, share_states, clock)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")
         self._share = ShareDelivery(replicas.leader, persister, settings, clock, most_sessions)
