@@ -63,6 +63,7 @@ torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.torture --kills 1000
 	$(BIN)/python -m tests.simulation --steps 1000000 --seed 1
 	$(BIN)/python -m tests.cluster.torture --faults 2000
+	$(BIN)/python -m tests.cluster.share_torture --faults 1000
 	$(BIN)/python -m tests.cluster.processes --faults 1000
 	$(BIN)/python -m tests.log.mutated_batches --batches 1000000 --seed 1
 	$(BIN)/python -m compat_tests.clients.mutated_batches --batches 1000000 --seed 1

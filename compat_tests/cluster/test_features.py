@@ -26,7 +26,7 @@ from kbroker.protocol.messages.transactions import DescribeTransactionsRequest, 
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
-ALL: Final = {"group.version": 1, "streams.version": 1, "transaction.version": 2}
+ALL: Final = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
 JAVA: Final = 4
 GROUP, ID = "new-protocol", "perf"
 COORDINATED: Final = (
@@ -72,6 +72,8 @@ def test_features_of_kbroker_alone_go_before_a_java_broker_comes(kafka39_libs: P
             "group.version=0",
             "--feature",
             "streams.version=0",
+            "--feature",
+            "share.version=0",
             bootstrap=cluster.bootstrap,
         )
         assert lowered[0] == "exit 0", lowered

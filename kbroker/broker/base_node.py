@@ -133,7 +133,7 @@ class Node(LogEvents, ABC):
         if others.letters is not None:
             own = ProduceAnywhere(config.node_id, here, self._leader_of, others.letters)
         self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
-        persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states)
+        persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states, clock)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")
         self._share = ShareDelivery(replicas.leader, persister, self.dead_letters, settings, clock, most_sessions)

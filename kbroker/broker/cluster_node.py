@@ -300,9 +300,9 @@ class ClusterNode(Node):
         """Stop like a killed process: without notifications or flushes, and with broken connections."""
         self._killed = True
         self._share_states.close()
-        await self.close_share()
-        await self.tree.close()
         self.server.abort()
+        await self.close_share()  # otherwise what its members held would be given back
+        await self.tree.close()
         self.logs.close(clean=False)  # `stop` closes them again, cleanly, but a second close has no effect
         await self.stop()
 

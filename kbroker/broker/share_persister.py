@@ -14,6 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from kbroker.clock import Clock
 from kbroker.cluster_state import SHARE_STATE_TOPIC
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.long_work import awaited, each
@@ -37,7 +38,9 @@ from kbroker.share_coordinator.state_batches import StateBatch
 
 A = TypeVar("A", Done, State, Summary)
 PAUSES_MS: Final = (100, 200, 400, 800, 1600, 3200, 6400)
-"""The pauses before the tries after the first one: some 13 s. Kafka's are 1, 2, 4 and 8 s."""
+"""The pauses before the tries after the first one: some 13 s. Kafka's are 2, 4, 8 and 16 s."""
+PATIENCE_MS: Final = 30_000
+"""After so long there is no further try: a broker that does not answer takes request.timeout.ms at each."""
 _PASSING: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -68,6 +71,7 @@ class SharePersister:
         metadata: ClusterMetadata,
         replicas: Replicas,
         peers: PeerStates | None,
+        clock: Clock,
         pause: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self._node_id = node_id
@@ -75,6 +79,7 @@ class SharePersister:
         self._metadata = metadata
         self._replicas = replicas
         self._peers = peers
+        self._clock = clock
         self._pause = pause or Pause()
 
     async def initialize(
@@ -138,12 +143,13 @@ class SharePersister:
         self, operation: Operation[A], place: SharePartition, here: Callable[[], A | Awaitable[A]], wanted: Any
     ) -> A:
         """Return an answer; an error that passes by itself is tried again, up to a limit."""
-        for pause_ms in PAUSES_MS:
-            answer = await self._ask(operation, place, here, wanted)
-            if not self._passes(answer.error_code, place):
-                return answer
-            await self._pause(pause_ms)
+        until_ms = self._clock.monotonic_ms() + PATIENCE_MS
         answer = await self._ask(operation, place, here, wanted)
+        for pause_ms in PAUSES_MS:
+            if not self._passes(answer.error_code, place) or self._clock.monotonic_ms() > until_ms:
+                break
+            await self._pause(pause_ms)
+            answer = await self._ask(operation, place, here, wanted)
         if answer.error_code == NO_ANSWER:
             return operation.failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, answer.message)
         return answer

@@ -15,6 +15,7 @@ from kbroker.share_coordinator.peer_states import NO_ANSWER, Operation
 from kbroker.share_coordinator.persister import Done, State
 from kbroker.share_coordinator.share_partition_state import SharePartition
 from kbroker.share_coordinator.state_batches import StateBatch
+from tests.coordination.world import ManualClock
 
 E = ErrorCode
 T = b"t" * 16
@@ -36,6 +37,8 @@ class World:
         self.pauses = []
         self.hosted = []
         self.exists = False
+        self.clock = ManualClock()
+        self.an_answer_takes_ms = 0
         self.knows_topic = knows_topic
 
     @property
@@ -79,6 +82,7 @@ class World:
 
     def _answer(self, node_id, wanted):
         self.asked.append((node_id, wanted))
+        self.clock.ms += self.an_answer_takes_ms
         found = self.answers.pop(0)
         return Done(found) if isinstance(found, ErrorCode) else found
 
@@ -86,7 +90,7 @@ class World:
         self.pauses.append(ms)
 
     def persister(self, *, alone=False):
-        return SharePersister(HERE, self, self, self, None if alone else self, self.pause)
+        return SharePersister(HERE, self, self, self, None if alone else self, self.clock, self.pause)
 
     def deleted(self, *, alone=False):
         return asyncio.run(self.persister(alone=alone).delete(*PLACE)).error_code
@@ -146,6 +150,13 @@ def test_tries_come_to_an_end(code, told):
     assert world.deleted() is told
     assert world.pauses == list(PAUSES_MS)
     assert len(world.asked) == len(PAUSES_MS) + 1
+
+
+def test_a_broker_that_never_answers_is_not_asked_for_minutes():
+    world = World([THERE], [NO_ANSWER] * 3)
+    world.an_answer_takes_ms = 29_000
+    assert world.deleted() is E.COORDINATOR_NOT_AVAILABLE
+    assert world.brokers_asked() == [THERE, THERE]
 
 
 @pytest.mark.parametrize("code", [E.FENCED_STATE_EPOCH, E.FENCED_LEADER_EPOCH, E.INVALID_REQUEST])

@@ -188,7 +188,7 @@ def test_what_is_known_of_a_deleted_topic_goes_everywhere(sharing: Sharing) -> N
             request = DeleteTopicsRequest(topics=[DeleteTopicState(name=sharing.topic)], timeout_ms=10_000)
             assert not client.ask(request, 6).responses[0].error_code
         until("the deleted state", lambda: sharing.stored() is None)
-        assert sharing.hosted(LEADER) == 0
+        until("the end of the replica", lambda: sharing.hosted(LEADER) == 0)
         assert partition_of(member.fetch()).error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
     async def nothing() -> bool:
@@ -236,13 +236,14 @@ def _described(sharing: Sharing) -> Any:
 
 
 def begin_at_the_earliest(admin: AdminClient, group: str) -> None:
-    change = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[change])
+    wanted = {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": "10"}
+    changes = [ConfigEntry(*each, incremental_operation=AlterConfigOpType.SET) for each in wanted.items()]
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=changes)
     admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 def test_consumers_go_on_while_each_broker_stops_in_turn() -> None:
-    records = 400
+    records, at_once = 400, 80
     with Cluster(brokers=3, config=SETTINGS) as cluster:
         client = {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}
         admin = AdminClient(client)
@@ -262,13 +263,15 @@ def test_consumers_go_on_while_each_broker_stops_in_turn() -> None:
 
         def worked() -> bool:
             messages = [each for each in consumer.poll(0.5) if each.error() is None]
-            places = [(each.partition(), each.offset()) for each in messages]
-            again.extend(each for each in places if each in answered)
-            for message in messages:
+            again.extend(each for each in messages if (each.partition(), each.offset()) in answered)
+            accepted, released = messages[:at_once], messages[at_once:]
+            for message in accepted:
                 consumer.acknowledge(message, ACCEPT)
+            for message in released:
+                consumer.acknowledge(message, RELEASE)
             answers = consumer.commit_sync(30.0) if messages else {}
             stored = {each.partition for each, error in answers.items() if error is None}
-            for place in places:
+            for place in [(each.partition(), each.offset()) for each in accepted]:
                 (answered if place[0] in stored else unanswered).add(place)
             if stops and messages:
                 cluster.brokers[stops[0]].stop()
