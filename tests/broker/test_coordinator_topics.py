@@ -25,8 +25,9 @@ class Coordinator:
 
 class Context:
     def __init__(self) -> None:
-        self.groups, self.transactions = Coordinator(), Coordinator()
-        self.leadership = CoordinatorLeadership(1, self.groups, self.transactions)  # type: ignore[arg-type]
+        self.groups, self.transactions, self.shares = Coordinator(), Coordinator(), Coordinator()
+        coordinators: Any = self.groups, self.transactions, self.shares
+        self.leadership = CoordinatorLeadership(1, *coordinators)
         self.state = ClusterState("c")
 
     def follow(self, leaders: tuple[tuple[int, int], ...] | None, topic: str = OFFSETS_TOPIC) -> None:

@@ -17,6 +17,8 @@ from tests.coordination.world import ManualClock
 from .memory import MemoryPersister, Settings
 
 T = b"t" * 16
+NO_LETTERS = SimpleNamespace()
+"""Nothing is given up here."""
 
 
 class Replica:
@@ -75,7 +77,7 @@ def in_use(scenario):
 
     async def run():
         replica, store = Replica(), Epochs()
-        share = ShareDelivery(replica.led, store, Settings(), ManualClock(), 100)
+        share = ShareDelivery(replica.led, store, NO_LETTERS, Settings(), ManualClock(), 100)
         try:
             hosted = await loaded(share)
             await scenario(share, replica, store, hosted)
@@ -163,7 +165,7 @@ def test_a_new_group_begins_at_the_latest_offset_only_once_a_new_leader_knows_it
         settings.reset = LATEST
         replica.knows_high_watermark = False
         replica.committing = asyncio.get_running_loop().create_future()
-        share = ShareDelivery(replica.led, Epochs(), settings, ManualClock(), 100)
+        share = ShareDelivery(replica.led, Epochs(), NO_LETTERS, settings, ManualClock(), 100)
         try:
             hosted = share.use("g", T, "t", 0)
             for _ in range(10):

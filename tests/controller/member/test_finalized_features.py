@@ -62,7 +62,7 @@ def test_it_is_followed_from_before_it_is_there_until_it_is_gone_and_there_again
     run(scenario)
 
 
-@pytest.mark.parametrize("levels", [{"metadata.version": 20}, {TRANSACTION_VERSION: 3}, {**BOTH, "share.version": 1}])
+@pytest.mark.parametrize("levels", [{"metadata.version": 20}, {TRANSACTION_VERSION: 3}, {**BOTH, "share.version": 3}])
 def test_with_what_it_does_not_support_it_does_not_start(levels):
     async def scenario(_tool, follower):
         name, level = next(each for each in levels.items() if each not in BOTH.items())
@@ -76,9 +76,9 @@ def test_nor_does_it_go_on():
     async def scenario(tool, follower):
         await follower.features.load()
         follower.follow()
-        await tool.commit([SetData(FEATURE, Features({"share.version": 1}).encode())])
+        await tool.commit([SetData(FEATURE, Features({"share.version": 3}).encode())])
         await until(lambda: follower.failed)
-        assert follower.failed == ["/feature finalizes what this broker does not support: share.version 1"]
+        assert follower.failed == ["/feature finalizes what this broker does not support: share.version 3"]
         assert follower.heard == [(BOTH, 0)]
 
     run(scenario, Features(BOTH).encode())
@@ -89,7 +89,7 @@ def test_what_is_disabled_does_not_count():
         await follower.features.load()
         assert (follower.features.levels, follower.features.epoch) == ({}, NO_EPOCH)
 
-    run(scenario, Features({"share.version": 1}, enabled=False).encode())
+    run(scenario, Features({"share.version": 3}, enabled=False).encode())
 
 
 def test_what_cannot_be_read_hinders_a_start_and_is_passed_over_later():
