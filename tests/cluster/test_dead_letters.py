@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,11 +16,15 @@ from kbroker.long_work import in_slices
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest, IncrementalConfig, IncrementalResource
 from kbroker.protocol.records import iter_batches, read_records
 from kbroker.share_partition.dead_letters import REJECTED, Letter
+from tests.cluster.sharing import Sharing
+from tests.cluster.test_share_groups import LEADER, codes, fetched, sharing
 
+__all__ = ["sharing"]  # a fixture
 FAST = {"zookeeper.session.timeout.ms": 1000}
 BROKER, GROUP = 4, 32
 DLQ = "dlq.t"
 PATIENCE_S = 20
+REJECT, ARCHIVING, ARCHIVED = 3, 3, 4
 
 
 def until(holds: Callable[[], object]) -> None:
@@ -36,11 +41,13 @@ def configure(cluster: Cluster, kind: int, name: str, key: str, value: str) -> N
 
 
 def letters(cluster: Cluster, index: int) -> set[tuple[str, str]]:
-    """Return what the letters are about that the leader of a partition has."""
+    """Return what the letters are about that the leader of a partition has, none while nobody leads."""
 
     async def read() -> set[tuple[str, str]]:
-        leaders = [each.node.replicas.get((DLQ, index)) for each in cluster.brokers.values()]
-        [leader] = [each for each in leaders if each is not None and each.leading]
+        leaders = [each.node.replicas.get((DLQ, index)) for each in cluster.brokers.values() if each.is_running]
+        leader = next((each for each in leaders if each is not None and each.leading), None)
+        if leader is None:
+            return set()
         view = leader.log.read(0, 1 << 20, leader.log.high_watermark, min_one=True).view()
         records = [
             record
@@ -79,3 +86,42 @@ def test_every_broker_writes_to_every_leader(is_there: bool) -> None:
         expected = {(f"t{number}", offset) for number in cluster.brokers for offset in ("5", "6")}
         for index in range(3):
             assert letters(cluster, index) == expected
+
+
+def rejected(sharing: Sharing) -> None:
+    """Let a member get two records and reject them; the letters go to a topic that broker 2 leads."""
+    sharing.cluster.topics.create(DLQ, replication_factor=3, config={"errors.deadletterqueue.group.enable": "true"})
+    sharing.move(DLQ, 0, [2, 1, 3])
+    sharing.set_config("errors.deadletterqueue.topic.name", DLQ)
+    sharing.join()
+    sharing.produce(2)
+    with sharing.member(LEADER) as member:
+        assert fetched(member, sharing.topic) == [(0, 1, 1)]
+        assert codes(member, sharing.topic, 0, 1, REJECT) == 0
+
+
+def written(sharing: Sharing) -> bool:
+    return letters(sharing.cluster, 0) == {(sharing.topic, "0"), (sharing.topic, "1")}
+
+
+def test_what_a_member_rejects_is_written_at_another_broker(sharing: Sharing) -> None:
+    rejected(sharing)
+    until(lambda: written(sharing) and sharing.lag() == 0)
+    state = sharing.stored()
+    assert state is not None
+    assert [each for each in state.batches if each.delivery_state != ARCHIVED] == []
+
+
+def test_the_next_leader_writes_what_a_killed_one_has_not(sharing: Sharing) -> None:
+    stuck = asyncio.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        writer = sharing.cluster.brokers[LEADER].node.dead_letters
+        patch.setattr(writer, "write", lambda *_: stuck.wait())
+        rejected(sharing)
+        state = sharing.stored()
+        assert state is not None
+        assert [each.delivery_state for each in state.batches] == [ARCHIVING]
+        sharing.cluster.brokers[LEADER].kill()
+    until(lambda: sharing.leader() not in (-1, LEADER))
+    with sharing.member(sharing.leader(), "m2") as member:
+        until(lambda: member.fetch((sharing.topic, 0), wait_ms=100).error_code == 0 and written(sharing))
