@@ -28,13 +28,14 @@ from kbroker.protocol.messages.share_groups import (
 )
 from tests.crash.test_kill import FixedPort
 from tests.figures import figure
+from tests.tries import FORM
 
 SEED = 20261128
-KILLS = 4
-RECORDS = 300
+KILLS = 150 if FORM == "long" else 4
+RECORDS = 75 * KILLS
 GROUP = "workers"
 TOPIC = "jobs"
-DEADLINE_SECONDS = 120
+DEADLINE_SECONDS = 120 if FORM != "long" else 3600
 LETTERS = "dlq.jobs"
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 
