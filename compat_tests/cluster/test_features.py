@@ -26,7 +26,7 @@ from kbroker.protocol.messages.transactions import DescribeTransactionsRequest, 
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
-ALL: Final = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
+ALL: Final = {"group.version": 1, "share.version": 2, "streams.version": 1, "transaction.version": 2}
 JAVA: Final = 4
 GROUP, ID = "new-protocol", "perf"
 COORDINATED: Final = (

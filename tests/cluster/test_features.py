@@ -37,7 +37,7 @@ from .test_transactions import FAST, Context, _written
 PATIENCE_S = 60
 UP, SAFE, UNSAFE = 1, 2, 3
 GROUP = 32
-ALL = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
+ALL = {"group.version": 1, "share.version": 2, "streams.version": 1, "transaction.version": 2}
 QUICK_GROUPS = {"group.consumer.heartbeat.interval.ms": 200, "group.consumer.min.heartbeat.interval.ms": 100}
 
 
@@ -102,7 +102,7 @@ def test_every_broker_tells_what_is_finalized_from_the_first_answer_on(cluster: 
         ranges = {each.name: (each.min_version, each.max_version) for each in told(cluster, node_id).supported_features}
         assert ranges == {
             "group.version": (0, 1),
-            "share.version": (0, 1),
+            "share.version": (0, 2),
             "streams.version": (0, 1),
             "transaction.version": (0, 2),
         }
@@ -118,7 +118,7 @@ def test_what_is_lowered_is_known_to_all_and_stays_so(cluster: Cluster) -> None:
     assert update(cluster, active, "group.version", 0, SAFE, validate_only=True).error_code == 0
     assert finalized(cluster, active) == (ALL, 0)
     assert update(cluster, active, "group.version", 0, SAFE).error_code == 0
-    lowered = ({"share.version": 1, "streams.version": 1, "transaction.version": 2}, 1)
+    lowered = ({"share.version": 2, "streams.version": 1, "transaction.version": 2}, 1)
     assert finalized(cluster, active) == lowered, "it is answered once its broker knows"
     for node_id in cluster.brokers:
         until("all knowing", lambda node_id=node_id: finalized(cluster, node_id) == lowered)

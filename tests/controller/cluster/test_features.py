@@ -83,7 +83,7 @@ def test_a_new_cluster_of_kbroker_has_all_in_kafkas_form() -> None:
         assert json.loads(world.data(FEATURE)) == {
             "features": {
                 "group.version": {"max_version_level": 1},
-                "share.version": {"max_version_level": 1},
+                "share.version": {"max_version_level": 2},
                 "streams.version": {"max_version_level": 1},
                 "transaction.version": {"max_version_level": 2},
             },
@@ -92,7 +92,7 @@ def test_a_new_cluster_of_kbroker_has_all_in_kafkas_form() -> None:
         }
         assert json.loads(world.data(f"{BROKER_IDS}/1"))["features"] == {
             "group.version": {"min_version": 1, "max_version": 1},
-            "share.version": {"min_version": 1, "max_version": 1},
+            "share.version": {"min_version": 1, "max_version": 2},
             "streams.version": {"min_version": 1, "max_version": 1},
             "transaction.version": {"min_version": 1, "max_version": 2},
         }
