@@ -32,7 +32,7 @@ from tests.tries import FORM
 
 SEED = 20261128
 KILLS = 150 if FORM == "long" else 4
-RECORDS = 75 * KILLS
+RECORDS = 80 * KILLS
 GROUP = "workers"
 TOPIC = "jobs"
 DEADLINE_SECONDS = 120 if FORM != "long" else 3600
