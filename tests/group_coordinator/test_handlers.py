@@ -69,7 +69,9 @@ class Node:
         self.writer = FakeWriter()
         self.clock = ManualClock()
         self.groups = GroupCoordinator(config or GroupConfig(), self.writer, self.clock)
-        state = ClusterState("c", brokers={1: BrokerEndpoint(1, "host", 9092)}, features=BOOTSTRAP)
+        state = ClusterState(
+            "c", brokers={1: BrokerEndpoint(1, "host", 9092)}, features={**BOOTSTRAP, "share.version": 0}
+        )
         state = state.with_topic(TopicState("t", T_ID, (PARTITION, PARTITION)))
         if topic:
             state = state.with_topic(TopicState(OFFSETS_TOPIC, b"o" * 16, (PARTITION,) * 4))
