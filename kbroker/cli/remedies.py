@@ -45,6 +45,11 @@ _LINES: Final[Sequence[tuple[str, str]]] = (
         "is the group of another type? `kbroker group list` shows it",
     ),
     (r"^\d+ dead letters? cannot be replayed, ", "--skip passes over such letters"),
+    (
+        r"^cannot describe group .*\(GROUP_AUTHORIZATION_FAILED\)$",
+        "an administrator of ACLs allows it: `kbroker acl add --allow-principal User:NAME --operation DescribeConfigs"
+        " --group GROUP`",
+    ),
     (r" is no dead letter: ", "`kbroker record delete` deletes records of every topic"),
     (r"^the certificate of .* is not taken", "-X ssl.ca.location=FILE names whom to trust"),
 )
@@ -99,6 +104,8 @@ _OF_TOPICS: Final[Mapping[str, str]] = {
     "transaction producers": _READ,
 }
 _OF_GROUPS: Final[Mapping[str, str]] = {
+    "config set": "--operation AlterConfigs",
+    "config unset": "--operation AlterConfigs",
     "consume": _READ,
     "deadletter replay": _READ,
     "group reset": _READ,
