@@ -32,8 +32,7 @@ SHARE: Final = "__dlq.errors."
 CONNECT: Final = "__connect.errors."
 MOST_CAUSES: Final = 1_000
 """How many causes are told apart; further ones are counted together."""
-OTHER_CAUSES: Final = "(other causes)"
-"""The message of those that are counted together."""
+_OTHERS: Final = "(other causes)"
 _LONGEST: Final = 300
 """The characters of a name and of an error's text by which causes are told apart."""
 _MOST_DIGITS: Final = 18
@@ -246,7 +245,7 @@ def causes_of(letters: Letters, replayed: Mapping[int, int], most: int | None = 
         key: tuple[object, ...] = (topic, origin.partition, group, message)
         cause = found.get(key)
         if cause is None and len(found) >= MOST_CAUSES:
-            cause = found.setdefault((), Cause(None, None, None, OTHER_CAUSES))
+            cause = found.setdefault((), Cause(None, None, None, _OTHERS))
         if cause is None:
             cause = found[key] = Cause(topic, origin.partition, group, message)
         cause.count += 1
@@ -254,6 +253,11 @@ def causes_of(letters: Letters, replayed: Mapping[int, int], most: int | None = 
         cause.first_ms = min(cause.first_ms or record.timestamp, record.timestamp)
         cause.last_ms = max(cause.last_ms, record.timestamp)
     return sorted(found.values(), key=lambda cause: (-cause.count, str(cause.topic), cause.partition or 0))
+
+
+def strangers_of(causes: list[Cause]) -> int:
+    """Count the records without an origin: those of another topic, or of a connector that writes no headers."""
+    return sum(each.count for each in causes if each.topic is None and each.message != _OTHERS)
 
 
 class Originals:

@@ -12,12 +12,12 @@ import click
 
 from kbroker.admin.connection import Connection
 from kbroker.admin.dead_letters import (
-    OTHER_CAUSES,
     DeadLetter,
     Letters,
     Originals,
     causes_of,
     replayed_to,
+    strangers_of,
     topic_of_group,
 )
 from kbroker.admin.errors import raise_any
@@ -91,8 +91,7 @@ def list_causes(
         Column("last", lambda row: _time(row["last_ms"])),
     )
     _report_unreadable(letters)
-    strangers = sum(each.count for each in causes if each.topic is None and each.message != OTHER_CAUSES)
-    _report_strangers(name, strangers)
+    _report_strangers(name, strangers_of(causes))
 
 
 def _line(value: object) -> object:
@@ -115,7 +114,7 @@ def _report_unreadable(letters: Letters) -> None:
 
 
 def _report_strangers(topic: str, count: int) -> None:
-    """Report records without an origin: those of another topic, or of a sink connector that writes no headers."""
+    """Report records without an origin."""
     if count:
         records = "1 record has" if count == 1 else f"{count} records have"
         text = f"kbroker: {records} no header that names an origin: is {topic} a dead letter topic?"
