@@ -18,7 +18,7 @@ from typing import Any, Final
 from kbroker.admin.cluster_view import TopicView, cluster_view
 from kbroker.admin.configs import Subject, described_configs
 from kbroker.admin.did_you_mean import no_such_topic
-from kbroker.admin.errors import AdminError, WrongInput, check_code
+from kbroker.admin.errors import AdminError, WrongInput, check_code, error_text
 from kbroker.admin.fetching import Found, Piece, UnreadableBatch, fetch
 from kbroker.admin.own_request import ask_patiently
 from kbroker.admin.partition_offsets import known_offsets_at
@@ -126,7 +126,7 @@ def replayed_to(admin: Any, topic: str) -> dict[int, int]:
     request = OffsetFetchRequest(
         group_id=group, topics=None, groups=[OffsetFetchRequestGroup(group, topics=None)], require_stable=True
     )
-    answer = ask_patiently(admin, group, request, OffsetFetchResponse, _offset_error)
+    answer = _mark_asked(admin, topic, group, request)
     check_code(_offset_error(answer), f"cannot read how far {topic} is replayed")
     found: list[Any] = [*answer.topics, *(each for each_group in answer.groups for each in each_group.topics)]
     return {
@@ -136,6 +136,16 @@ def replayed_to(admin: Any, topic: str) -> dict[int, int]:
         for each in named.partitions
         if each.committed_offset >= 0
     }
+
+
+def _mark_asked(admin: Any, topic: str, group: str, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    from kafka.errors import GroupAuthorizationFailedError
+
+    try:
+        return ask_patiently(admin, group, request, OffsetFetchResponse, _offset_error)
+    except GroupAuthorizationFailedError as error:  # the caller named a topic, and cannot know the group
+        text = f"cannot read how far {topic} is replayed, which group {group} says: {error_text(error)}"
+        raise AdminError(text) from error
 
 
 def _offset_error(answer: OffsetFetchResponse) -> int:
@@ -185,23 +195,31 @@ class Letters:
 
         If `strict`, a batch that cannot be read raises UnreadableBatch; else it is counted and passed over.
         """
-        for index, (first, end) in self.bounds.items():
-            at = max(first, (begin or {}).get(index, first))
-            while at < end:
-                try:
-                    piece = self._fetched(index, at)
-                except UnreadableBatch as error:
-                    if strict:
-                        raise
-                    self.unreadable += 1
-                    at = max(error.next_offset, at + 1)
-                    continue
-                for each in piece.records:
-                    if at <= each.offset < end:
-                        yield DeadLetter(each, origin_of(each.headers))
-                if piece.next_offset <= at:
-                    break  # the rest belongs to a transaction that is open
-                at = piece.next_offset
+        for index, (first, _) in self.bounds.items():
+            yield from self._read(index, max(first, (begin or {}).get(index, first)), strict=strict)
+
+    def firsts(self) -> Iterator[DeadLetter]:
+        """Yield the first committed letter of each partition that has one."""
+        for index, (first, _) in self.bounds.items():
+            yield from islice(self._read(index, first, strict=False), 1)
+
+    def _read(self, index: int, at: int, *, strict: bool) -> Iterator[DeadLetter]:
+        end = self.bounds[index][1]
+        while at < end:
+            try:
+                piece = self._fetched(index, at)
+            except UnreadableBatch as error:
+                if strict:
+                    raise
+                self.unreadable += 1
+                at = max(error.next_offset, at + 1)
+                continue
+            for each in piece.records:
+                if at <= each.offset < end:
+                    yield DeadLetter(each, origin_of(each.headers))
+            if piece.next_offset <= at:
+                break  # the rest belongs to a transaction that is open
+            at = piece.next_offset
 
     def _fetched(self, index: int, at: int) -> Piece:
         key = (self.topic, index)
@@ -235,6 +253,11 @@ def causes_of(letters: Letters, replayed: Mapping[int, int], most: int | None = 
         cause.first_ms = min(cause.first_ms or record.timestamp, record.timestamp)
         cause.last_ms = max(cause.last_ms, record.timestamp)
     return sorted(found.values(), key=lambda cause: (-cause.count, str(cause.topic), cause.partition or 0))
+
+
+def strangers_of(causes: list[Cause]) -> int:
+    """Count the records without an origin: those of another topic, or of a connector that writes no headers."""
+    return sum(each.count for each in causes if each.topic is None and each.message != _OTHERS)
 
 
 class Originals:

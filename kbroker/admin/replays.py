@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from kafka.errors import KafkaError
+from kafka.errors import GroupAuthorizationFailedError, KafkaError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from kbroker.admin.connection import Connection
@@ -153,7 +153,8 @@ class Replay:
         except (KafkaError, TimeoutError) as error:
             with suppress(KafkaError, TimeoutError):
                 _in_time(producer.abort_transaction)
-            raise AdminError(f"{place} were not replayed: {_text(error)}") from error
+            what = f"group {mark_of(topic)}: " if isinstance(error, GroupAuthorizationFailedError) else ""
+            raise AdminError(f"{place} were not replayed: {what}{_text(error)}") from error
         try:
             _in_time(producer.commit_transaction)
         except (KafkaError, TimeoutError) as error:  # the next replay ends the transaction, and reads the mark then
@@ -201,7 +202,7 @@ def check(rows: list[Row]) -> None:
         first = wrong[0]
         raise AdminError(
             f"{count} dead letter{'s' if count != 1 else ''} cannot be replayed, the first at "
-            f"{first.partition}:{first.first_offset}: {first.problem}; without these the others can be replayed"
+            f"{first.partition}:{first.first_offset}: {first.problem}"
         )
 
 
@@ -246,7 +247,7 @@ def _producer(connection: Connection, topic: str) -> Iterator[Any]:
         try:
             producer.init_transactions()
         except KafkaError as error:
-            raise AdminError(f"no transaction can begin: {_text(error)}") from error
+            raise AdminError(f"no transaction of {mark_of(topic)} can begin: {_text(error)}") from error
         yield producer
     finally:
         producer.close(timeout=_PATIENCE_S)
@@ -299,15 +300,27 @@ def purges(
 ) -> list[Purge]:
     """Return what a purge deletes: all letters, or those before an offset, of each partition or of all.
 
-    Raises AdminError.
+    Raises AdminError, also if a partition begins with a record that is no dead letter, unless `before` has offsets of
+    partitions: those of a mark or of a preview.
     """
     found = []
-    for index, (first, end) in Letters(admin, topic, partitions).bounds.items():
+    letters = Letters(admin, topic, partitions)
+    if not isinstance(before, Mapping):
+        _check_letters(letters)
+    for index, (first, end) in letters.bounds.items():
         wanted = before.get(index, first) if isinstance(before, Mapping) else before
         upto = end if wanted is None else min(wanted, end)
         if upto > first:
             found.append(Purge(index, first, upto))
     return found
+
+
+def _check_letters(letters: Letters) -> None:
+    """Raise AdminError if a partition begins with another record than a dead letter: it may be the wrong topic."""
+    for letter in letters.firsts():
+        if letter.origin.topic is None:
+            place = f"{letters.topic}-{letter.record.partition} offset {letter.record.offset}"
+            raise AdminError(f"{place} is no dead letter: it has no header that names its origin")
 
 
 def purge(admin: Any, topic: str, wanted: list[Purge]) -> list[str]:

@@ -72,7 +72,7 @@ class _Refused(Exception):  # noqa: N818 - an outcome
 
 
 class _Passing(Exception):  # noqa: N818 - an outcome
-    """They may be written later."""
+    """Letters cannot be written now; a later try may succeed."""
 
 
 class _One(NamedTuple):
@@ -118,7 +118,7 @@ class DeadLetterWriter:
         self._counts: dict[str, Counts] = {}
 
     def counts(self) -> Mapping[str, Counts]:
-        """Return what was done for the groups that still have configs."""
+        """Return the counts of letters and batches by group, of groups that still have configs."""
         known = self._metadata.state.group_configs
         for group in [each for each in self._counts if each not in known]:
             del self._counts[group]
@@ -214,7 +214,10 @@ class DeadLetterWriter:
     # -- the letters
 
     async def _batch(self, group: str, partition: Partition, left: Sequence[_One], most: int) -> tuple[bytes, int]:
-        """Return a batch of at most `most` bytes, unless a single letter without a copy is larger; and its number."""
+        """Return a batch of the first letters, and how many it has.
+
+        It has at most `most` bytes, unless a single letter without its copy is larger.
+        """
         copies = Copies({}, left[-1].offset + 1)
         if _is_true(self._metadata.state.group_configs.get(group, {}), COPIES):
             copies = await copied(partition.log, [one.offset for one in left], most, min(most, _BATCH_BYTES))

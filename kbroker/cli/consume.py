@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -131,9 +131,18 @@ def command(
     if bool(topics) == (include is not None):
         raise click.UsageError("give either topics or --include")
     if share is not None:
-        others = (group, include, offset, isolation_level, *partitions)
-        if any(each is not None for each in others) or from_beginning or until_end or skip_corrupt:
-            raise click.UsageError("--share goes with --ack, --count, --timeout, --format, --null and --json alone")
+        _check_shared(
+            {
+                "--from-beginning": from_beginning,
+                "--offset": offset is not None,
+                "--partition": bool(partitions),
+                "--group": group is not None,
+                "--include": include is not None,
+                "--isolation-level": isolation_level is not None,
+                "--until-end": until_end,
+                "--skip-corrupt": skip_corrupt,
+            }
+        )
         shared = Shared(share, ack or "accept", _piece(as_json, pattern, show_null), count, timeout)
         consume_shared(connection, topics, shared)
         return
@@ -207,6 +216,17 @@ def _remove(connection: Connection, member: ConsumerGroupMetadata) -> None:
 
 
 # -- options ------------------------------------------------------------------------------------------------------
+
+
+def _check_shared(others: Mapping[str, bool]) -> None:
+    """Raise UsageError if one of these options is given: a share group decides these things itself."""
+    given = [name for name, is_given in others.items() if is_given]
+    if not given:
+        return
+    text = f"{' and '.join(given)} {'does' if len(given) == 1 else 'do'} not go with --share"
+    if {"--from-beginning", "--offset"} & {*given}:
+        text += ": its config share.auto.offset.reset says where a new group begins, and `kbroker group reset` moves it"
+    raise click.UsageError(text)
 
 
 def _piece(as_json: bool, pattern: str | None, show_null: bool) -> record_format.Piece:

@@ -6,6 +6,7 @@ after it was printed.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +18,20 @@ import click
 
 from kbroker.admin.connection import Connection
 from kbroker.admin.did_you_mean import no_such_topic
+from kbroker.admin.own_request import ask_any
 from kbroker.cli.client import ending_at_signals
 from kbroker.cli.librdkafka import settings_of
 from kbroker.cli.record_format import Piece
 from kbroker.extras import how_to_install
+from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest, ShareGroupDescribeResponse
 
 ACKS: Final = ("accept", "release", "reject")
 _POLL_S: Final = 0.2
 _COMMIT_S: Final = 10.0
 _MOST: Final = 500
+_SILENT: Final = logging.getLogger("kbroker.librdkafka")
+_SILENT.setLevel(logging.CRITICAL + 1)
+"""What librdkafka logs about a fatal error, the exception says, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,7 @@ def consume_shared(connection: Connection, topics: Sequence[str], wanted: Shared
     """Print records until the count or the silence is reached, or a signal arrives. Raises ClickException."""
     library = _library()
     with connection.admin() as admin:
+        _check_served(admin, wanted.group)
         for topic, found in zip(topics, admin.describe_topics(list(topics)), strict=True):
             if found["error_code"]:
                 raise click.ClickException(no_such_topic(admin, topic))
@@ -65,6 +72,13 @@ def consume_shared(connection: Connection, topics: Sequence[str], wanted: Shared
     settings = settings_of(connection, {}, others, "; --share uses that client")
     with ending_at_signals(), _member(library, settings, topics) as consumer:
         _print_records(library, consumer, wanted)
+
+
+def _check_served(admin: Any, group: str) -> None:
+    """Raise ClickException where there are no share groups: the client would wait without an end."""
+    request = ShareGroupDescribeRequest([group])
+    if ask_any(admin, request, ShareGroupDescribeResponse) is None:
+        raise click.ClickException("this cluster serves no share groups")
 
 
 def _library() -> Any:
@@ -82,7 +96,7 @@ def _library() -> Any:
 def _member(library: Any, settings: dict[str, Any], topics: Sequence[str]) -> Iterator[Any]:
     """Join the group; what was not acknowledged goes back to it at the end."""
     try:
-        consumer = library.ShareConsumer(settings)
+        consumer = library.ShareConsumer(settings, logger=_SILENT)
     except (library.KafkaException, ValueError) as error:
         reason = error.args[0].str() if isinstance(error, library.KafkaException) else str(error)
         raise click.UsageError(f"confluent-kafka refuses a setting: {reason}") from None

@@ -11,7 +11,15 @@ from typing import Any, Final, TypeVar
 import click
 
 from kbroker.admin.connection import Connection
-from kbroker.admin.dead_letters import DeadLetter, Letters, Originals, causes_of, replayed_to, topic_of_group
+from kbroker.admin.dead_letters import (
+    DeadLetter,
+    Letters,
+    Originals,
+    causes_of,
+    replayed_to,
+    strangers_of,
+    topic_of_group,
+)
 from kbroker.admin.errors import raise_any
 from kbroker.admin.replays import Replay, Row, Wanted, check, purge, purges
 from kbroker.cli.client import client_options, ending_at_signals
@@ -24,6 +32,8 @@ Result = TypeVar("Result")
 _LONGEST: Final = 1_000
 """The characters of a text that are shown to people; documents have all."""
 _NOT_YET: Final = "nothing was changed; add --execute to do it"
+_NONE_LEFT: Final = "every dead letter was replayed already; --again begins at the first one"
+_NONE_TO_PURGE: Final = "there is no such dead letter"
 
 
 @click.group("deadletter", cls=Verbs)
@@ -81,6 +91,7 @@ def list_causes(
         Column("last", lambda row: _time(row["last_ms"])),
     )
     _report_unreadable(letters)
+    _report_strangers(name, strangers_of(causes))
 
 
 def _line(value: object) -> object:
@@ -100,6 +111,14 @@ def _time(ms: int) -> str:
 def _report_unreadable(letters: Letters) -> None:
     if letters.unreadable:
         click.echo(f"kbroker: {letters.unreadable} batches cannot be read, and were passed over", err=True)
+
+
+def _report_strangers(topic: str, count: int) -> None:
+    """Report records without an origin."""
+    if count:
+        records = "1 record has" if count == 1 else f"{count} records have"
+        text = f"kbroker: {records} no header that names an origin: is {topic} a dead letter topic?"
+        click.echo(text, err=True)
 
 
 # -- show
@@ -137,6 +156,7 @@ def show(
         found = [_document(each, originals) for each in islice(letters.read(begin), count)]
     output.show(found, *(_facts(each) for each in found))
     _report_unreadable(letters)
+    _report_strangers(name, sum(each["origin"]["topic"] is None for each in found))
 
 
 def _document(letter: DeadLetter, originals: Originals) -> dict[str, Any]:
@@ -157,7 +177,7 @@ def _facts(letter: Mapping[str, Any]) -> Part:
     origin, record = letter["origin"], letter["record"]
     pairs: list[tuple[str, object]] = [
         ("letter", f"{letter['partition']}:{letter['offset']}, {_time(letter['timestamp'])}"),
-        ("origin", f"{origin['topic']}-{origin['partition']}, offset {origin['offset']}"),
+        ("origin", _place(origin)),
         ("group", origin["group"]),
         ("deliveries", origin["deliveries"]),
         ("message", origin["message"]),
@@ -168,6 +188,14 @@ def _facts(letter: Mapping[str, Any]) -> Part:
         pairs += [(name, value) for name, value in record.items() if name != "headers"]
         pairs += [(f"header {each['key']}", next(iter([*each.values()][1:]))) for each in record["headers"]]
     return Facts([(str(_line(name)), _line(value)) for name, value in pairs])
+
+
+def _place(origin: Mapping[str, Any]) -> str | None:
+    """Return the topic, partition and offset of origin, with a question mark for what a header does not say."""
+    if origin["topic"] is None:
+        return None
+    partition, offset = ("?" if origin[name] is None else origin[name] for name in ("partition", "offset"))
+    return f"{origin['topic']}-{partition}, offset {offset}"
 
 
 # -- replay
@@ -210,10 +238,15 @@ def replay(
         work = Replay(admin, Wanted(name, to, partitions, count, again, keep_headers, skip))
         rows = work.execute(connection) if execute else work.preview()
     _print(output, rows)
-    if not execute:
-        if not skip:
-            check(rows)
-        click.echo(_NOT_YET, err=True)
+    if not execute and not skip:
+        check(rows)
+    _report_end(execute=execute, nothing=None if rows else _NONE_LEFT)
+
+
+def _report_end(*, execute: bool, nothing: str | None) -> None:
+    """Say that nothing was done, and why: there is nothing to do, or it was not asked for."""
+    if nothing is not None or not execute:
+        click.echo(nothing or _NOT_YET, err=True)
 
 
 def _print(output: Output, rows: list[Row]) -> None:
@@ -256,7 +289,7 @@ def purge_letters(
     """Delete dead letters up to an offset of each partition. Nothing brings them back."""
     _check_execute(execute=execute, dry_run=dry_run)
     if sum([replayed, before_offset is not None, everything]) != 1:
-        raise click.UsageError("choose one of --replayed --before-offset --all")
+        raise click.UsageError("choose one of --replayed, --before-offset and --all")
     failures: list[str] = []
     with connection.admin() as admin:
         name = _chosen(admin, topic, group)
@@ -267,5 +300,4 @@ def purge_letters(
     rows = [{**asdict(each), "most": each.most} for each in wanted]
     output.show(rows, Table(rows, ("partition", "first-offset", "before-offset", Column("at most", "most"))))
     raise_any(failures)
-    if not execute:
-        click.echo(_NOT_YET, err=True)
+    _report_end(execute=execute, nothing=None if wanted else _NONE_TO_PURGE)

@@ -54,7 +54,7 @@ GROUPS = {
     },
     "Topics, groups and transactions": {
         "topic": "Create, describe, alter, move and delete topics.",
-        "group": "List, describe, reset and delete consumer groups.",
+        "group": "List, describe, reset and delete groups of every type.",
         "transaction": "List and describe transactions, find those that hang, and end them.",
     },
     "The cluster": {

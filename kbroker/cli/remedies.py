@@ -35,6 +35,22 @@ _LINES: Final[Sequence[tuple[str, str]]] = (
     (r" speaks TLS, and security.protocol is SASL", "-X security.protocol=SASL_SSL, or --profile"),
     (r" speaks TLS, and security.protocol is ", "-X security.protocol=SSL, or SASL_SSL where it asks for a login"),
     (r" does not speak TLS, ", "-X security.protocol=PLAINTEXT, or SASL_PLAINTEXT where it asks for a login"),
+    (
+        r"^this cluster (does not serve \w*Share\w*|serves no share groups)$",
+        "share groups need share.version 1 or higher: `kbroker feature list` shows it, and"
+        " `kbroker feature upgrade share.version=1` raises it",
+    ),
+    (
+        r"^ShareGroupHeartbeat .*\(GROUP_ID_NOT_FOUND\)$",
+        "is the group of another type? `kbroker group list` shows it",
+    ),
+    (r"^\d+ dead letters? cannot be replayed, ", "--skip passes over such letters"),
+    (
+        r"^cannot describe group .*\(GROUP_AUTHORIZATION_FAILED\)$",
+        "an administrator of ACLs allows it: `kbroker acl add --allow-principal User:NAME --operation DescribeConfigs"
+        " --group GROUP`",
+    ),
+    (r" is no dead letter: ", "`kbroker record delete` deletes records of every topic"),
     (r"^the certificate of .* is not taken", "-X ssl.ca.location=FILE names whom to trust"),
 )
 _BY_NAME: Final[Mapping[str, str]] = {
@@ -45,6 +61,7 @@ _BY_NAME: Final[Mapping[str, str]] = {
     "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED": "tokens are created over SASL or TLS, and not by a client with a token",
     "ELIGIBLE_LEADERS_NOT_AVAILABLE": "no replica in sync lives; --unclean elects others, and may lose records",
     "GROUP_SUBSCRIBED_TO_TOPIC": "stop the members that read it; `kbroker group describe GROUP --members` shows where",
+    "INCONSISTENT_GROUP_PROTOCOL": "`kbroker group list` shows the group's type; members of another cannot join",
     "INVALID_REPLICATION_FACTOR": "`kbroker broker list` shows how many brokers live",
     "KAFKA_STORAGE_ERROR": "a disk of the broker is full or fails; `kbroker broker describe ID` shows its room",
     "MESSAGE_TOO_LARGE": "max.message.bytes of the topic says how large a batch may be",
@@ -67,6 +84,10 @@ _READ, _WRITE, _DESCRIBE = "--operation Read", "--operation Write", "--operation
 _OF_TOPICS: Final[Mapping[str, str]] = {
     "produce": "--producer",
     "consume": "--consumer --group GROUP",
+    "deadletter list": _READ,
+    "deadletter show": _READ,
+    "deadletter replay": "--operation Read --operation Write",
+    "deadletter purge": "--operation Delete",
     "record find": _READ,
     "record delete": "--operation Delete",
     "perf produce": "--producer",
@@ -83,7 +104,10 @@ _OF_TOPICS: Final[Mapping[str, str]] = {
     "transaction producers": _READ,
 }
 _OF_GROUPS: Final[Mapping[str, str]] = {
+    "config set": "--operation AlterConfigs",
+    "config unset": "--operation AlterConfigs",
     "consume": _READ,
+    "deadletter replay": _READ,
     "group reset": _READ,
     "group delete": "--operation Delete",
     "group delete-offsets": "--operation Delete",
@@ -118,7 +142,11 @@ _OF_THE_CLUSTER: Final[Mapping[str, str]] = {
     "client-metrics describe": "--operation DescribeConfigs",
     "transaction abort": "--operation ClusterAction",
 }
-_OF_IDS: Final[Mapping[str, str]] = {"transaction terminate": _WRITE, "perf produce": _WRITE}
+_OF_IDS: Final[Mapping[str, str]] = {
+    "transaction terminate": _WRITE,
+    "perf produce": _WRITE,
+    "deadletter replay": _WRITE,
+}
 _RIGHTS: Final[Mapping[str, tuple[str, Mapping[str, str], str]]] = {
     "TOPIC_AUTHORIZATION_FAILED": ("--topic TOPIC", _OF_TOPICS, _DESCRIBE),
     "GROUP_AUTHORIZATION_FAILED": ("--group GROUP", _OF_GROUPS, _DESCRIBE),

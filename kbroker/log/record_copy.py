@@ -44,7 +44,7 @@ class Copies(NamedTuple):
 
 
 async def copied(records: PartitionLog, offsets: Sequence[int], largest: int, together: int) -> Copies:
-    """Return keys and values of records, by rising offsets: one, or several of at most `together` bytes.
+    """Return keys and values of the records at rising offsets: as many as `together` bytes hold, and at least one.
 
     A record of more than `largest` bytes, or that is not in the log, is left out. Of records that cannot be read
     nothing is returned either, and that is logged: a dead letter tells their offset.

@@ -31,7 +31,7 @@ class DeadLetters(Protocol):
     """The writer of dead letters."""
 
     async def write(self, group: str, partition: Partition, letters: Sequence[Letter]) -> None:
-        """Write a record for each offset of some letters into the group's dead letter topic.
+        """Write a dead letter for each offset of `letters` into the group's dead letter topic.
 
         Returns once each is written, or given up, as in Kafka: that is logged and counted. Never raises.
         """

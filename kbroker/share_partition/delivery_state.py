@@ -174,7 +174,7 @@ class DeliveryState:
     # -- records that nobody gets
 
     async def archive_missing(self, first: int, last: int) -> None:
-        """Archive what is available in a range of which the log has no record any more: compaction removed it."""
+        """Archive the available offsets of a range from which compaction has removed all records."""
         await self.change_all(first, last, self._without_record)
 
     def _without_record(self, run: Run, low: int, high: int) -> Run | None:

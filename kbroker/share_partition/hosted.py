@@ -215,7 +215,7 @@ class Hosted:
     # -- changes
 
     async def acknowledge(self, member: str, batches: Sequence[AckBatch]) -> asyncio.Future[ErrorCode] | None:
-        """Acknowledge records; raises ApiError. The future is done once that is stored, or could not be.
+        """Acknowledge records; raises ApiError. The future ends once the change is stored, or cannot be.
 
         None means that there is nothing to store.
         """

@@ -32,12 +32,12 @@ class InFlight:
     first_offset: int
     last_offset: int
     state: str
-    """ "available", "acquired", "acknowledged", "archiving" or "archived"."""
+    """ "available", "acquired", "delayed", "acknowledged", "archiving" or "archived"."""
     deliveries: int
     member: str | None
     """The id of the member that holds the records."""
     deadline_ms: int | None
-    """When the lock ends, in ms since 1970 by the broker's clock."""
+    """When the lock, or the delay, ends, in ms since 1970 by the broker's clock."""
     is_stored: bool
     """Whether the state is stored; else the broker is writing it."""
 

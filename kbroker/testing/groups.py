@@ -201,7 +201,11 @@ class Group(Changeable):
 
         In flight are the records from the start offset to the last one that was delivered, also those that are done
         while an earlier one is not. Empty while no member has a session, and for a group of another type.
+
+        Raises KeyError for a topic that does not exist (yet).
         """
+        if topic is not None and not self._asking.partitions_of(topic):
+            raise MissingError("topic", topic, visible(self._asking.state))
         shares = self._asking.shares_in_use(self.id, count, topic, partition)
         return [each for one in shares for each in one.in_flight]
 

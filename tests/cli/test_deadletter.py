@@ -106,6 +106,9 @@ def test_a_replay_begins_behind_the_last_one(anywhere: CommandLine, jobs: str) -
     assert left["record"]["value"] == "new"
     anywhere.ok("deadletter", "purge", dead, "--all", "--execute")
     assert anywhere.ok("deadletter", "list", dead, "--json").json == []
+    for last in ((), ("--execute",)):
+        assert anywhere.ok("deadletter", "purge", dead, "--all", *last).err == "there is no such dead letter\n"
+        assert anywhere.ok("deadletter", "replay", dead, *last).err.startswith("every dead letter was replayed already")
 
 
 def test_another_topic_and_the_headers_of_the_death(anywhere: CommandLine, jobs: str) -> None:
@@ -143,11 +146,27 @@ def test_letters_that_cannot_go_anywhere_stop_a_replay(anywhere: CommandLine, jo
         "it has a header without a value, which kafka-python cannot write",
     ]
     said = anywhere.fails("deadletter", "replay", dead, "--execute")
-    assert said.startswith("7 dead letters cannot be replayed, the first at 0:4: it does not say where it comes from")
+    assert said == (
+        "7 dead letters cannot be replayed, the first at 0:4: it does not say where it comes from; "
+        "--skip passes over such letters"
+    )
     assert contents(anywhere, jobs) == BEFORE, "nothing is replayed by halves"
     rows = anywhere.ok("deadletter", "replay", dead, "--skip", "--execute", "--json").json
     assert sum(row["count"] for row in rows if row["problem"]) == 7
     assert len(contents(anywhere, jobs)) == 7
+
+
+def test_a_topic_without_dead_letters(anywhere: CommandLine, jobs: str) -> None:
+    told = f"kbroker: 3 records have no header that names an origin: is {jobs} a dead letter topic?\n"
+    assert anywhere.ok("deadletter", "list", jobs).err == told
+    shown = anywhere.ok("deadletter", "show", jobs)
+    assert (shown.err, shown.lines[1].split()) == (told, ["origin", "-"])
+    for last in ((), ("--execute",)):
+        said = anywhere.fails("deadletter", "purge", jobs, "--all", *last)
+        assert said.startswith(f"{jobs}-0 offset 0 is no dead letter: it has no header that names its origin; ")
+        said = anywhere.fails("deadletter", "purge", jobs, "-p", "1", "--before-offset", "1", *last)
+        assert said.startswith(f"{jobs}-1 offset 0 is no dead letter: ")
+    assert contents(anywhere, jobs) == BEFORE
 
 
 def test_headers_are_hostile(anywhere: CommandLine, jobs: str) -> None:
@@ -237,7 +256,7 @@ def test_what_is_not_known_is_neither_lost_nor_repeated(
     [
         (["list"], "give either a topic or --group"),
         (["replay", "t", "--execute", "--dry-run"], "exclude each other"),
-        (["purge", "t"], "choose one of --replayed --before-offset --all"),
+        (["purge", "t"], "choose one of --replayed, --before-offset and --all"),
     ],
 )
 def test_wrong_usage(cli: CommandLine, arguments: list[str], said: str) -> None:

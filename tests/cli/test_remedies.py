@@ -82,6 +82,8 @@ def test_each_of_several_lines_has_its_remedy() -> None:
         (["topic", "delete", "t"], "--operation Delete --topic TOPIC"),
         (["group", "describe", "g"], "--operation Describe --group GROUP"),
         (["group", "delete", "g"], "--operation Delete --group GROUP"),
+        (["deadletter", "list", "--group", "g"], "--operation DescribeConfigs --group GROUP"),
+        (["config", "describe", "--group", "g"], "--operation DescribeConfigs --group GROUP"),
         (["acl", "list"], "--operation Describe --cluster"),
         (["user", "list"], "--operation Describe --cluster"),
         (["quota", "list"], "--operation DescribeConfigs --cluster"),
@@ -105,6 +107,31 @@ def test_the_right_that_is_named_is_enough(guarded: CommandLine) -> None:
     words = right[1].replace("User:NAME", "User:alice").replace("TOPIC", "orders").split()
     guarded.ok(*words, *root)
     guarded.ok("produce", "orders", *LOGIN, stdin=b"a\n")
+
+
+def test_the_rights_of_dead_letters(guarded: CommandLine) -> None:
+    """Each right that a refusal names is given, until the verb succeeds."""
+    root, topic = (*LOGIN, "-X", "sasl.username=root"), "dlq.jobs"
+    guarded.ok("topic", "create", topic, *root)
+    headers = [f"__dlq.errors.{each}" for each in ("topic=jobs", "partition=0", "offset=0")]
+    guarded.ok("topic", "create", "jobs", *root)
+    guarded.ok("produce", topic, *(word for each in headers for word in ("-H", each)), *root, stdin=b"a\n")
+    guarded.ok("acl", "add", "--allow-principal", "User:alice", "--operation", "Read", "--topic", topic, *root)
+    names = {"GROUP": f"kbroker-deadletter-{topic}", "ID": f"kbroker-deadletter-{topic}", "TOPIC": topic}
+    for verb in (["list"], ["show"], ["replay", "--to", "jobs", "--execute"], ["purge", "--all", "--execute"]):
+        arguments = ["deadletter", verb[0], topic, *verb[1:], *LOGIN]
+        if "--to" in verb:
+            guarded.ok("acl", "add", "--allow-principal", "User:alice", "--producer", "--topic", "jobs", *root)
+        for _ in range(4):
+            done = guarded(*arguments)
+            if done.status == 0:
+                break
+            right = re.search(r"`kbroker (acl add [^`]+)`", done.err)
+            assert right is not None, done
+            assert "GROUP_AUTH" not in done.err or names["GROUP"] in done.err, "a user has not heard of this group"
+            words = [names.get(word, word) for word in right[1].replace("User:NAME", "User:alice").split()]
+            guarded.ok(*words, *root)
+        assert done.status == 0, done
 
 
 def test_a_wrong_password_is_told_as_such(guarded: CommandLine) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges import streams_groups
+from kbroker.cli import remedies
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.testing.waiting import hold
 from tests.cli.conftest import CommandLine
@@ -143,8 +144,9 @@ def test_a_streams_group(anywhere: CommandLine, name: str) -> None:
     ("arguments", "said"),
     [
         (["t", "--ack", "release"], "--ack goes with --share"),
-        (["t", "--share", "g", "-o", "5"], "--share goes with --ack, --count"),
-        (["t", "--share", "g", "-g", "h"], "--share goes with --ack, --count"),
+        (["t", "--share", "g", "-o", "5"], "--offset does not go with --share: its config share.auto.offset.reset"),
+        (["t", "--share", "g", "-g", "h"], "--group does not go with --share\n"),
+        (["t", "--share", "g", "-p", "0", "--until-end"], "--partition and --until-end do not go with --share\n"),
         (["t", "--share", "g", "-X", "session.timeout.ms=9000"], "confluent-kafka refuses a setting: "),
     ],
 )
@@ -164,6 +166,27 @@ def test_a_library_that_is_too_old(cli: CommandLine, monkeypatch: pytest.MonkeyP
     assert "--share needs confluent-kafka 2.16 or newer; installed is 2.10.0" in said
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     assert "--share needs confluent-kafka: " in cli("consume", "t", "--share", "g").err
+
+
+def test_a_group_of_another_type(anywhere: CommandLine, jobs: str, capfd: pytest.CaptureFixture[str]) -> None:
+    consumers = f"{jobs}.consumers"
+    anywhere.ok("consume", jobs, "-g", consumers, "--from-beginning", "-c", "1")
+    said = anywhere.fails("consume", jobs, "--share", consumers, "-c", "1", "--timeout", "20000")
+    assert said.endswith("(GROUP_ID_NOT_FOUND); is the group of another type? `kbroker group list` shows it")
+    assert "FATAL" not in capfd.readouterr().err, "one line tells of it"
+    anywhere.ok("consume", jobs, "--share", jobs, "-c", "1", "--timeout", "20000")
+    said = anywhere.fails("consume", jobs, "-g", jobs, "-c", "1")
+    assert said.endswith("(INCONSISTENT_GROUP_PROTOCOL); " + remedies._BY_NAME["INCONSISTENT_GROUP_PROTOCOL"])
+
+
+def test_a_cluster_without_share_groups(cli: CommandLine, name: str) -> None:
+    cli.ok("topic", "create", name)
+    cli.ok("feature", "downgrade", "share.version=0")
+    try:
+        said = cli.fails("consume", name, "--share", name)
+        assert said.startswith("this cluster serves no share groups; share groups need share.version 1 or higher")
+    finally:
+        cli.ok("feature", "upgrade", "share.version=2")
 
 
 def test_a_topic_that_does_not_exist(cli: CommandLine) -> None:

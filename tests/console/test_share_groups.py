@@ -140,6 +140,10 @@ def test_dead_letters_are_replayed_as_shown_and_purged(web: Visitor, cluster: Br
     words = web.page(f"/deadletters?topic={lost}").words
     assert "returns 0 workers rejected 2 0" in words
     assert "gloves" in words
+    assert "names an origin" not in words
+    assert "1 record has no header that names an origin" in web.page("/deadletters?topic=returns").words
+    refused = web.get("/deadletters/purge?topic=returns&what=all")
+    assert (refused.status, "returns-0 offset 0 is no dead letter" in refused.words) == (409, True)
     assert "Dead letters" in web.page(f"/topics/{lost}").words
     refused = web.page(f"/deadletters/replay?topic={lost}&show=1")
     assert "1 letter cannot be replayed" in refused.words

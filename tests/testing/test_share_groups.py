@@ -75,7 +75,7 @@ def test_what_is_in_flight() -> None:
             assert told[2] == (2, 2, "available", 1, None)
             assert all(each.is_stored for each in group.in_flight())
             assert (group.offsets, group.lag(), group.lag("jobs")) == ({T: 0}, 4, 4)
-            assert runs(group, topic="other") == runs(group, partition=1) == []
+            assert runs(group, topic="wide") == runs(group, partition=1) == []
             assert runs(group, topic="jobs", partition=0, count=2) == told[:2]
 
             answer = api.ok("GET", f"/in-flight/{GROUP}?limit=3")
@@ -112,3 +112,5 @@ def test_what_is_in_flight() -> None:
 def test_other_groups_have_nothing_in_flight(name: str) -> None:
     with Broker() as broker:
         assert broker.groups[name].in_flight() == []
+        with pytest.raises(KeyError, match="no topic 'jobs'"):
+            broker.groups[name].in_flight("jobs")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
-from kbroker.admin.dead_letters import Letters, Originals, causes_of, replayed_to
+from kbroker.admin.dead_letters import Letters, Originals, causes_of, replayed_to, strangers_of
 from kbroker.admin.errors import AdminError, Failures, WrongInput
 from kbroker.admin.replays import Replay, Wanted, purge, purges
 from kbroker.console.console import Console
@@ -55,6 +55,7 @@ def _found(admin: Any, topic: str, console: Console) -> Facts:
         "count": sum(each.count for each in causes),
         "replayed": sum(each.replayed for each in causes),
         "groups": sorted({each.group for each in causes if each.group}),
+        "strangers": strangers_of(causes),
         "unreadable": letters.unreadable,
         "most": _MOST_COUNTED,
         "letters": rows,
