@@ -130,6 +130,7 @@ class ClusterNode(Node):
         self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(6)]
         for_markers, for_verification, for_ids, for_shares, for_offsets, for_letters = self._peers_by_node
         self._share_states = PeerStates(for_shares, timeout_ms)
+        self._asked_for_shares = for_offsets, for_letters
         cluster = ClusterServices(
             broker_epoch=self.broker_epoch,
             metadata=metadata,
@@ -426,6 +427,8 @@ class ClusterNode(Node):
         if old.brokers.keys() != new.brokers.keys():
             self.replica_manager.brokers_changed()
             self._share_states.brokers_changed()
+            for each in self._asked_for_shares:
+                each.drop_gone()
         if old.topics is new.topics:
             return
         changed = {

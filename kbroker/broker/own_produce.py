@@ -1,7 +1,7 @@
 """Batches that the broker itself produces into clients' topics, as a client with acks=all would.
 
-Owns the way to a partition's leader: an append here, or a Produce request to another broker. Never retries, and never
-asks for rights: what is produced is the broker's own decision.
+Owns the way to a partition's leader: an append here, or a Produce request to another broker. Never retries. An append
+here asks for no right, as what is produced is the broker's own decision; another broker asks for Topic:Write.
 """
 
 from __future__ import annotations
