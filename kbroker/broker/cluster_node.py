@@ -248,10 +248,10 @@ class ClusterNode(Node):
         parts.callback(cluster.other_coordinators.close)
         for each in node._peers_by_node:
             parts.callback(each.close)
+        parts.callback(node._share_states.close)
+        parts.push_async_callback(node.close_share)  # before a start fails that clients can reach already, too
         await node._begin(bound)
         parts.callback(node.periodic_work.close)
-        parts.callback(node._share_states.close)
-        parts.push_async_callback(node.close_share)
         parts.push_async_callback(node._leave)
         node._parts = parts.pop_all()
         log.info("[KafkaServer id=%d] started", node.node_id)
