@@ -130,6 +130,7 @@ class ClusterNode(Node):
         self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(6)]
         for_markers, for_verification, for_ids, for_shares, for_offsets, for_letters = self._peers_by_node
         self._share_states = PeerStates(for_shares, timeout_ms)
+        self._asked_for_shares = for_offsets, for_letters
         cluster = ClusterServices(
             broker_epoch=self.broker_epoch,
             metadata=metadata,
@@ -247,10 +248,10 @@ class ClusterNode(Node):
         parts.callback(cluster.other_coordinators.close)
         for each in node._peers_by_node:
             parts.callback(each.close)
+        parts.callback(node._share_states.close)
+        parts.push_async_callback(node.close_share)  # before a start fails that clients can reach already, too
         await node._begin(bound)
         parts.callback(node.periodic_work.close)
-        parts.callback(node._share_states.close)
-        parts.push_async_callback(node.close_share)
         parts.push_async_callback(node._leave)
         node._parts = parts.pop_all()
         log.info("[KafkaServer id=%d] started", node.node_id)
@@ -426,6 +427,8 @@ class ClusterNode(Node):
         if old.brokers.keys() != new.brokers.keys():
             self.replica_manager.brokers_changed()
             self._share_states.brokers_changed()
+            for each in self._asked_for_shares:
+                each.drop_gone()
         if old.topics is new.topics:
             return
         changed = {

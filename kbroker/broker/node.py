@@ -143,10 +143,10 @@ class BrokerNode(Node):
             parts.callback(node.groups.close)
             parts.callback(node.transactions.close)
             parts.callback(node.shares.close)
+            parts.push_async_callback(node.close_share)
             store.sync_by_thread(asyncio.get_running_loop(), node._journal_failed)
             await node._begin(bound)
             parts.callback(node.periodic_work.close)
-            parts.push_async_callback(node.close_share)
             node._parts = parts.pop_all()
         log.info("[KafkaServer id=%d] started", node.node_id)
         return node

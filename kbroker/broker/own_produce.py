@@ -1,7 +1,7 @@
 """Batches that the broker itself produces into clients' topics, as a client with acks=all would.
 
-Owns the way to a partition's leader: an append here, or a Produce request to another broker. Never retries, and never
-asks for rights: what is produced is the broker's own decision.
+Owns the way to a partition's leader: an append here, or a Produce request to another broker. Never retries. An append
+here asks for no right, as what is produced is the broker's own decision; another broker asks for Topic:Write.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ TIMEOUT_MS: Final = 30_000
 _VERSION: Final = 9
 """The version of Produce between brokers: every broker of a cluster on ZooKeeper serves it, and it names topics."""
 _ACKS_ALL: Final = -1
+_KNOWN: Final = frozenset(int(each) for each in ErrorCode)
 
 
 class OwnProduce(Protocol):
@@ -120,4 +121,4 @@ class ProduceAnywhere:
             for each in topic_answer.partition_responses
             if topic_answer.name == topic and each.index == index
         ]
-        return ErrorCode(found[0]) if found else ErrorCode.UNKNOWN_SERVER_ERROR
+        return ErrorCode(found[0]) if found and found[0] in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR

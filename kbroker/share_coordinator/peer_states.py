@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -117,28 +117,49 @@ SUMMARY: Final = Operation(
 class _Asked(NamedTuple):
     """A waiting question about one share partition. `wanted` is its partition in the request."""
 
-    operation: Operation[Any]
     place: SharePartition
     wanted: Any
     size: int
+    until: float
+    """When it has waited too long for its turn, by the loop's clock."""
     answer: asyncio.Future[Any]
 
 
+class _Queue(NamedTuple):
+    """What waits for one broker, with the same operation and group."""
+
+    operation: Operation[Any]
+    waiting: deque[_Asked]
+
+
+_Line = tuple[int, str]
+"""The API key of an operation, and a group."""
+
+
 class PeerStates:
-    """The share coordinators on other brokers. A request that is not answered within `timeout_ms` has failed."""
+    """The share coordinators on other brokers. A request that is not answered within `timeout_ms` has failed.
+
+    Nobody waits longer than that for a request's turn, either: many groups may wait for a broker that never answers.
+    """
 
     def __init__(self, by_node: PeersByNode, timeout_ms: float) -> None:
         self._by_node = by_node
         self._timeout_ms = timeout_ms
-        self._queues: dict[int, deque[_Asked]] = {}
+        self._queues: dict[int, dict[_Line, _Queue]] = {}
         self._sending: dict[int, asyncio.Task[None]] = {}
+        self._is_closed = False
 
     async def ask(self, node_id: int, operation: Operation[A], place: SharePartition, wanted: Any) -> A:
         """Return a broker's answer about one share partition; its error is NO_ANSWER if there is none."""
+        if self._is_closed:
+            return operation.failed(NO_ANSWER, None)
         loop = asyncio.get_running_loop()
         size = len(getattr(wanted, "state_batches", ()))
-        asked = _Asked(operation, place, wanted, size, loop.create_future())
-        self._queues.setdefault(node_id, deque()).append(asked)
+        asked = _Asked(place, wanted, size, loop.time() + self._timeout_ms / 1000, loop.create_future())
+        lines, line = self._queues.setdefault(node_id, {}), (operation.request.KEY, place.group)
+        if line not in lines:
+            lines[line] = _Queue(operation, deque())
+        lines[line].waiting.append(asked)
         if node_id not in self._sending:
             self._sending[node_id] = loop.create_task(self._send_all(node_id), name=f"share states of {node_id}")
         answer: A = await asked.answer
@@ -150,30 +171,38 @@ class PeerStates:
 
     def close(self) -> None:
         """Stop all requests; those that wait get NO_ANSWER."""
+        self._is_closed = True
         for task in self._sending.values():
             task.cancel()
-        for queue in self._queues.values():
-            _answer(queue, {})
+        for lines in self._queues.values():
+            for operation, waiting in lines.values():
+                _answer(operation, waiting, {})
         self._by_node.close()
 
     async def _send_all(self, node_id: int) -> None:
-        queue = self._queues[node_id]
+        lines, loop = self._queues[node_id], asyncio.get_running_loop()
         try:
-            while queue:
-                sent = _take(queue)
+            while lines:
+                line = next(iter(lines))
+                operation, waiting = lines.pop(line)
+                sent = _take(waiting)
+                if waiting:
+                    lines[line] = _Queue(operation, waiting)  # behind the others
+                answers: dict[SharePartition, Any] = {}
                 try:
-                    answers = await self._send(node_id, sent)
-                except BaseException:
-                    _answer(sent, {})
-                    raise
-                _answer(sent, answers)
+                    if loop.time() < sent[0].until:
+                        answers = await self._send(node_id, operation, sent)
+                    else:
+                        await asyncio.sleep(0)
+                finally:
+                    _answer(operation, sent, answers)
         finally:
             del self._sending[node_id]
-            if not queue:
+            if not lines:
                 self._queues.pop(node_id, None)
 
-    async def _send(self, node_id: int, sent: list[_Asked]) -> dict[SharePartition, Any]:
-        operation, group = sent[0].operation, sent[0].place.group
+    async def _send(self, node_id: int, operation: Operation[Any], sent: list[_Asked]) -> dict[SharePartition, Any]:
+        group = sent[0].place.group
         topics: dict[bytes, Any] = {}
         for each in sent:
             topic = topics.get(each.place.topic_id)
@@ -199,33 +228,24 @@ class PeerStates:
         }
 
 
-def _take(queue: deque[_Asked]) -> list[_Asked]:
-    """Take the questions of one request: those of the first one's operation and group, each share partition once."""
-    first = queue.popleft()
-    taken, size = {first.place: first}, first.size
-    left: list[_Asked] = []
-    while queue and len(taken) < _PARTITIONS_AT_ONCE:
-        asked = queue.popleft()
-        joins = (
-            asked.operation is first.operation
-            and asked.place.group == first.place.group
-            and asked.place not in taken
-            and size + asked.size <= _BATCHES_AT_ONCE
-        )
-        if joins:
-            taken[asked.place] = asked
-            size += asked.size
-        else:
-            left.append(asked)
-    queue.extendleft(reversed(left))
+def _take(waiting: deque[_Asked]) -> list[_Asked]:
+    """Take the questions of one request, in order, each share partition once."""
+    taken: dict[SharePartition, _Asked] = {}
+    size = 0
+    while waiting and len(taken) < _PARTITIONS_AT_ONCE:
+        following = waiting[0]
+        if following.place in taken or (taken and size + following.size > _BATCHES_AT_ONCE):
+            break
+        taken[following.place] = waiting.popleft()
+        size += following.size
     return list(taken.values())
 
 
-def _answer(sent: deque[_Asked] | list[_Asked], answers: dict[SharePartition, Any]) -> None:
+def _answer(operation: Operation[Any], sent: Iterable[_Asked], answers: Mapping[SharePartition, Any]) -> None:
     for each in sent:
         if not each.answer.done():
             answer = answers.get(each.place)
-            each.answer.set_result(each.operation.failed(NO_ANSWER, None) if answer is None else answer)
+            each.answer.set_result(operation.failed(NO_ANSWER, None) if answer is None else answer)
 
 
 def _code(number: int) -> ErrorCode:

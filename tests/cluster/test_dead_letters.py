@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from compat_tests.wire.client import WireClient
 from kbroker.broker.cluster_node import ClusterNode
 from kbroker.embed_cluster import Cluster
 from kbroker.long_work import in_slices
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest, IncrementalConfig, IncrementalResource
 from kbroker.protocol.records import iter_batches, read_records
 from kbroker.share_partition.dead_letters import REJECTED, Letter
@@ -125,3 +127,49 @@ def test_the_next_leader_writes_what_a_killed_one_has_not(sharing: Sharing) -> N
     until(lambda: sharing.leader() not in (-1, LEADER))
     with sharing.member(sharing.leader(), "m2") as member:
         until(lambda: member.fetch((sharing.topic, 0), wait_ms=100).error_code == 0 and written(sharing))
+
+
+class Frozen:
+    """A broker that is asked, and does not answer as long as the connection stays."""
+
+    def __init__(self) -> None:
+        self.asked: list[asyncio.Future[None]] = []
+
+    async def ask(self, *_: object) -> None:
+        self.asked.append(asyncio.get_running_loop().create_future())
+        await self.asked[-1]
+
+    def close(self) -> None:
+        for each in self.asked:
+            each.set_exception(PeerUnavailable("closed"))
+
+
+def leader_of(node: ClusterNode) -> int:
+    partition = node.metadata.state.partition(DLQ, 0)
+    return -1 if partition is None else partition.leader
+
+
+def test_letters_do_not_wait_for_a_leader_that_is_gone() -> None:
+    """A frozen broker closes no connection: without its leave, its answer would be awaited for a minute."""
+    with Cluster(brokers=3, config=FAST) as cluster:
+        configs = {"errors.deadletterqueue.group.enable": "true", "min.insync.replicas": "1"}
+        cluster.topics.create(DLQ, partitions=1, replication_factor=3, config=configs)
+        configure(cluster, GROUP, "workers", "errors.deadletterqueue.topic.name", DLQ)
+        until(lambda: leader_of(cluster.brokers[1].node) > 0)
+        gone = leader_of(cluster.brokers[1].node)
+        writer = cluster.brokers[gone % 3 + 1].node
+        until(lambda: "workers" in writer.metadata.state.group_configs and leader_of(writer) == gone)
+        frozen = Frozen()
+        letters_to = writer.dead_letters._own._peers  # type: ignore[attr-defined]
+        letters_to._known[gone] = letters_to._endpoint_of(gone), frozen
+
+        async def write() -> None:
+            source = SimpleNamespace(topic="t", index=0, key=("t", 0))
+            await in_slices(writer.dead_letters.write("workers", source, [Letter(5, 5, 1, REJECTED)]))  # type: ignore[arg-type]
+
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(cluster.run, write())
+            until(lambda: frozen.asked)
+            cluster.brokers[gone].kill()
+            writing.result(PATIENCE_S)
+        assert letters(cluster, 0) == {("t", "5")}

@@ -61,3 +61,33 @@ def test_a_start_that_fails_gives_everything_back(tmp_path, monkeypatch, owner, 
 
     asyncio.run(run())
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_start_that_fails_ends_the_work_for_share_groups(tmp_path, monkeypatch):
+    """Clients reach a broker before its start has ended."""
+    settings = {
+        "zookeeper.connect": "in memory",
+        "broker.id": "1",
+        "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}",
+        "log.dirs": str(tmp_path / "data"),
+    }
+    ended = []
+
+    async def work():
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(True)
+
+    async def fail(node, *_args):
+        node.services.share.spawn(work())
+        await asyncio.sleep(0)
+        raise OSError("not known")
+
+    async def run():
+        monkeypatch.setattr(ClusterNode, "knows_live", fail)
+        with pytest.raises(OSError, match="not known"):
+            await ClusterNode.start(BrokerConfig(settings), tree=MemoryEnsemble().connect())
+        assert ended
+
+    asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -254,5 +255,66 @@ def test_one_who_does_not_wait_any_more_holds_up_nobody():
         _, request, future = network.request()
         future.set_result(results(messages.DeleteShareGroupStateResponse, messages.PartitionResult, request))
         assert (await second).error_code == 0
+
+    asyncio.run(scenario())
+
+
+async def until_asked(network):
+    for _ in range(10):
+        if network.requests:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("no request")
+
+
+def test_many_groups_that_wait_for_a_broker_that_never_answers_do_not_wait_one_after_the_other():
+    async def scenario():
+        network, loop = Network(), asyncio.get_running_loop()
+        now = loop.time()
+        loop.time = lambda: now
+        waiting = await begun(*(deletion(network, SharePartition(f"g{each}", T, 0)) for each in range(100)))
+        now += 0.5
+        late = await begun(deletion(network, SharePartition("late", T, 0)))
+        now += 0.6
+        network.request()[2].set_exception(PeerUnavailable("no answer in time"))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert {each.done() and each.result().error_code for each in waiting} == {NO_ANSWER}
+        (request,) = network.requests
+        assert request[1].group_id == "late", "it has waited for half a second only"
+        assert not late[0].done()
+        network.states.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_work_for_a_request_does_not_grow_with_the_number_of_groups_that_wait():
+    groups = 10_000
+
+    async def scenario():
+        network, loop = Network(), asyncio.get_running_loop()
+        now = loop.time()
+        loop.time = lambda: now
+        tasks = [asyncio.ensure_future(deletion(network, SharePartition(f"g{each}", T, 0))) for each in range(groups)]
+        for _ in range(groups):
+            await until_asked(network)
+            _, request, future = network.request()
+            future.set_result(results(messages.DeleteShareGroupStateResponse, messages.PartitionResult, request))
+        assert all(each.error_code == 0 for each in await asyncio.gather(*tasks))
+
+    begin = time.process_time()
+    asyncio.run(scenario())
+    assert time.process_time() - begin < 8, "with a search of all that wait, it is about 20 s"
+
+
+def test_after_the_end_there_are_no_questions():
+    async def scenario():
+        network = Network()
+        network.states.close()
+        async with asyncio.timeout(10):
+            answer = await deletion(network, SharePartition("g", T, 0))
+        assert answer.error_code == NO_ANSWER
+        assert not network.requests
+        assert not network.states._sending
 
     asyncio.run(scenario())
