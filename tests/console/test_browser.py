@@ -360,7 +360,8 @@ def test_a_feature_is_changed(page):
 
 
 def feature_level(page, name):
-    return next(row.text.split()[3] for row in page.all("tbody tr") if row.text.startswith(name))
+    """Return a feature's level, None while the page is drawn again."""
+    return next((row.text.split()[3] for row in page.all("tbody tr") if row.text.startswith(name)), None)
 
 
 def test_a_token_ends(window, tmp_path):
