@@ -14,7 +14,7 @@ from typing import Final
 from kbroker.cluster_state import ClusterState
 from kbroker.long_work import turn
 from kbroker.peers.interface import PeersByNode, PeerUnavailable
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode, known_error
 from kbroker.protocol.messages.logs import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -92,13 +92,5 @@ class LatestOffsets:
             return answers
         for each in response.topics:
             for found in each.partitions:
-                answers[found.partition_index] = _code(found.error_code), found.offset
+                answers[found.partition_index] = known_error(found.error_code), found.offset
         return answers
-
-
-def _code(number: int) -> ErrorCode:
-    """Return an error by its number; a newer broker may use others."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

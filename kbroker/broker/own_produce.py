@@ -16,7 +16,7 @@ from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
 from kbroker.log.record_validation import TakesLonger
 from kbroker.partition import Partition
 from kbroker.peers.interface import PeersByNode, PeerUnavailable
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode, known_error
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kbroker.replicas import Replicas
 
@@ -27,7 +27,6 @@ TIMEOUT_MS: Final = 30_000
 _VERSION: Final = 9
 """The version of Produce between brokers: every broker of a cluster on ZooKeeper serves it, and it names topics."""
 _ACKS_ALL: Final = -1
-_KNOWN: Final = frozenset(int(each) for each in ErrorCode)
 
 
 class OwnProduce(Protocol):
@@ -121,4 +120,4 @@ class ProduceAnywhere:
             for each in topic_answer.partition_responses
             if topic_answer.name == topic and each.index == index
         ]
-        return ErrorCode(found[0]) if found and found[0] in _KNOWN else ErrorCode.UNKNOWN_SERVER_ERROR
+        return known_error(found[0]) if found else ErrorCode.UNKNOWN_SERVER_ERROR

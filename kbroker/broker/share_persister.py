@@ -90,7 +90,7 @@ class SharePersister:
             INITIALIZE,
             place,
             lambda: self._shares.initialize(place, state_epoch, start_offset),
-            messages.InitializedPartition(partition, state_epoch, start_offset),
+            lambda: messages.InitializedPartition(partition, state_epoch, start_offset),
         )
 
     async def read(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> State:
@@ -99,7 +99,7 @@ class SharePersister:
             READ,
             place,
             lambda: self._shares.read(place, leader_epoch),
-            messages.PartitionToRead(partition, leader_epoch),
+            lambda: messages.PartitionToRead(partition, leader_epoch),
         )
 
     async def write(
@@ -114,9 +114,11 @@ class SharePersister:
         batches: Sequence[StateBatch],
     ) -> Done:
         place, count = SharePartition(group, topic_id, partition), delivery_complete_count
-        wanted = messages.PartitionToWrite(partition, state_epoch, leader_epoch, start_offset, count)
-        if self._peers is not None:
-            wanted.state_batches = await each(batches, lambda batch: messages.StateBatch(*batch))
+
+        async def wanted() -> messages.PartitionToWrite:
+            sent = await each(batches, lambda batch: messages.StateBatch(*batch))
+            return messages.PartitionToWrite(partition, state_epoch, leader_epoch, start_offset, count, sent)
+
         return await self._asked(
             WRITE,
             place,
@@ -127,7 +129,10 @@ class SharePersister:
     async def delete(self, group: str, topic_id: bytes, partition: int) -> Done:
         place = SharePartition(group, topic_id, partition)
         return await self._asked(
-            DELETE, place, lambda: self._shares.delete(place), messages.PartitionToDelete(partition)
+            DELETE,
+            place,
+            lambda: self._shares.delete(place),
+            lambda: messages.PartitionToDelete(partition),
         )
 
     async def read_summary(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> Summary:
@@ -136,13 +141,20 @@ class SharePersister:
             SUMMARY,
             place,
             lambda: self._shares.read_summary(place),
-            messages.PartitionToRead(partition, leader_epoch),
+            lambda: messages.PartitionToRead(partition, leader_epoch),
         )
 
     async def _asked(
-        self, operation: Operation[A], place: SharePartition, here: Callable[[], A | Awaitable[A]], wanted: Any
+        self,
+        operation: Operation[A],
+        place: SharePartition,
+        here: Callable[[], A | Awaitable[A]],
+        wanted: Callable[[], Any],
     ) -> A:
-        """Return an answer; an error that passes by itself is tried again, up to a limit."""
+        """Return an answer; an error that passes by itself is tried again, up to a limit.
+
+        `here` asks this broker's share coordinator, `wanted` makes the partition of a request to another one.
+        """
         until_ms = self._clock.monotonic_ms() + PATIENCE_MS
         answer = await self._ask(operation, place, here, wanted)
         for pause_ms in PAUSES_MS:
@@ -163,7 +175,11 @@ class SharePersister:
         return name is not None and state.partition(name, place.partition) is not None
 
     async def _ask(
-        self, operation: Operation[A], place: SharePartition, here: Callable[[], A | Awaitable[A]], wanted: Any
+        self,
+        operation: Operation[A],
+        place: SharePartition,
+        here: Callable[[], A | Awaitable[A]],
+        wanted: Callable[[], Any],
     ) -> A:
         await self._topic_exists()
         coordinator = self._metadata.state.partition(SHARE_STATE_TOPIC, self._shares.partition_of(place))
@@ -172,7 +188,7 @@ class SharePersister:
             return await awaited(here())
         if leader < 0 or self._peers is None:
             return operation.failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
-        return await self._peers.ask(leader, operation, place, wanted)
+        return await self._peers.ask(leader, operation, place, await awaited(wanted()))
 
     async def _topic_exists(self) -> None:
         if not self._shares.ensure_topic():

@@ -152,6 +152,14 @@ class ErrorCode(IntEnum):
     CONTROLLER_ID_NOT_REGISTERED = 136
 
 
+def known_error(number: int) -> ErrorCode:
+    """Return the error of another broker's answer by its number; one that is unknown here is UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 class Malformed(Exception):  # noqa: N818 - a state of the input, named so in the protocol's own words
     """Bytes that do not form the message they claim to be; the connection that sent them is closed."""
 

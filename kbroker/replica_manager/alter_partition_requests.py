@@ -14,7 +14,7 @@ from typing import Final
 
 from kbroker.long_work import in_slices, turn
 from kbroker.peers.interface import Peer, Peers, PeerUnavailable
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, known_error
 from kbroker.protocol.messages.inter_broker import (
     AlteredPartition,
     AlterPartitionData,
@@ -186,7 +186,7 @@ class InSyncChanges:
             partition.granted(proposal, granted)
             return
         self.failed += 1
-        code = _known(altered.error_code)
+        code = known_error(altered.error_code)
         text = "%s-%d: the controller refuses %s as in-sync replicas: %s"
         log.info(text, partition.topic, partition.index, sorted(proposal.isr), code.name)
         if partition.refused(proposal, code):
@@ -195,13 +195,6 @@ class InSyncChanges:
     def _count(self, more: int) -> None:
         self.shrinks += more < 0
         self.expands += more > 0
-
-
-def _known(code: int) -> ErrorCode:
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def _topics(batch: list[tuple[ReplicatedPartition, Proposal]]) -> list[AlterPartitionTopic]:

@@ -18,7 +18,7 @@ from kbroker.clock import Clock
 from kbroker.log.append_info import AppendError
 from kbroker.long_work import in_slices, step, turn
 from kbroker.peers.interface import Peer, Peers, PeerUnavailable
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode, known_error
 from kbroker.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -285,7 +285,7 @@ class Fetcher:
             if isinstance(step, Append):
                 await self._append(followed, asked, data)
             else:
-                await self._do(followed, step, _code(data.error_code))
+                await self._do(followed, step, known_error(data.error_code))
         except ApiError as error:
             self._log_trouble(followed, error.code, str(error))
             self._rest(followed)
@@ -311,7 +311,7 @@ class Fetcher:
         return followed.state.answered(
             asked.fetch_offset,
             asked.current_leader_epoch,
-            _code(data.error_code),
+            known_error(data.error_code),
             None if parts is None or (parts.epoch < 0 and parts.end_offset < 0) else (parts.epoch, parts.end_offset),
             partition_log.log_end_offset,
             epoch_end,
@@ -494,14 +494,7 @@ class Fetcher:
         timeout_ms = self._config.socket_timeout_ms
         answer = await peer.ask(request, _LIST_OFFSETS_VERSION, ListOffsetsResponse, timeout_ms)
         return {
-            (topic.name, each.partition_index): (_code(each.error_code), each.offset)
+            (topic.name, each.partition_index): (known_error(each.error_code), each.offset)
             for topic in answer.topics
             for each in topic.partitions
         }
-
-
-def _code(code: int) -> ErrorCode:
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kbroker.peers.interface import PeersByNode, PeerUnavailable
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, known_error
 from kbroker.protocol.messages import share_state as messages
 from kbroker.share_coordinator.persister import Done, State, Summary
 from kbroker.share_coordinator.share_partition_state import SharePartition, batches_from_wire
@@ -53,17 +53,17 @@ def _failed_summary(code: ErrorCode, message: str | None) -> Summary:
 
 
 def _done(found: messages.PartitionResult) -> Done:
-    return Done(_code(found.error_code), found.error_message)
+    return Done(known_error(found.error_code), found.error_message)
 
 
 def _state(found: messages.PartitionState) -> State:
     batches = tuple(batches_from_wire(found.state_batches))
-    return State(_code(found.error_code), found.state_epoch, found.start_offset, batches, found.error_message)
+    return State(known_error(found.error_code), found.state_epoch, found.start_offset, batches, found.error_message)
 
 
 def _summary(found: messages.PartitionSummary) -> Summary:
     return Summary(
-        _code(found.error_code),
+        known_error(found.error_code),
         found.state_epoch,
         found.leader_epoch,
         found.start_offset,
@@ -246,11 +246,3 @@ def _answer(operation: Operation[Any], sent: Iterable[_Asked], answers: Mapping[
         if not each.answer.done():
             answer = answers.get(each.place)
             each.answer.set_result(operation.failed(NO_ANSWER, None) if answer is None else answer)
-
-
-def _code(number: int) -> ErrorCode:
-    """Return an error by its number; a newer broker may use others."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -270,9 +270,9 @@ class Hosted:
             self._is_writing = False
             for write in writes:  # those of a write that was given up, as the broker stops
                 _answer(write, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        self._rest()
+        self._note_idle()
 
-    def _rest(self) -> None:
+    def _note_idle(self) -> None:
         if self.is_idle:
             self._around.all_stored(self)
 
@@ -336,7 +336,7 @@ class Hosted:
             self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)  # the next load finds them again
         finally:
             self._is_sending = False
-        self._rest()
+        self._note_idle()
 
     async def _bury(self, state: SharePartition, letters: Sequence[Letter]) -> None:
         decided = await state.bury(letters)

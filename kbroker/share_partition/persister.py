@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, known_error
 from kbroker.share_partition.states import Limits
 
 UNKNOWN_START: Final = -1
@@ -24,6 +24,7 @@ FENCING: Final = frozenset(
 )
 """Errors that prove the state in memory wrong: the broker drops it, and reads the stored one at the next use."""
 _FOR_CLIENTS: Final = {
+    ErrorCode.NONE: ErrorCode.NONE,
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -36,12 +37,7 @@ _FOR_CLIENTS: Final = {
 
 def for_clients(code: int) -> ErrorCode:
     """Return the error that a client gets for an error of the store (SharePartition.fetchPersisterError)."""
-    if code == ErrorCode.NONE:
-        return ErrorCode.NONE
-    try:
-        return _FOR_CLIENTS.get(ErrorCode(code), ErrorCode.UNKNOWN_SERVER_ERROR)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return _FOR_CLIENTS.get(known_error(code), ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 class GroupSettings(Protocol):

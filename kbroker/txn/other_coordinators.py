@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from kbroker.peers.interface import PeersByNode, PeerUnavailable
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, known_error
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -124,7 +124,7 @@ class OtherCoordinators:
             log.info("broker %d did not answer about transactions: %s", node_id, error)
             return
         if answer.error_code:
-            code = _code(answer.error_code)
+            code = known_error(answer.error_code)
             log.warning("broker %d refuses to answer about transactions: %s", node_id, code.name)
             if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 code = ErrorCode.INVALID_TXN_STATE  # a problem between brokers, not the producer's
@@ -138,7 +138,7 @@ class OtherCoordinators:
             if question_of is None or question_of.answer.done():
                 continue
             found = {
-                (topic.name, partition.partition_index): _code(partition.partition_error_code)
+                (topic.name, partition.partition_index): known_error(partition.partition_error_code)
                 for topic in result.topic_results
                 for partition in topic.results_by_partition
             }
@@ -164,11 +164,3 @@ def _transaction(transactional_id: str, question: _Question) -> AddPartitionsToT
         question.verify_only,
         [AddPartitionsToTxnTopic(name, indexes) for name, indexes in topics.items()],
     )
-
-
-def _code(number: int) -> ErrorCode:
-    """Return the error with a number; an unknown number of a newer broker stands for UNKNOWN_SERVER_ERROR."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

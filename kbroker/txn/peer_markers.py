@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Final, NamedTuple
 
 from kbroker.peers.interface import PeersByNode, PeerUnavailable
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, known_error
 from kbroker.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -106,7 +106,7 @@ class PeerMarkers:
             log.exception("markers could not be sent to broker %d", self._node_id)
             return {}
         return {
-            (marker.producer_id, (topic.name, partition.partition_index)): _code(partition.error_code)
+            (marker.producer_id, (topic.name, partition.partition_index)): known_error(partition.error_code)
             for marker in response.markers
             for topic in marker.topics
             for partition in topic.partitions
@@ -169,11 +169,3 @@ async def _finish(sent: Iterable[_Queued], codes: dict[tuple[int, TopicPartition
         if not answer.done():
             unknown = ErrorCode.NETWORK_EXCEPTION
             answer.set_result({each: codes.get((marker.producer_id, each), unknown) for each in marker.partitions})
-
-
-def _code(number: int) -> ErrorCode:
-    """Return an error by its number; a newer broker may use others."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -58,8 +58,6 @@ def ask(broker: Broker, settings: dict[str, str], host: str = "127.0.0.1") -> st
 
 def test_brokers_of_one_authority_understand_each_other(broker: Broker, files: Files) -> None:
     assert ask(broker, files.listener()) == ""
-    (name,) = {str(each._context.principal) for each in list(broker.node.server._connections)} or {"User:CN=server"}
-    assert name == "User:CN=server"
 
 
 def test_a_broker_of_another_authority_joins_nothing(broker: Broker, files: Files, strangers: Files) -> None:
