@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -22,6 +24,7 @@ HERE: Final = Path(__file__).parent
 START_TIMEOUT_S: Final = 60
 STOP_TIMEOUT_S: Final = 30
 CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
+_returned: Final[set[int]] = set()  # by free_port
 
 # One broker, groups that form at once, few internal partitions: what makes tests fast, on both sides alike.
 COMMON: Final[Mapping[str, str]] = {
@@ -60,11 +63,18 @@ class BrokerFailed(Exception):  # noqa: N818 - what happened
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a loopback port that nobody listens on, and that this process has not returned before.
+
+    The kernel's own choice (port 0) can be the same twice, and a connection of any process can get it before the
+    broker binds it; so a port is drawn from below the range that Linux and macOS take for connections.
+    """
+    while True:
+        port = 10_000 + secrets.randbelow(22_768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _returned:
+                _returned.add(port)
+                return port
 
 
 class BrokerProcess(ABC):

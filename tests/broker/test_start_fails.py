@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 
+from compat_tests.harness.brokers import free_port
 from kbroker.broker import base_node, node
 from kbroker.broker.node import BrokerNode
 from kbroker.broker.periodic_work import PeriodicWork
@@ -23,11 +23,6 @@ PLACES = [
     (Controller, "register_broker"),
     (PeriodicWork, "begin"),
 ]
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
 
 
 @pytest.mark.parametrize(("owner", "name"), PLACES, ids=[name for _, name in PLACES])

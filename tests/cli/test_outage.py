@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from subprocess import Popen
 
 import pytest
 
+from compat_tests.harness.brokers import free_port
 from kbroker import Broker
 from kbroker.cli.outage import Outage
 from tests.cli.conftest import CommandLine
@@ -24,11 +24,6 @@ def test_two_looks_in_a_row_make_an_outage():
 def broker_on(port: int, directory: str) -> Iterator[Broker]:
     with Broker({"group.initial.rebalance.delay.ms": 0}, port=port, data_dir=directory) as broker:
         yield broker
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def next_line(process: Popen[bytes]) -> str:

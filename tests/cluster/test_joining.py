@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from compat_tests.harness.brokers import free_port
 from kbroker.broker.cluster_node import ClusterNode
 from kbroker.broker.membership import prepare
 from kbroker.config.server_config import BrokerConfig
@@ -16,7 +17,6 @@ from kbroker.network.loop_watch import new_event_loop
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
-from tests.cluster.test_start_fails import free_port
 
 PATIENCE_MS = 20_000
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 
+from compat_tests.harness.brokers import free_port
 from kbroker.broker import base_node, cluster_node
 from kbroker.broker.cluster_node import ClusterNode
 from kbroker.broker.membership import Membership
@@ -28,11 +28,6 @@ PLACES = [
     (ClusterController, "start"),
     (PeriodicWork, "begin"),
 ]
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
 
 
 @pytest.mark.parametrize(("owner", "name"), PLACES, ids=[name for _, name in PLACES])
