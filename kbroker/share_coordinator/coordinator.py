@@ -22,7 +22,7 @@ from kbroker.share_coordinator.config import ShareCoordinatorConfig
 from kbroker.share_coordinator.persister import Done, State, Summary
 from kbroker.share_coordinator.shard import MOST_BATCHES, ShareShard
 from kbroker.share_coordinator.share_partition_state import SharePartition
-from kbroker.share_coordinator.state_batches import Batches, StateBatch, are_ranges, combined
+from kbroker.share_coordinator.state_batches import NO_BATCHES, Batches, StateBatch, are_ranges, combined
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class ShareCoordinator(CoordinatorService[ShareShard]):
 async def _sorted(batches: Sequence[StateBatch]) -> Batches:
     """Return many state batches in order, without overlaps, in steps."""
     left = sorted(batches)
-    found: Batches = ()
+    found = NO_BATCHES
     for at in range(0, len(left), FEW_BATCHES):
         found = combined(found, left[at : at + FEW_BATCHES], -1)
         await turn

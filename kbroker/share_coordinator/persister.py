@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.share_coordinator.state_batches import Batches, StateBatch
+from kbroker.share_coordinator.state_batches import StateBatch
 
 
 class Done(NamedTuple):
@@ -26,7 +26,7 @@ class State(NamedTuple):
     error_code: ErrorCode = ErrorCode.NONE
     state_epoch: int = 0
     start_offset: int = 0
-    batches: Batches = ()
+    batches: Sequence[StateBatch] = ()
     message: str | None = None
 
 

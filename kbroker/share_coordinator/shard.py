@@ -33,7 +33,7 @@ from kbroker.share_coordinator.share_partition_state import (
     state_tombstone,
     update_record,
 )
-from kbroker.share_coordinator.state_batches import StateBatch, are_ranges, combined
+from kbroker.share_coordinator.state_batches import StateBatch, are_ranges, combined, in_order
 
 log = logging.getLogger(__name__)
 
@@ -282,7 +282,7 @@ class ShareShard:
         """Return the record of a change: an update, or a snapshot if there were enough updates."""
         state = held.state
         if held.updates < self._config.updates_per_snapshot:
-            new = combined((), batches, start_offset)
+            new = in_order(batches, start_offset)
             return update_record(place, state.snapshot_epoch, leader_epoch, start_offset, delivery_complete_count, new)
         changed = SharePartitionState(
             snapshot_epoch=state.snapshot_epoch + 1,

@@ -6,7 +6,7 @@ decision makes a record, and the replay of the record replaces the state. Never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -20,7 +20,7 @@ from kbroker.protocol.messages.share_records import (
     ShareUpdateKey,
     ShareUpdateValue,
 )
-from kbroker.share_coordinator.state_batches import Batches, StateBatch, are_ranges, combined
+from kbroker.share_coordinator.state_batches import NO_BATCHES, Batches, StateBatch, combined, in_order, stored
 
 SNAPSHOT: Final = 0
 UPDATE: Final = 1
@@ -52,7 +52,7 @@ class SharePartitionState:
     leader_epoch: int
     start_offset: int
     delivery_complete_count: int = UNKNOWN
-    batches: Batches = ()
+    batches: Batches = NO_BATCHES
     created_ms: int = 0
     written_ms: int = 0
 
@@ -83,7 +83,7 @@ def update_record(
     leader_epoch: int,
     start_offset: int,
     delivery_complete_count: int,
-    batches: Batches,
+    batches: Sequence[StateBatch],
 ) -> CoordinatorRecord:
     """Return the record of a change; `batches` are only the changed ones."""
     value = ShareUpdateValue(
@@ -126,7 +126,7 @@ def read_snapshot(value: bytes) -> SharePartitionState:
         leader_epoch=read.leader_epoch,
         start_offset=read.start_offset,
         delivery_complete_count=read.delivery_complete_count,
-        batches=_stored(read.state_batches, UNKNOWN),
+        batches=stored(in_order(_ranges(read.state_batches))),
         created_ms=read.create_timestamp,
         written_ms=read.write_timestamp,
     )
@@ -142,17 +142,16 @@ def read_update(value: bytes, known: SharePartitionState | None) -> tuple[ShareP
             leader_epoch=read.leader_epoch,
             start_offset=read.start_offset,
             delivery_complete_count=read.delivery_complete_count,
-            batches=_stored(read.state_batches, UNKNOWN),
+            batches=stored(in_order(_ranges(read.state_batches))),
         )
         return state, read.leader_epoch
     start_offset = known.start_offset if read.start_offset == UNKNOWN else read.start_offset
-    new = [each for each in batches_from_wire(read.state_batches) if each.first_offset <= each.last_offset]
     state = replace(
         known,
         start_offset=start_offset,
         delivery_complete_count=read.delivery_complete_count,
         leader_epoch=known.leader_epoch if read.leader_epoch == UNKNOWN else read.leader_epoch,
-        batches=combined(known.batches, new, start_offset),
+        batches=combined(known.batches, _ranges(read.state_batches), start_offset),
     )
     return state, read.leader_epoch
 
@@ -167,9 +166,6 @@ def batches_from_wire(batches: Iterable[share_state.StateBatch]) -> list[StateBa
     return [StateBatch(e.first_offset, e.last_offset, e.delivery_state, e.delivery_count) for e in batches]
 
 
-def _stored(batches: Iterable[share_state.StateBatch], start_offset: int) -> Batches:
-    """Return the batches of a record in order; ranges that end before they begin are dropped."""
-    found = batches_from_wire(batches)
-    if not are_ranges(found):
-        found = [each for each in found if each.first_offset <= each.last_offset]
-    return combined((), found, start_offset)
+def _ranges(batches: Iterable[share_state.StateBatch]) -> list[StateBatch]:
+    """Return the state batches of a record, without those that end before they begin."""
+    return [each for each in batches_from_wire(batches) if each.first_offset <= each.last_offset]

@@ -2,16 +2,18 @@
 
 Owns the combination of known and new batches, as Kafka's PersisterStateBatchCombiner does it: where ranges overlap, the
 greater delivery count wins, then the greater delivery state; equal neighbours become one; offsets below the start
-offset are dropped. The result is sorted, and its ranges are disjoint.
+offset are dropped. The result is sorted, and its ranges are disjoint. Owns also the memory of such a result: columns,
+because tuples of half a million batches take 80 MB.
 """
 
 from __future__ import annotations
 
 import heapq
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple, overload
 
 NO_START_OFFSET = -1
 
@@ -25,7 +27,57 @@ class StateBatch(NamedTuple):
     delivery_count: int
 
 
-Batches = tuple[StateBatch, ...]
+class Batches(Sequence[StateBatch]):
+    """Sorted, disjoint batches in columns, one for each field: 19 bytes a batch. They never change."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, columns: Iterable[array[int]]) -> None:
+        self._columns = tuple(columns)
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __iter__(self) -> Iterator[StateBatch]:
+        return map(StateBatch, *self._columns)
+
+    @overload
+    def __getitem__(self, index: int) -> StateBatch: ...
+    @overload
+    def __getitem__(self, index: slice) -> Batches: ...
+    def __getitem__(self, index: int | slice) -> StateBatch | Batches:
+        if isinstance(index, slice):
+            return Batches(column[index] for column in self._columns)
+        return StateBatch(*(column[index] for column in self._columns))
+
+    def __add__(self, other: Batches) -> Batches:
+        return Batches(a + b for a, b in zip(self._columns, other._columns, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def before(self, offset: int) -> int:
+        """Return how many batches end before an offset."""
+        return bisect_left(self._columns[1], offset)
+
+    def beginning_by(self, offset: int) -> int:
+        """Return how many batches begin at an offset or before it."""
+        return bisect_left(self._columns[0], offset + 1)
+
+
+def stored(batches: Iterable[StateBatch]) -> Batches:
+    """Return sorted, disjoint batches in the form that is kept."""
+    columns = tuple(zip(*batches, strict=True))
+    if not columns:
+        return NO_BATCHES
+    return Batches(array(kind, column) for kind, column in zip(_KINDS, columns, strict=True))
+
+
+_KINDS: Final = "qqbh"
+NO_BATCHES: Final = Batches(array(kind) for kind in _KINDS)
 
 
 def combined(known: Batches, new: Sequence[StateBatch], start_offset: int) -> Batches:
@@ -36,24 +88,33 @@ def combined(known: Batches, new: Sequence[StateBatch], start_offset: int) -> Ba
     kept, added = _cut(known, start_offset), _pruned(new, start_offset)
     if not added:
         return kept
-    if not kept and all(a.last_offset < b.first_offset for a, b in pairwise(added)):
-        return _coalesced(added)
     low = min(each.first_offset for each in added)
     high = max(each.last_offset for each in added)
     # A batch that ends just before a new one may become one with it, so the neighbours belong to the swept part.
-    begin = max(bisect_left(kept, low, key=_last_offset) - 1, 0)
-    end = bisect_left(kept, high + 1, key=_first_offset) + 1
-    return (*kept[:begin], *_sweep((*kept[begin:end], *added)), *kept[end:])
+    begin = max(kept.before(low) - 1, 0)
+    end = kept.beginning_by(high) + 1
+    touched = in_order([*kept[begin:end], *added])
+    if begin == 0 and end >= len(kept):
+        return stored(touched)
+    return kept[:begin] + stored(touched) + kept[end:]
+
+
+def in_order(batches: Sequence[StateBatch], start_offset: int = NO_START_OFFSET) -> list[StateBatch]:
+    """Return batches in any order as a sorted and disjoint list; a start offset of -1 drops nothing."""
+    kept = _pruned(batches, start_offset)
+    if all(a.last_offset < b.first_offset for a, b in pairwise(kept)):
+        return _coalesced(kept)
+    return _coalesced(_swept(kept))
 
 
 def _cut(known: Batches, start_offset: int) -> Batches:
     """Return sorted batches without the offsets below the start offset."""
     if start_offset == NO_START_OFFSET or not known or known[0].first_offset >= start_offset:
         return known
-    kept = known[bisect_left(known, start_offset, key=_last_offset) :]
+    kept = known[known.before(start_offset) :]
     if kept and kept[0].first_offset < start_offset:
-        return (kept[0]._replace(first_offset=start_offset), *kept[1:])
-    return kept
+        return stored([kept[0]._replace(first_offset=start_offset)]) + kept[1:]
+    return kept or NO_BATCHES
 
 
 def _pruned(batches: Sequence[StateBatch], start_offset: int) -> Sequence[StateBatch]:
@@ -72,15 +133,7 @@ def are_ranges(batches: Iterable[StateBatch]) -> bool:
     return all(each.first_offset <= each.last_offset for each in batches)
 
 
-def _first_offset(batch: StateBatch) -> int:
-    return batch.first_offset
-
-
-def _last_offset(batch: StateBatch) -> int:
-    return batch.last_offset
-
-
-def _coalesced(batches: Iterable[StateBatch]) -> Batches:
+def _coalesced(batches: Iterable[StateBatch]) -> list[StateBatch]:
     """Return sorted, disjoint batches with equal neighbours as one."""
     out: list[StateBatch] = []
     for batch in batches:
@@ -90,10 +143,10 @@ def _coalesced(batches: Iterable[StateBatch]) -> Batches:
                 out[-1] = last._replace(last_offset=batch.last_offset)
                 continue
         out.append(batch)
-    return tuple(out)
+    return out
 
 
-def _sweep(batches: Sequence[StateBatch]) -> Batches:
+def _swept(batches: Sequence[StateBatch]) -> list[StateBatch]:
     """Return batches that may overlap as sorted, disjoint ones: at each offset the strongest batch counts."""
     waiting = sorted(batches)
     borders = sorted({each.first_offset for each in batches} | {each.last_offset + 1 for each in batches})
@@ -110,4 +163,4 @@ def _sweep(batches: Sequence[StateBatch]) -> Batches:
         if open_batches:
             count, state, _ = open_batches[0]
             out.append(StateBatch(border, following - 1, -state, -count))
-    return _coalesced(out)
+    return out

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.share_coordinator.state_batches import StateBatch, combined
+from kbroker.share_coordinator.state_batches import NO_BATCHES, StateBatch, combined
 from tests.tries import tries
 
 BATCHES = st.lists(
@@ -33,7 +33,7 @@ def by_offset(batches, start_offset):
 @settings(max_examples=tries(100))
 @given(st.lists(st.tuples(BATCHES, st.integers(-1, 50)), max_size=5))
 def test_combined_batches_have_the_strongest_state_of_each_offset(rounds):
-    known, model, start = (), {}, -1
+    known, model, start = NO_BATCHES, {}, -1
     for new, moved in rounds:
         start = max(start, moved)
         known = combined(known, new, start)
@@ -47,13 +47,13 @@ def test_combined_batches_have_the_strongest_state_of_each_offset(rounds):
 
 
 def test_the_greater_delivery_count_wins_then_the_greater_state():
-    known = combined((), [StateBatch(0, 9, 0, 2)], 0)
+    known = combined(NO_BATCHES, [StateBatch(0, 9, 0, 2)], 0)
     assert combined(known, [StateBatch(3, 5, 2, 1)], 0) == known
     assert combined(known, [StateBatch(3, 5, 4, 2)], 0) == ((0, 2, 0, 2), (3, 5, 4, 2), (6, 9, 0, 2))
     assert combined(known, [StateBatch(3, 5, 0, 3)], 4) == ((4, 5, 0, 3), (6, 9, 0, 2))
 
 
 def test_a_new_batch_joins_both_neighbours():
-    known = combined((), [StateBatch(0, 4, 2, 1), StateBatch(6, 9, 2, 1)], 0)
+    known = combined(NO_BATCHES, [StateBatch(0, 4, 2, 1), StateBatch(6, 9, 2, 1)], 0)
     assert len(known) == 2
     assert combined(known, [StateBatch(5, 5, 2, 1)], 0) == ((0, 9, 2, 1),)
