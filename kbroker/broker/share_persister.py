@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from kbroker.clock import Clock
@@ -32,9 +32,8 @@ from kbroker.share_coordinator.peer_states import (
     Operation,
     PeerStates,
 )
-from kbroker.share_coordinator.persister import Done, State, Summary
+from kbroker.share_coordinator.persister import Change, Done, State, Summary
 from kbroker.share_coordinator.share_partition_state import SharePartition
-from kbroker.share_coordinator.state_batches import StateBatch
 
 A = TypeVar("A", Done, State, Summary)
 PAUSES_MS: Final = (100, 200, 400, 800, 1600, 3200, 6400)
@@ -102,27 +101,24 @@ class SharePersister:
             lambda: messages.PartitionToRead(partition, leader_epoch),
         )
 
-    async def write(
-        self,
-        group: str,
-        topic_id: bytes,
-        partition: int,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-    ) -> Done:
-        place, count = SharePartition(group, topic_id, partition), delivery_complete_count
+    async def write(self, group: str, topic_id: bytes, partition: int, change: Change) -> Done:
+        place = SharePartition(group, topic_id, partition)
 
         async def wanted() -> messages.PartitionToWrite:
-            sent = await each(batches, lambda batch: messages.StateBatch(*batch))
-            return messages.PartitionToWrite(partition, state_epoch, leader_epoch, start_offset, count, sent)
+            sent = await each(change.batches, lambda batch: messages.StateBatch(*batch))
+            return messages.PartitionToWrite(
+                partition,
+                change.state_epoch,
+                change.leader_epoch,
+                change.start_offset,
+                change.delivery_complete_count,
+                sent,
+            )
 
         return await self._asked(
             WRITE,
             place,
-            lambda: self._shares.write(place, state_epoch, leader_epoch, start_offset, count, batches),
+            lambda: self._shares.write(place, change),
             wanted,
         )
 

@@ -44,7 +44,7 @@ from kbroker.protocol.messages.share_state import (
     WriteShareGroupStateResponse,
 )
 from kbroker.share_coordinator import state_batches
-from kbroker.share_coordinator.persister import Done, State, Summary
+from kbroker.share_coordinator.persister import Change, Done, State, Summary
 from kbroker.share_coordinator.share_partition_state import SharePartition
 
 R = TypeVar("R")
@@ -163,16 +163,10 @@ async def write_share_group_state(
             asked.state_batches,
             lambda e: state_batches.StateBatch(e.first_offset, e.last_offset, e.delivery_state, e.delivery_count),
         )
-        return await awaited(
-            shares.write(
-                place,
-                asked.state_epoch,
-                asked.leader_epoch,
-                asked.start_offset,
-                asked.delivery_complete_count,
-                batches,
-            )
+        change = Change(
+            asked.state_epoch, asked.leader_epoch, asked.start_offset, asked.delivery_complete_count, batches
         )
+        return await awaited(shares.write(place, change))
 
     return WriteShareGroupStateResponse(results=await _results(await _answers(request, write)))
 

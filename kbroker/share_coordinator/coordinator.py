@@ -19,7 +19,7 @@ from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.wire import uuid_text
 from kbroker.share_coordinator.config import ShareCoordinatorConfig
-from kbroker.share_coordinator.persister import Done, State, Summary
+from kbroker.share_coordinator.persister import Change, Done, State, Summary
 from kbroker.share_coordinator.shard import MOST_BATCHES, ShareShard
 from kbroker.share_coordinator.share_partition_state import SharePartition
 from kbroker.share_coordinator.state_batches import NO_BATCHES, Batches, StateBatch, are_ranges, combined
@@ -111,31 +111,22 @@ class ShareCoordinator(CoordinatorService[ShareShard]):
             lambda code, message: State(code, message=_unable("read", code, message)),
         )
 
-    def write(
-        self,
-        place: SharePartition,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-    ) -> Done | Awaitable[Done]:
+    def write(self, place: SharePartition, change: Change) -> Done | Awaitable[Done]:
         """WriteShareGroupState."""
 
-        def written(batches: Sequence[StateBatch]) -> Done | Awaitable[Done]:
-            def decide(shard: ShareShard, now_ms: int) -> Outcome:
-                return shard.write(
-                    place, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches, now_ms
-                )
-
-            return self._runtime.run(self.partition_of(place), decide, partial(_not_done, "write"))
+        def written(change: Change) -> Done | Awaitable[Done]:
+            return self._runtime.run(
+                self.partition_of(place),
+                lambda shard, now: shard.write(place, change, now),
+                partial(_not_done, "write"),
+            )
 
         async def of_many() -> Done:
-            return await awaited(written(await _sorted(batches)))
+            return await awaited(written(change._replace(batches=await _sorted(change.batches))))
 
-        if FEW_BATCHES < len(batches) <= MOST_BATCHES and are_ranges(batches):
+        if FEW_BATCHES < len(change.batches) <= MOST_BATCHES and are_ranges(change.batches):
             return of_many()
-        return written(batches)
+        return written(change)
 
     def delete(self, place: SharePartition) -> Done | Awaitable[Done]:
         """DeleteShareGroupState."""

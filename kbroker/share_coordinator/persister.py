@@ -41,6 +41,16 @@ class Summary(NamedTuple):
     message: str | None = None
 
 
+class Change(NamedTuple):
+    """A write of a share partition's state by its leader: `batches` are only those that have changed."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    batches: Sequence[StateBatch]
+
+
 class Persister(Protocol):
     """The share coordinator, wherever it is. Errors are in the results, as Kafka's codes; nothing is raised."""
 
@@ -52,18 +62,8 @@ class Persister(Protocol):
     async def read(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> State:
         """Return the state, and fence earlier leaders by `leader_epoch`."""
 
-    async def write(
-        self,
-        group: str,
-        topic_id: bytes,
-        partition: int,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-    ) -> Done:
-        """Change the state: `batches` are only those that have changed."""
+    async def write(self, group: str, topic_id: bytes, partition: int, change: Change) -> Done:
+        """Change the state."""
 
     async def delete(self, group: str, topic_id: bytes, partition: int) -> Done:
         """Delete the state; succeeds if there is none."""

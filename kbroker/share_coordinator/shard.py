@@ -20,7 +20,7 @@ from kbroker.coordination.encoding import SPLIT_BYTES
 from kbroker.coordination.shard import CoordinatorRecord, Outcome, Schedule
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
 from kbroker.share_coordinator.config import ShareCoordinatorConfig
-from kbroker.share_coordinator.persister import Done, State, Summary
+from kbroker.share_coordinator.persister import Change, Done, State, Summary
 from kbroker.share_coordinator.share_partition_state import (
     SNAPSHOT,
     UNKNOWN,
@@ -230,35 +230,28 @@ class ShareShard:
             ErrorCode.NONE, state.state_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count
         )
 
-    def write(
-        self,
-        place: SharePartition,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-        now_ms: int,
-    ) -> Outcome:
+    def write(self, place: SharePartition, change: Change, now_ms: int) -> Outcome:
         """Change a state; reply with Done."""
         fault = _negative(
-            ("partition id", place.partition), ("leader epoch", leader_epoch), ("state epoch", state_epoch)
+            ("partition id", place.partition),
+            ("leader epoch", change.leader_epoch),
+            ("state epoch", change.state_epoch),
         )
         held = self._held(place)
         if fault is None:
-            fault = _write_fault(held, state_epoch, leader_epoch)
+            fault = _write_fault(held, change.state_epoch, change.leader_epoch)
         fault = fault or self._missing(place)
         if fault is None and held is not None:
-            fault = _batches_fault(held, batches)
+            fault = _batches_fault(held, change.batches)
         if fault is not None or held is None:
             return Outcome(reply=Done(*(fault or _fault(ErrorCode.INVALID_REQUEST))))
-        state = held.state
-        if start_offset == state.start_offset:
-            delivery_complete_count = max(delivery_complete_count, state.delivery_complete_count)
-        elif start_offset < state.start_offset:
-            delivery_complete_count = state.delivery_complete_count
-        start = max(start_offset, state.start_offset)
-        record = self._change(place, held, state.leader_epoch, start, delivery_complete_count, batches, now_ms)
+        state, count = held.state, change.delivery_complete_count
+        if change.start_offset == state.start_offset:
+            count = max(count, state.delivery_complete_count)
+        elif change.start_offset < state.start_offset:
+            count = state.delivery_complete_count
+        start = max(change.start_offset, state.start_offset)
+        record = self._change(place, held, state.leader_epoch, start, count, change.batches, now_ms)
         return Outcome(reply=Done(), records=[record])
 
     def delete(self, place: SharePartition) -> Outcome:

@@ -27,7 +27,7 @@ from kbroker.failpoints import passed
 from kbroker.long_work import begin, turn
 from kbroker.partition import Partition, Waiter
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.share_coordinator.persister import Persister
+from kbroker.share_coordinator.persister import Change, Persister
 from kbroker.share_coordinator.state_batches import StateBatch
 from kbroker.share_partition.dead_letters import DeadLetters, Letter, cut, stored_letters
 from kbroker.share_partition.persister import (
@@ -306,9 +306,8 @@ class Hosted:
             batches += write.decided.batches
         group, topic_id, index = self.key
         try:
-            done = await self._around.persister.write(
-                group, topic_id, index, self._state_epoch, self.leader_epoch, state.start, state.complete_count, batches
-            )
+            change = Change(self._state_epoch, self.leader_epoch, state.start, state.complete_count, batches)
+            done = await self._around.persister.write(group, topic_id, index, change)
         except Exception:
             log.exception("the state of group %s for %s cannot be stored", group, self.partition.key)
             return ErrorCode.UNKNOWN_SERVER_ERROR

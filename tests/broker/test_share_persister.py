@@ -12,7 +12,7 @@ from kbroker.broker.share_persister import PAUSES_MS, SharePersister
 from kbroker.cluster_state import SHARE_STATE_TOPIC, ClusterState, PartitionState, TopicState
 from kbroker.protocol.errors import ErrorCode
 from kbroker.share_coordinator.peer_states import NO_ANSWER, Operation
-from kbroker.share_coordinator.persister import Done, State
+from kbroker.share_coordinator.persister import Change, Done, State
 from kbroker.share_coordinator.share_partition_state import SharePartition
 from kbroker.share_coordinator.state_batches import StateBatch
 from tests.coordination.world import ManualClock
@@ -63,8 +63,8 @@ class World:
     def read(self, place, epoch):
         return self._answer(HERE, (place, epoch))
 
-    def write(self, place, *wanted):
-        return self._answer(HERE, (place, *wanted))
+    def write(self, place, change):
+        return self._answer(HERE, (place, *change))
 
     # the metadata and the replicas
 
@@ -119,7 +119,7 @@ def test_a_write_to_another_broker_has_all_that_one_here_has():
     batches = [StateBatch(3, 4, 2, 1), StateBatch(6, 6, 0, 2)]
     for leader in (HERE, THERE):
         world = World([leader], [E.NONE])
-        asyncio.run(world.persister().write(*PLACE, 4, 5, 3, 2, batches))
+        asyncio.run(world.persister().write(*PLACE, Change(4, 5, 3, 2, batches)))
         ((_, wanted),) = world.asked
         if leader == HERE:
             assert wanted == (PLACE, 4, 5, 3, 2, batches)

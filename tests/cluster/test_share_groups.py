@@ -18,6 +18,7 @@ from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest
 from kbroker.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from kbroker.share_coordinator.coordinator import coordinator_key
+from kbroker.share_coordinator.persister import Change
 from tests.share_partition.conversation import Member, acquired, partition_of
 from tests.txn.raw import until
 
@@ -114,7 +115,9 @@ def test_a_write_of_an_earlier_leader_is_refused(sharing: Sharing) -> None:
         sharing.move(sharing.topic, 0, [2, 1, 3])
         assert fetched(after, sharing.topic) == [(0, 2, 1)]
         place = sharing.group, sharing.topic_id, 0
-        late = sharing.cluster.run(node.services.share.persister.write(*place, 10**6, old.leader_epoch, 3, 0, []))
+        late = sharing.cluster.run(
+            node.services.share.persister.write(*place, Change(10**6, old.leader_epoch, 3, 0, []))
+        )
         assert late.error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert codes(after, sharing.topic, 0, 2) == 0
 

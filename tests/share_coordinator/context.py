@@ -7,6 +7,7 @@ from typing import Any
 
 from kbroker.coordination.shard import CoordinatorRecord
 from kbroker.share_coordinator.config import ShareCoordinatorConfig
+from kbroker.share_coordinator.persister import Change
 from kbroker.share_coordinator.shard import ShareShard
 from kbroker.share_coordinator.share_partition_state import SharePartition, SharePartitionState
 from kbroker.share_coordinator.state_batches import StateBatch
@@ -60,8 +61,8 @@ class Context(Still[ShareShard]):
         count: int = -1,
         place: SharePartition = PLACE,
     ) -> Any:
-        ranges = [StateBatch(*each) for each in batches]
-        return self.ask(lambda shard, now: shard.write(place, epoch, leader_epoch, start, count, ranges, now))
+        change = Change(epoch, leader_epoch, start, count, [StateBatch(*each) for each in batches])
+        return self.ask(lambda shard, now: shard.write(place, change, now))
 
     def delete(self, place: SharePartition = PLACE) -> Any:
         return self.ask(lambda shard, _now: shard.delete(place))

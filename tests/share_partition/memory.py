@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.share_coordinator.persister import Done, Persister, State, Summary
+from kbroker.share_coordinator.persister import Change, Done, Persister, State, Summary
 from kbroker.share_coordinator.state_batches import StateBatch
 from kbroker.share_partition.persister import EARLIEST, UNKNOWN_START
 from kbroker.share_partition.states import Limits
@@ -44,17 +43,7 @@ class MemoryPersister(Persister):
                 batches.append(StateBatch(at, at, *value))
         return State(ErrorCode.NONE, self.state_epoch, start, tuple(batches))
 
-    async def write(
-        self,
-        group: str,
-        topic_id: bytes,
-        partition: int,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-    ) -> Done:
+    async def write(self, group: str, topic_id: bytes, partition: int, change: Change) -> Done:
         self.writes += 1
         self.at_once += 1
         assert self.at_once == 1, "writes of one share partition follow each other"
@@ -63,12 +52,12 @@ class MemoryPersister(Persister):
         self.at_once -= 1
         if self.errors:
             return Done(ErrorCode(self.errors.pop(0)))
-        if state_epoch != self.state_epoch:
+        if change.state_epoch != self.state_epoch:
             return Done(ErrorCode.FENCED_STATE_EPOCH)
         name = group, topic_id, partition
-        self.starts[name] = start_offset
-        self.complete[name] = delivery_complete_count
-        for first, last, state, count in batches:
+        self.starts[name] = change.start_offset
+        self.complete[name] = change.delivery_complete_count
+        for first, last, state, count in change.batches:
             for at in range(first, last + 1):
                 self.records.setdefault(name, {})[at] = (state, count)
         return Done()

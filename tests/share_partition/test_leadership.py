@@ -67,9 +67,9 @@ class Epochs(MemoryPersister):
         self.epochs.append(leader_epoch)
         return await super().read(group, topic_id, partition, leader_epoch)
 
-    async def write(self, group, topic_id, partition, state_epoch, leader_epoch, *more):
-        self.epochs.append(leader_epoch)
-        return await super().write(group, topic_id, partition, state_epoch, leader_epoch, *more)
+    async def write(self, group, topic_id, partition, change):
+        self.epochs.append(change.leader_epoch)
+        return await super().write(group, topic_id, partition, change)
 
 
 def in_use(scenario):

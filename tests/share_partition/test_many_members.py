@@ -7,14 +7,12 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Sequence
 
 import pytest
 
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.share_coordinator.persister import Done
-from kbroker.share_coordinator.state_batches import StateBatch
+from kbroker.share_coordinator.persister import Change, Done
 from tests.tries import tries
 
 from .conversation import GROUP, Member, Served
@@ -32,26 +30,14 @@ class Flaky(MemoryPersister):
         super().__init__()
         self.random = random.Random(seed)
 
-    async def write(
-        self,
-        group: str,
-        topic_id: bytes,
-        partition: int,
-        state_epoch: int,
-        leader_epoch: int,
-        start_offset: int,
-        delivery_complete_count: int,
-        batches: Sequence[StateBatch],
-    ) -> Done:
+    async def write(self, group: str, topic_id: bytes, partition: int, change: Change) -> Done:
         for _ in range(self.random.choice([0, 0, 1, 5])):
             await asyncio.sleep(0)
         if self.random.random() < 0.15:
             return Done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self.random.random() < 0.03:
             return Done(ErrorCode.FENCED_STATE_EPOCH)
-        return await super().write(
-            group, topic_id, partition, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches
-        )
+        return await super().write(group, topic_id, partition, change)
 
 
 class Story:
