@@ -21,11 +21,12 @@ from kbroker.clock import Clock
 from kbroker.cluster_state import TopicState
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
-from kbroker.log.record_copy import Copies, Copy, copied
+from kbroker.log.record_copy import Copies, Copy, Field, copied
 from kbroker.long_work import turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.records import HEADER_SIZE, Headers, build_batch
+from kbroker.protocol.large_batch import LargeRecord, build_in_turns
+from kbroker.protocol.records import HEADER_SIZE, Headers
 from kbroker.share_partition.dead_letters import Letter
 
 log = logging.getLogger(__name__)
@@ -213,7 +214,7 @@ class DeadLetterWriter:
 
     # -- the letters
 
-    async def _batch(self, group: str, partition: Partition, left: Sequence[_One], most: int) -> tuple[bytes, int]:
+    async def _batch(self, group: str, partition: Partition, left: Sequence[_One], most: int) -> tuple[bytearray, int]:
         """Return a batch of the first letters, and how many it has.
 
         It has at most `most` bytes, unless a single letter without its copy is larger.
@@ -222,7 +223,7 @@ class DeadLetterWriter:
         if _is_true(self._metadata.state.group_configs.get(group, {}), COPIES):
             copies = await copied(partition.log, [one.offset for one in left], most, min(most, _BATCH_BYTES))
         now_ms = self._clock.now_ms()
-        records: list[_Record] = []
+        records: list[LargeRecord] = []
         size = HEADER_SIZE
         for one in left:
             if one.offset >= copies.end:
@@ -238,18 +239,15 @@ class DeadLetterWriter:
             records.append(record)
             size += own_size
             await turn
-        return build_batch(records), len(records)
+        return await build_in_turns(records), len(records)
 
 
-_Record = tuple[int, bytes | None, bytes | None, Headers]
-
-
-def _record(now_ms: int, copy: Copy | None, headers: Headers) -> _Record:
+def _record(now_ms: int, copy: Copy | None, headers: Headers) -> LargeRecord:
     key, value = copy or (None, None)
     return now_ms, key, value, headers
 
 
-def _size_of(record: _Record) -> int:
+def _size_of(record: LargeRecord) -> int:
     """Return the most bytes that a record takes in a batch."""
     _, key, value, headers = record
     size = _NUMBERS + _size_of_bytes(key) + _size_of_bytes(value) + _size_of_number(len(headers))
@@ -258,7 +256,7 @@ def _size_of(record: _Record) -> int:
     return size + _size_of_number(size)
 
 
-def _size_of_bytes(content: bytes | None) -> int:
+def _size_of_bytes(content: Field | bytearray | None) -> int:
     return 1 if content is None else _size_of_number(len(content)) + len(content)
 
 

@@ -32,8 +32,11 @@ _ACKS_ALL: Final = -1
 class OwnProduce(Protocol):
     """Produces one batch into a partition."""
 
-    def produce(self, topic: str, index: int, batch: bytes) -> Awaitable[ErrorCode]:
-        """End once all in-sync replicas have the batch, or with the error why it is not certain that they do."""
+    def produce(self, topic: str, index: int, batch: bytearray) -> Awaitable[ErrorCode]:
+        """End once all in-sync replicas have the batch, or with the error why it is not certain that they do.
+
+        The batch may be large and is not copied; it belongs to the callee.
+        """
 
 
 class ProduceHere:
@@ -43,7 +46,7 @@ class ProduceHere:
         self._replicas = replicas
         self._clock = clock
 
-    async def produce(self, topic: str, index: int, batch: bytes) -> ErrorCode:
+    async def produce(self, topic: str, index: int, batch: bytearray) -> ErrorCode:
         """Return NOT_LEADER_OR_FOLLOWER, among others, if this broker does not lead the partition."""
         try:
             await self._replicas.hosted_of(topic)
@@ -58,12 +61,12 @@ class ProduceHere:
             return ErrorCode.NONE
         return await _committed(leader, info.last_offset + 1)
 
-    async def _append(self, leader: Partition, batch: bytes) -> AppendInfo:
+    async def _append(self, leader: Partition, batch: bytearray) -> AppendInfo:
         """Append a batch, which is opened in slices where that takes longer than a moment."""
         opened = None
         while True:
             try:
-                return leader.append(bytearray(batch), _ACKS_ALL, self._clock.now_ms(), CLIENT, opened=opened)
+                return leader.append(batch, _ACKS_ALL, self._clock.now_ms(), CLIENT, opened=opened)
             except TakesLonger as longer:
                 opened = await self._replicas.openings.run(longer.opening.again, longer.opening.work)
 
@@ -101,13 +104,13 @@ class ProduceAnywhere:
         self._leader_of = leader_of
         self._peers = peers
 
-    def produce(self, topic: str, index: int, batch: bytes) -> Awaitable[ErrorCode]:
+    def produce(self, topic: str, index: int, batch: bytearray) -> Awaitable[ErrorCode]:
         leader = self._leader_of((topic, index))
         if leader == self._node_id:
             return self._here.produce(topic, index, batch)
         return self._ask(-1 if leader is None else leader, topic, index, batch)
 
-    async def _ask(self, leader: int, topic: str, index: int, batch: bytes) -> ErrorCode:
+    async def _ask(self, leader: int, topic: str, index: int, batch: bytearray) -> ErrorCode:
         data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index, batch)])
         request = ProduceRequest(acks=_ACKS_ALL, timeout_ms=TIMEOUT_MS, topic_data=[data])
         try:

@@ -32,8 +32,9 @@ _PASSED_AT_ONCE: Final = 256
 _MOST_UNPACKED: Final = 1 << 31
 """The batches have passed the checks of an append; the bound only stops a broken file."""
 
-Copy = tuple[bytes | None, bytes | None]
-"""The key and the value of a record."""
+Field = bytes | memoryview
+Copy = tuple[Field | None, Field | None]
+"""The key and the value of a record: parts of its memory, if it is large."""
 
 
 class Copies(NamedTuple):
@@ -122,7 +123,7 @@ def _pieces(file: OpenFile, start: int, end: int) -> Iterator[bytes]:
         yield read_at(file.fd, min(_PIECE, end - place), place)
 
 
-_Found = tuple[int, bytes | None, bytes | None, int]
+_Found = tuple[int, Field | None, Field | None, int]
 
 
 def _records(
@@ -150,18 +151,18 @@ def _records(
         while wanted[index] < offset:
             index += 1
         is_wanted = wanted[index] == offset and size <= largest
-        kept = [data] if is_wanted else []
+        kept = bytearray()
         while end > len(data):
             piece = next(pieces, None)
             if piece is None:
                 raise Malformed(f"record of {size} bytes does not fit in its batch")
             if is_wanted:
-                kept.append(piece)
+                kept += piece if kept else data + piece
             end -= len(data)
             data = piece
             yield None
         if is_wanted:
-            whole = b"".join(kept) if len(kept) > 1 else data
+            whole = memoryview(kept) if kept else data
             key, after = _nullable(whole, place)
             value, _ = _nullable(whole, after)
             yield offset, key, value, size
@@ -170,7 +171,7 @@ def _records(
         position = end
 
 
-def _nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
+def _nullable(data: Field, position: int) -> tuple[Field | None, int]:
     size, position = read_number(data, position, 5)
     if size < 0:
         return None, position
