@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.broker.own_produce import OwnProduce
+from kbroker.broker.places import Places
 from kbroker.clock import Clock
 from kbroker.cluster_state import TopicState
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.log.record_copy import Copies, Copy, Field, copied
-from kbroker.long_work import turn
+from kbroker.long_work import awaited, turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.large_batch import LargeRecord, build_in_turns
@@ -41,8 +42,8 @@ _AUTO_CREATE: Final = "errors.deadletterqueue.auto.create.topics.enable"
 _NEW_TOPIC: Final = {ENABLE: "true", "message.timestamp.type": "CreateTime"}
 _TRIES: Final = 5
 _PAUSE_MS, _MOST_PAUSE_MS, _JITTER = 1000, 30_000, 0.2
-_AT_ONCE: Final = 16
-"""How many batches of letters are in memory at the same time."""
+_AT_ONCE, _AT_ONCE_EACH = 16, 4
+"""How many batches of letters are in memory at the same time: in all, and for one leader."""
 _BATCH_BYTES: Final = 1 << 20
 """A batch is no larger, unless a single letter is: then it is as large as the topic allows."""
 _NUMBERS: Final = 5
@@ -115,7 +116,7 @@ class DeadLetterWriter:
         self._own = own
         self._clock = clock
         self._pause = pause
-        self._few = asyncio.Semaphore(_AT_ONCE)
+        self._places = Places(_AT_ONCE, _AT_ONCE_EACH)
         self._counts: dict[str, Counts] = {}
 
     def counts(self) -> Mapping[str, Counts]:
@@ -152,11 +153,13 @@ class DeadLetterWriter:
         topic = await self._existing(self._topic_name(group))
         index = partition.index % len(topic.partitions)
         most = int(topic.configs.get("max.message.bytes") or self._config.get_int("message.max.bytes"))
-        async with self._few:
+        async with self._places.place(self._own.leader_of(topic.name, index)):
             batch, number = await self._batch(group, partition, left, most)
             counts = self._counts.setdefault(group, Counts())
             counts.requests += 1
-            code = await self._own.produce(topic.name, index, batch)
+            outcome = await self._own.produce(topic.name, index, batch)
+            del batch
+        code = await awaited(outcome)
         if code == ErrorCode.NONE:
             counts.records += number
             return number

@@ -33,7 +33,7 @@ class Here(ProduceHere):
     def __init__(self) -> None:
         self.got: list[tuple[str, int, bytes]] = []
 
-    async def produce(self, topic: str, index: int, batch: bytes) -> ErrorCode:
+    async def produce(self, topic: str, index: int, batch: bytearray) -> ErrorCode:
         self.got.append((topic, index, batch))
         return ErrorCode.NONE
 
