@@ -198,8 +198,10 @@ def test_the_size_of_a_record_is_known_before_it_is_built() -> None:
         assert size <= dead_letters._size_of(record) <= size + 3
 
 
-def source(index: int) -> Any:
-    return SimpleNamespace(topic="t", index=index, key=("t", index))
+def many(world: World, index: int) -> list[asyncio.Future[None]]:
+    """Begin 40 writes about a partition, each of one letter."""
+    source: Any = SimpleNamespace(topic="t", index=index, key=("t", index))
+    return [asyncio.ensure_future(in_slices(world.writer.write("g", source, [letter(at)]))) for at in range(40)]
 
 
 def test_a_leader_that_never_answers_holds_up_only_its_own_letters() -> None:
@@ -214,10 +216,10 @@ def test_a_leader_that_never_answers_holds_up_only_its_own_letters() -> None:
             return await (nobody if index == frozen else produce(topic, index, batch))
 
         world.produce = slow  # type: ignore[method-assign]
-        writes = [asyncio.ensure_future(in_slices(world.writer.write("g", source(0), [letter(at)]))) for at in range(40)]
+        writes = many(world, frozen)
         await asyncio.wait(writes, timeout=0)
         async with asyncio.timeout(10):
-            await in_slices(world.writer.write("g", source(1), [letter(7)]))
+            await asyncio.gather(*many(world, 1))
         assert asked.count(frozen) < 16, "only a part of the places is its own"
         nobody.set_result(ErrorCode.NONE)
         async with asyncio.timeout(10):
@@ -234,11 +236,17 @@ def test_replicas_that_never_answer_hold_up_nobody() -> None:
 
     async def scenario() -> None:
         replicas: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        world.produce = lambda *_: asyncio.sleep(0, replicas)  # type: ignore[assignment, method-assign]
-        writes = [asyncio.ensure_future(in_slices(world.writer.write("g", source(0), [letter(at)]))) for at in range(40)]
+        all_sent = asyncio.Event()
+
+        async def sent(*_: object) -> Outcome:
+            if world.counts[1] == 40:
+                all_sent.set()
+            return replicas
+
+        world.produce = sent  # type: ignore[method-assign]
+        writes = many(world, 0)
         async with asyncio.timeout(10):
-            while world.counts[1] < 40:
-                await asyncio.sleep(0)
+            await all_sent.wait()
         replicas.set_result(ErrorCode.NONE)
         async with asyncio.timeout(10):
             await asyncio.gather(*writes)
