@@ -290,3 +290,13 @@ def test_letters_that_apache_kafka_writes(apache_kafka: ApacheKafka, name: str) 
     assert first["origin"]["message"] == "Offset rejected by client."
     assert replay(cli, f"dlq.{name}", "--execute") == [(0, 2, name, 0)]
     assert contents(cli, name) == sorted(["0 a first trace=7", "0 b second "] * 2)
+
+
+def test_a_topic_that_is_made_anew_is_not_replayed(anywhere: CommandLine, jobs: str) -> None:
+    """A broker forgets the mark with the topic; letters with the same offsets are others."""
+    dead = f"dlq.{jobs}"
+    assert len(replay(anywhere, dead, "--execute")) == 2
+    anywhere.ok("topic", "delete", dead)
+    anywhere.ok("topic", "create", dead)
+    write(anywhere, dead, (0, "n", "new", died(jobs, 0, 500)))
+    assert replay(anywhere, dead) == [(0, 1, jobs, 0)]
