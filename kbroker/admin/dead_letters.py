@@ -10,7 +10,7 @@ offset in the topic of origin; the copy stands for it once retention has removed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -226,10 +226,10 @@ def topic_view(admin: Any, topic: str, reader: PartitionReader | None = None) ->
     return view
 
 
-def causes_of(letters: Letters, replayed: Mapping[int, int], most: int | None = None) -> list[Cause]:
-    """Count a topic's dead letters by cause, or only the first `most`; the most frequent cause comes first."""
+def causes_of(letters: Iterable[DeadLetter], replayed: Mapping[int, int]) -> list[Cause]:
+    """Count dead letters by cause; the most frequent cause comes first."""
     found: dict[tuple[object, ...], Cause] = {}
-    for letter in islice(letters.read(), most):
+    for letter in letters:
         origin, record = letter.origin, letter.record
         topic, group, message = (
             None if text is None else text[:_LONGEST] for text in (origin.topic, origin.group, origin.message)

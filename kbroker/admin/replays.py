@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from kafka.errors import GroupAuthorizationFailedError, KafkaError
@@ -46,6 +45,8 @@ class Wanted:
     partitions: tuple[int, ...] = ()
     count: int | None = None
     """The most letters."""
+    most_bytes: int | None = None
+    """The bytes after which no further letter is replayed."""
     again: bool = False
     """Whether to begin at the first letter, also if it was replayed already; the mark goes back, too."""
     keep_headers: bool = False
@@ -107,6 +108,8 @@ class Replay:
         if self._target is not None and self._target.internal:
             raise WrongInput(f"{wanted.to} takes no replayed letters")
         self.mark = replayed_to(admin, wanted.topic)
+        self.is_cut = False
+        """Whether the last look ended before the last letter, because of `count` or `most_bytes`."""
 
     @property
     def ends(self) -> dict[int, int]:
@@ -173,8 +176,15 @@ class Replay:
     def _steps(self) -> Iterator[Step]:
         begin = {} if self._wanted.again else self.mark
         originals = Originals(self._admin)
-        steps = (self._step(letter, originals) for letter in self._letters.read(begin, strict=True))
-        return steps if self._wanted.count is None else islice(steps, self._wanted.count)
+        most, room = self._wanted.count, self._wanted.most_bytes
+        number = size = 0
+        for letter in self._letters.read(begin, strict=True):
+            self.is_cut = number == most or (room is not None and size >= room)
+            if self.is_cut:
+                return
+            step = self._step(letter, originals)
+            yield step
+            number, size = number + 1, size + step.size
 
     def _step(self, letter: DeadLetter, originals: Originals) -> Step:
         origin = letter.origin

@@ -77,7 +77,7 @@ def list_causes(
     with ending_at_signals(), connection.admin() as admin:
         name = _chosen(admin, topic, group)
         letters = Letters(admin, name, partitions)
-        causes = causes_of(letters, replayed_to(admin, name))
+        causes = causes_of(letters.read(), replayed_to(admin, name))
     rows = [asdict(each) for each in causes]
     output.rows(
         rows,
