@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from kafka.errors import GroupAuthorizationFailedError, KafkaError
+from kafka.errors import GroupAuthorizationFailedError, InvalidProducerEpochError, KafkaError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from kbroker.admin.connection import Connection
@@ -45,8 +45,6 @@ class Wanted:
     partitions: tuple[int, ...] = ()
     count: int | None = None
     """The most letters."""
-    most_bytes: int | None = None
-    """The bytes after which no further letter is replayed."""
     again: bool = False
     """Whether to begin at the first letter, also if it was replayed already; the mark goes back, too."""
     keep_headers: bool = False
@@ -55,6 +53,8 @@ class Wanted:
     """Whether to pass over letters that cannot be replayed; they count as replayed then."""
     before: Mapping[int, int] | None = None
     """The ends of the partitions, from a preview; letters that came later stay."""
+    most_bytes: int | None = None
+    """The bytes after which no further letter is replayed."""
 
 
 class Step(NamedTuple):
@@ -152,8 +152,8 @@ class Replay:
         offsets = {TopicPartition(topic, index): OffsetAndMetadata(at, "", -1) for index, at in marks.items()}
         first = part[0].letter.record
         place = f"the letters from {topic}-{first.partition} {first.offset} on"
-        producer.begin_transaction()
         try:
+            producer.begin_transaction()
             sent = [
                 producer.send(step.topic, (step.value,), step.key, list(step.headers), step.partition)
                 for step in part
@@ -306,7 +306,11 @@ def _in_time(call: Callable[[], object]) -> None:
 
 
 def _text(error: Exception) -> str:
-    return error_text(error) if hasattr(error, "errno") else str(error)
+    """Return the reason; the client wraps the one that ended a transaction into a KafkaError with its own words."""
+    cause = next((each for each in (error, *error.args) if hasattr(each, "errno")), None)
+    if isinstance(cause, (ProducerFencedError, InvalidProducerEpochError)):
+        return "another replay of this topic has begun"
+    return str(error) if cause is None else error_text(cause)
 
 
 # -- purging

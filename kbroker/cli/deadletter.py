@@ -237,7 +237,7 @@ def replay(
     _check_execute(execute=execute, dry_run=dry_run)
     with ending_at_signals(), connection.admin() as admin:
         name = _chosen(admin, topic, group)
-        work = Replay(admin, Wanted(name, to, partitions, count, again, keep_headers, skip))
+        work = Replay(admin, Wanted(name, to, partitions, count, again=again, keep_headers=keep_headers, skip=skip))
         rows = work.execute(connection) if execute else work.preview()
     _print(output, rows)
     if not execute and not skip:

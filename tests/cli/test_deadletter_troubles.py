@@ -199,3 +199,17 @@ def test_pieces_of_origin_take_little_memory(monkeypatch: Patch) -> None:
     for index in range(10):
         assert originals.of(DeadLetter(found(b""), origin_of(tuple(died("t", index, 0))))) is not None
         assert originals._size() <= 3 << 20
+
+
+def test_a_replay_that_begins_ends_the_other(anywhere: CommandLine, jobs: str, monkeypatch: Patch) -> None:
+    dead, begin = f"dlq.{jobs}", KafkaProducer.begin_transaction
+
+    def overtaken(producer: KafkaProducer) -> None:
+        begin(producer)
+        monkeypatch.setattr(KafkaProducer, "begin_transaction", begin)
+        assert len(replay(anywhere, dead, "--execute")) == 2
+
+    monkeypatch.setattr(KafkaProducer, "begin_transaction", overtaken)
+    said = anywhere.fails("deadletter", "replay", dead, "--execute")
+    assert said == f"the letters from {dead}-0 0 on were not replayed: another replay of this topic has begun"
+    assert contents(anywhere, jobs) == sorted([*BEFORE, *BEFORE, "1 x gone "]), "once"
