@@ -285,7 +285,17 @@ class Originals:
             found = self.of(letter)
         except AdminError as error:
             return None, str(error)
-        return found, "gone from its topic, and not copied" if found is None else None
+        return found, f"{self.absence(letter.origin)}, and not copied" if found is None else None
+
+    def absence(self, origin: Origin) -> str:
+        """Return why a record was not found."""
+        hidden, gone = "hidden from this user", "gone from its topic"
+        try:
+            if origin.place is None or self.topic(origin.place[0]) is None:
+                return gone
+        except TopicHidden:
+            return hidden
+        return hidden if origin.place[:2] in self._closed else gone
 
     def _record(self, origin: Origin) -> Found | None:
         if origin.place is None:

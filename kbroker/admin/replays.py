@@ -209,7 +209,7 @@ class Replay:
             return Step(letter, None, -1, problem=f"topic {view.name} has no partition {partition}")
         found = originals.of(letter)
         if found is None:
-            return Step(letter, None, -1, problem="it has no copy of the record, which is gone from its topic")
+            return Step(letter, None, -1, problem=f"it has no copy of the record, which is {originals.absence(origin)}")
         key, value, headers = found
         if any(each is None for _, each in headers):
             return Step(letter, None, -1, problem="it has a header without a value, which kafka-python cannot write")
