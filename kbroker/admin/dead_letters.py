@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from kbroker.admin.cluster_view import TopicView
 from kbroker.admin.configs import Subject, described_configs
+from kbroker.admin.connection import patience
 from kbroker.admin.did_you_mean import no_such_topic
 from kbroker.admin.errors import AdminError, check_code, error_text
 from kbroker.admin.fetching import MOST_KEPT, Found, PartitionRefused, Piece, UnreadableBatch
@@ -317,7 +318,8 @@ class Originals:
         try:
             if self.topic(key[0]) is None:
                 return None
-            piece = self._reader.fetch(key, offset, most_bytes=_BYTES_AT_ONCE)
+            with patience(0 if self._failed else None):  # nobody waits for one leader after the other
+                piece = self._reader.fetch(key, offset, most_bytes=_BYTES_AT_ONCE)
         except UnreadableBatch:
             return None
         except TopicHidden:
@@ -325,7 +327,7 @@ class Originals:
         except PartitionRefused:  # for want of a right: the reader has waited for what may pass
             self._closed.add(key)
             return None
-        except AdminError as error:  # nobody waits for the same leader again
+        except AdminError as error:
             self._failed[key] = error
             raise
         self._pieces.pop(key, None)

@@ -33,18 +33,21 @@ def anywhere(cli: CommandLine) -> CommandLine:
     return cli
 
 
-def refusing(patch: Patch, topic: str, times: int, error: type = NotLeaderForPartitionError) -> None:
-    """Let fetches from a topic be refused so often."""
+def refusing(patch: Patch, topic: str, times: int, error: type = NotLeaderForPartitionError) -> list[Any]:
+    """Let fetches from a topic be refused so often; return the partitions."""
     fetch, left = partition_reader.fetch, [times]
+    refused: list[Any] = []
 
     def refuse(admin: Any, led: Any, offsets: Any, *rest: Any, **how: Any) -> dict[Any, Piece]:
         (key,) = offsets
         if key[0] == topic and left[0]:
             left[0] -= 1
+            refused.append(key)
             raise PartitionRefused(key, error)
         return fetch(admin, led, offsets, *rest, **how)
 
     patch.setattr(partition_reader, "fetch", refuse)
+    return refused
 
 
 def test_a_leader_that_moves_loses_no_record(anywhere: CommandLine, jobs: str, monkeypatch: Patch) -> None:
@@ -57,12 +60,16 @@ def test_a_record_that_cannot_be_read_now_is_not_gone(anywhere: CommandLine, job
     """Not even --skip passes over it: the next purge would delete its letter."""
     dead = f"dlq.{jobs}"
     with monkeypatch.context() as patch:
-        refusing(patch, jobs, -1)
+        refused = refusing(patch, jobs, -1)
         said = anywhere.fails("deadletter", "replay", dead, "--skip", "--execute")
         assert said.startswith(f"{jobs}-0 cannot be read: ")
         first, *_ = anywhere.ok("deadletter", "show", dead, "--json").json
         assert first["record"] is None
         assert first["problem"] == said
+        refused.clear()
+        anywhere.ok("deadletter", "show", dead)
+        assert refused.count((jobs, 0)) > 1
+        assert refused.count((jobs, 1)) == 1, "it waits for one leader, not for one after the other"
     assert anywhere.ok("deadletter", "list", dead, "--json").json[0]["replayed"] == 0
     assert contents(anywhere, jobs) == BEFORE
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from kbroker.admin.connection import patience
 from kbroker.admin.dead_letters import DeadLetter, Letters, Originals, causes_of, replayed_to, strangers_of
 from kbroker.admin.errors import AdminError, Failures, WrongInput
 from kbroker.admin.replays import Replay, Wanted, purge, purges
@@ -35,7 +36,17 @@ _ENTRY: Final = re.compile(r"(\d{1,9}):(\d{1,19})")
 async def find(console: Console, values: Values) -> Facts:
     """Return the causes of a topic's dead letters, and the first letters that were not replayed."""
     topic = values.needed("topic", "the topic")
-    return await console.ask(lambda admin: _found(admin, topic, console))
+    return await console.ask(_impatiently(lambda admin: _found(admin, topic, console)))
+
+
+def _impatiently(question: Callable[[Any], Facts]) -> Callable[[Any], Facts]:
+    """Let a question wait for leaders for some seconds only: the page tells then which one is missing."""
+
+    def asked(admin: Any) -> Facts:
+        with patience(_MOST_SECONDS):
+            return question(admin)
+
+    return asked
 
 
 class _Some:
@@ -86,7 +97,7 @@ async def find_replay(console: Console, values: Values) -> Facts:
     facts: Facts = {"topic": values.needed("topic", "the topic"), "values": values, "rows": None, "failure": None}
     if values.flag("show"):
         try:
-            facts |= await console.ask(lambda admin: _preview(Replay(admin, _wanted(values, None))))
+            facts |= await console.ask(_impatiently(lambda admin: _preview(Replay(admin, _wanted(values, None)))))
         except AdminError as error:
             facts["failure"] = str(error)
     return facts
@@ -143,7 +154,7 @@ async def find_purge(console: Console, values: Values) -> Facts:
     def found(admin: Any) -> Facts:
         return {"rows": purges(admin, topic, replayed_to(admin, topic) if what == "replayed" else None)}
 
-    return {"topic": topic, "what": what, **await console.ask(found)}
+    return {"topic": topic, "what": what, **await console.ask(_impatiently(found))}
 
 
 def purge_letters(admin: Any, values: Values) -> Done:
