@@ -57,7 +57,7 @@ class ClusterView:
     controller: int
     brokers: Sequence[MetadataResponseBroker]
     topics: dict[str, TopicView]
-    refused: dict[str, int]
+    refused: dict[str, int] = field(default_factory=dict)
     """The error codes of topics that may exist, by name."""
     taken: float = field(default_factory=time.monotonic)
     """When the view was requested, by the monotonic clock."""

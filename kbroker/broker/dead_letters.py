@@ -217,7 +217,7 @@ class DeadLetterWriter:
 
     # -- the letters
 
-    async def _batch(self, group: str, partition: Partition, left: Sequence[_One], most: int) -> tuple[bytearray, int]:
+    async def _batch(self, group: str, partition: Partition, left: Sequence[_One], most: int) -> tuple[memoryview, int]:
         """Return a batch of the first letters, and how many it has.
 
         It has at most `most` bytes, unless a single letter without its copy is larger.

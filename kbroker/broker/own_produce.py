@@ -37,7 +37,7 @@ class OwnProduce(Protocol):
     def leader_of(self, topic: str, index: int) -> int:
         """Return the broker that would be asked; -1 without one, and for this broker on a node alone."""
 
-    async def produce(self, topic: str, index: int, batch: bytearray) -> Outcome:
+    async def produce(self, topic: str, index: int, batch: memoryview) -> Outcome:
         """Give a batch away, which may be large and is not copied. End once its memory is not needed any more.
 
         The outcome comes once all in-sync replicas have the batch, or is the error why it is not certain that they do.
@@ -54,7 +54,7 @@ class ProduceHere:
     def leader_of(self, topic: str, index: int) -> int:  # noqa: ARG002 - this broker leads all
         return -1
 
-    async def produce(self, topic: str, index: int, batch: bytearray) -> Outcome:
+    async def produce(self, topic: str, index: int, batch: memoryview) -> Outcome:
         """Return NOT_LEADER_OR_FOLLOWER, among others, if this broker does not lead the partition."""
         try:
             await self._replicas.hosted_of(topic)
@@ -70,7 +70,7 @@ class ProduceHere:
             return ErrorCode.NONE
         return _committed(leader, info.last_offset + 1)
 
-    async def _append(self, leader: Partition, batch: bytearray) -> AppendInfo:
+    async def _append(self, leader: Partition, batch: memoryview) -> AppendInfo:
         """Append a batch, which is opened in slices where that takes longer than a moment."""
         opened = None
         while True:
@@ -117,13 +117,13 @@ class ProduceAnywhere:
         leader = self._leader_of((topic, index))
         return -1 if leader is None else leader
 
-    async def produce(self, topic: str, index: int, batch: bytearray) -> Outcome:
+    async def produce(self, topic: str, index: int, batch: memoryview) -> Outcome:
         leader = self.leader_of(topic, index)
         if leader == self._node_id:
             return await self._here.produce(topic, index, batch)
         return await self._ask(leader, topic, index, batch)
 
-    async def _ask(self, leader: int, topic: str, index: int, batch: bytearray) -> ErrorCode:
+    async def _ask(self, leader: int, topic: str, index: int, batch: memoryview) -> ErrorCode:
         data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index, batch)])
         request = ProduceRequest(acks=_ACKS_ALL, timeout_ms=TIMEOUT_MS, topic_data=[data])
         try:

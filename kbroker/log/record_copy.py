@@ -20,6 +20,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
 from kbroker.protocol.compression import NONE, unpack
 from kbroker.protocol.errors import ApiError, Malformed
+from kbroker.protocol.large_batch import memory
 from kbroker.protocol.records import HEADER_SIZE, BatchHeader, read_number
 
 log = logging.getLogger(__name__)
@@ -151,20 +152,23 @@ def _records(
         while wanted[index] < offset:
             index += 1
         is_wanted = wanted[index] == offset and size <= largest
-        kept = bytearray()
+        whole, filled = memory(end if is_wanted and end > len(data) else 0), len(data)
+        if whole:
+            whole[:filled] = data
         while end > len(data):
             piece = next(pieces, None)
             if piece is None:
                 raise Malformed(f"record of {size} bytes does not fit in its batch")
-            if is_wanted:
-                kept += piece if kept else data + piece
+            if whole:
+                taken = piece[: len(whole) - filled]
+                whole[filled : filled + len(taken)] = taken
+                filled += len(taken)
             end -= len(data)
             data = piece
             yield None
         if is_wanted:
-            whole = memoryview(kept) if kept else data
-            key, after = _nullable(whole, place)
-            value, _ = _nullable(whole, after)
+            key, after = _nullable(whole or data, place)
+            value, _ = _nullable(whole or data, after)
             yield offset, key, value, size
         elif not number % _PASSED_AT_ONCE:
             yield None

@@ -6,13 +6,14 @@ at once.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Sequence
 from typing import Final
 
 from kbroker.long_work import turn
 from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.records import CRC_START, HEADER_SIZE, LOG_OVERHEAD, Headers, enclose, put_number, wrap
+from kbroker.protocol.records import CRC_START, LOG_OVERHEAD, Headers, enclose, put_number, wrap
 
 Field = bytes | bytearray | memoryview
 LargeRecord = tuple[int, Field | None, Field | None, Headers]
@@ -21,22 +22,30 @@ _PIECE: Final = 1 << 16
 """The bytes that are copied, or that the CRC reads, between two turns."""
 
 
-async def build_in_turns(records: Sequence[LargeRecord]) -> bytearray:
+def memory(size: int) -> memoryview:
+    """Return so many bytes of memory; much of it is taken from the system, so that nothing is cleared or moved."""
+    return memoryview(bytearray(size) if size <= _PIECE else mmap.mmap(-1, size))
+
+
+async def build_in_turns(records: Sequence[LargeRecord]) -> memoryview:
     """Return what `build_batch` returns for these records; each key and value is copied once."""
     base_timestamp, max_timestamp = records[0][0], max(record[0] for record in records)
-    batch = bytearray(HEADER_SIZE)
+    parts: list[Field] = [enclose(b"", len(records), base_timestamp, max_timestamp)]
     for delta, (timestamp, key, value, headers) in enumerate(records):
-        parts = _parts(timestamp - base_timestamp, delta, key, value, headers)
-        put_number(batch, sum(map(len, parts)))
-        for part in parts:
-            for start in range(0, len(part), _PIECE):
-                batch += memoryview(part)[start : start + _PIECE]
-                await turn
-    batch[:HEADER_SIZE] = enclose(b"", len(records), base_timestamp, max_timestamp)
+        parts += _parts(timestamp - base_timestamp, delta, key, value, headers)
+        await turn
+    batch = memory(sum(map(len, parts)))
+    position = 0
+    for part in parts:
+        for start in range(0, len(part), _PIECE):
+            piece = memoryview(part)[start : start + _PIECE]
+            batch[position : position + len(piece)] = piece
+            position += len(piece)
+            await turn
     struct.pack_into(">i", batch, 8, len(batch) - LOG_OVERHEAD)
     crc = 0
     for start in range(CRC_START, len(batch), _PIECE):
-        crc = crc32c(memoryview(batch)[start : start + _PIECE], crc)
+        crc = crc32c(batch[start : start + _PIECE], crc)
         await turn
     struct.pack_into(">I", batch, 17, crc)
     return batch
@@ -57,7 +66,10 @@ def _parts(
         for each in (name.encode(), content):
             put_number(tail, _size(each))
             tail += each or b""
-    return head, key or b"", between, value or b"", tail
+    found = (head, key or b"", between, value or b"", tail)
+    size = bytearray()
+    put_number(size, sum(map(len, found)))
+    return size, *found
 
 
 def _size(field: Field | None) -> int:
