@@ -88,9 +88,9 @@ class State:
         """Return the newest version that is not deleted."""
         return next((each for each in reversed(self.versions(subject))), None)
 
-    def subjects(self, prefix: str = "") -> Iterator[str]:
-        """Yield the subjects that begin with a prefix, deleted ones too."""
-        return (name for name in list(self._subjects) if name.startswith(prefix))
+    def subjects(self) -> list[str]:
+        """Return all subjects, deleted ones too."""
+        return list(self._subjects)
 
     def versions_within(self, subject: str | None) -> Iterator[Version]:
         """Yield all versions of a subject, or of all subjects in a context; None stands for all contexts."""
