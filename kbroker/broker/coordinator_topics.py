@@ -20,11 +20,12 @@ from kbroker.log.producers.producer_state import UNCHECKED
 from kbroker.partition import Partition
 from kbroker.protocol.records import iter_batches
 from kbroker.replicas import Replicas
+from kbroker.schema_registry.service import RegistryService
 from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.txn.coordinator import TransactionCoordinator
 
 _READ_BYTES = 4 * 1024 * 1024
-Coordinator = GroupCoordinator | TransactionCoordinator | ShareCoordinator
+Coordinator = GroupCoordinator | TransactionCoordinator | ShareCoordinator | RegistryService
 
 
 class CoordinatorLeadership:
@@ -43,6 +44,12 @@ class CoordinatorLeadership:
             TRANSACTIONS_TOPIC: transactions,
             SHARE_STATE_TOPIC: shares,
         }
+
+    def add(self, topic: str, coordinator: Coordinator, hosted: Iterable[Partition]) -> None:
+        """Let a coordinator follow its topic from now on; `hosted` are this broker's partitions."""
+        self._by_topic[topic] = coordinator
+        for partition in hosted:
+            self.changed(partition)
 
     # --- on a node that is alone
 

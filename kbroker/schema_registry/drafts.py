@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kbroker.schema_registry.errors import Refusal
-from kbroker.schema_registry.formats import InvalidSchema, Schema, incompatibilities, parse
+from kbroker.schema_registry.formats.common import InvalidSchema, Schema, from_json
+from kbroker.schema_registry.formats.levels import check
+from kbroker.schema_registry.formats.parsing import parse
 from kbroker.schema_registry.records import Content, Json, Reference, Version
 from kbroker.schema_registry.shard import FORWARD, IMPORT, LATEST, Checked
 from kbroker.schema_registry.state import Config, State
@@ -42,37 +44,29 @@ class Draft:
     is_import: bool
     texts: Texts
     previous: Sequence[tuple[Version, Texts]] = ()
-    twins: Sequence[tuple[Version, Texts]] = ()
+    twins: Sequence[Version] = ()
 
     def check(self) -> Checked:
         """Return the schema in the form that is stored, with what speaks against it; raises RegistryError."""
         schema = parsed(self.content, self.texts)
-        normalize = self.normalize or bool(self.config.get("normalize"))
-        text = schema.normalized if normalize and not self.is_import else schema.canonical
-        content = replace(self.content, schema=text)
-        same_as = next((each.version for each, texts in self.twins if self._is_same(content, schema, each, texts)), 0)
+        normalize = (self.normalize or bool(self.config.get("normalize"))) and not self.is_import
+        content = replace(self.content, schema=schema.normalized if normalize else schema.canonical)
+        same_as = next((each.version for each in self.twins if _are_same(content, each.content)), 0)
         reasons: list[str] = []
         if not self.is_import and not same_as:
-            level = self.config["compatibilityLevel"]
             earlier = [(each.version, parsed(each.content, texts)) for each, texts in self.previous]
-            reasons = incompatibilities(level, schema, earlier)
-        if reasons:
-            validated = str(bool(self.config.get("validateFields"))).lower()
-            reasons.append(f"{{validateFields: '{validated}', compatibility: '{self.config['compatibilityLevel']}'}}")
+            try:
+                reasons = check(self.config["compatibilityLevel"], schema, earlier)
+            except InvalidSchema as error:
+                raise Refusal.INVALID_SCHEMA(error) from None
         return Checked(self.subject, content, self.version, self.id, self.revision, same_as, reasons)
 
-    def _is_same(self, content: Content, schema: Schema, held: Version, texts: Texts) -> bool:
-        """Whether a version has the same schema, maybe written with references in place of what they stand for."""
-        other = held.content
-        if (other.schema_type, other.metadata, other.rule_set) != (
-            content.schema_type,
-            content.metadata,
-            content.rule_set,
-        ):
-            return False
-        if other.references == content.references:
-            return other.schema == content.schema
-        return schema.resolved == parsed(other, texts).resolved
+
+def _are_same(new: Content, held: Content) -> bool:
+    """Whether two contents mean the same; only the texts of JSON schemas are stored as they were written."""
+    if replace(new, schema=held.schema) != held:
+        return False
+    return new.schema == held.schema or (new.schema_type == "JSON" and from_json(new.schema) == from_json(held.schema))
 
 
 def parsed(content: Content, texts: Texts) -> Schema:
@@ -121,14 +115,8 @@ def drafted(
         is_import,
         resolved(state, subject, content.references),
         [(each, resolved(state, subject, each.content.references)) for each in previous],
-        [(each, _for_twin(state, each, content)) for each in reversed(living)],
+        living[::-1],
     )
-
-
-def _for_twin(state: State, version: Version, content: Content) -> Texts:
-    """Return what a version refers to, if it takes this to see that it is the same schema."""
-    references = version.content.references
-    return {} if references == content.references else resolved(state, version.subject, references)
 
 
 def _compared(versions: Sequence[Version], content: Content, config: Config, *, narrow: bool) -> Sequence[Version]:

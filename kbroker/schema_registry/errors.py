@@ -70,3 +70,8 @@ class Refusal(Enum):
         """Return the error."""
         code, text = self.value
         return RegistryError(code, text.format(*parts))
+
+    @property
+    def error(self) -> RegistryError:
+        """The error of a reason whose text names nothing."""
+        return self()

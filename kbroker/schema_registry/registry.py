@@ -1,7 +1,7 @@
 """The operations of a registry's API, by name, for whichever server offers them.
 
-Owns the order of a registration: a draft from the state, its check on another thread, the decision, and all again if the
-subject has changed meanwhile. Owns what the lists contain. Never speaks HTTP.
+Owns the order of a registration: a draft from the state, its check on another thread, the decision, and all of it
+again if the subject has changed meanwhile. Owns what the lists contain. Never speaks HTTP.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Registry:
             if found is not None:
                 return found
         if await self._store.ask(lambda state: state.has_subject(subject, deleted=deleted)):
-            raise Refusal.NO_SCHEMA()
+            raise Refusal.NO_SCHEMA.error
         raise Refusal.SUBJECT_NOT_FOUND(subject)
 
     async def compare(self, subject: str, version: int | None, request: Request, *, normalize: bool) -> Sequence[str]:
@@ -140,11 +140,11 @@ class Registry:
         """Return the subjects whose names begin with a prefix."""
 
         async def listed(state: State) -> list[str]:
-            found = []
-            async for name in _named(state, prefix):
-                if (deleted and not deleted_only) or state.has_subject(name) is not deleted_only:
-                    found.append(name)
-            return found
+            return [
+                name
+                async for name in _named(state, prefix)
+                if (deleted and not deleted_only) or state.has_subject(name) is not deleted_only
+            ]
 
         return await self._store.ask_long(listed)
 
@@ -188,7 +188,7 @@ class Registry:
         async def listed(state: State) -> list[Version]:
             found = state.find_by_id(schema_id, normalised(subject or ""))
             if found is None:
-                raise Refusal.NO_SCHEMA()
+                raise Refusal.NO_SCHEMA.error
             among = state.with_id(parse(found.subject).context, schema_id)
             held = await each(list(among.items()), lambda at: state.version(at[0], at[1], deleted=deleted))
             return [version for version in held if version is not None]
@@ -231,7 +231,7 @@ class Registry:
         """Change a config; return the whole. A value of None removes a field."""
         level = changes.get("compatibilityLevel")
         if level is not None and str(level).upper() not in LEVELS:
-            raise Refusal.INVALID_COMPATIBILITY()
+            raise Refusal.INVALID_COMPATIBILITY.error
         if level is not None:
             changes = {**changes, "compatibilityLevel": str(level).upper()}
         name = _checked_setting(subject)
@@ -256,10 +256,10 @@ class Registry:
         """Set a mode; None removes it."""
         name = _checked_setting(subject)
         if mode is not None and mode.upper() not in MODES:
-            raise Refusal.INVALID_MODE()
+            raise Refusal.INVALID_MODE.error
         is_global = name is not None and parse(name) == Subject(GLOBAL_CONTEXT, "")
         if mode is not None and mode.upper() == "FORWARD" and not is_global:
-            raise Refusal.FORWARD_IS_GLOBAL()
+            raise Refusal.FORWARD_IS_GLOBAL.error
         wanted = None if mode is None else mode.upper()
         await self._store.decide(lambda shard: shard.set_mode(name, wanted, force=force))
 

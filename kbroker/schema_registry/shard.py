@@ -1,9 +1,9 @@
 """The registry as a state machine over the one partition of `_schemas`: its leader decides, and gives ids.
 
 Owns the decisions of Confluent's KafkaSchemaRegistry: registration, both kinds of deletion, configs, modes. Pure: no
-I/O; the runtime (kbroker.coordination) writes, replays and answers. Never parses a schema: another thread parses it, and
-compares it with the state at one revision of its subject (`Checked`). If the subject has changed since, the reply
-is STALE, and the caller checks again.
+I/O; the runtime (kbroker.coordination) writes, replays and answers. Never parses a schema: another thread parses it and
+compares it with the state at one revision of its subject (`Checked`). If the subject has changed since, the reply is
+STALE, and the caller checks again.
 
 Replies are values, or a RegistryError.
 """

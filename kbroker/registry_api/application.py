@@ -308,7 +308,7 @@ async def _change_config(registry: Registry, request: Request) -> Any:
     found = await _body(request)
     if "compatibility" in found:
         found["compatibilityLevel"] = found.pop("compatibility")
-    changes = {name: found[name] for name in CONFIG_FIELDS if name in found}
+    changes: dict[str, Any] = {name: found[name] for name in CONFIG_FIELDS if name in found}
     config = await registry.change_config(request.path_params.get("subject", ""), changes)
     return _config(config, "compatibility")
 
