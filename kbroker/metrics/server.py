@@ -213,6 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One connection with its requests, one after the other."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms behind its head
     server_version = "kbroker"
     sys_version = ""
 

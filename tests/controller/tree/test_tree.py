@@ -322,6 +322,12 @@ def test_much_that_is_asked_at_once_does_not_hold_the_loop() -> None:
     run(scenario())
 
 
+async def asked_for_ever(tree: ZooKeeperTree) -> None:
+    """Ask again and again: a frozen server answers until all its threads have stopped."""
+    while True:
+        await tree.get("/zookeeper")
+
+
 @pytest.mark.java
 def test_nothing_waits_for_ever_for_a_frozen_zookeeper(kafka39_libs: Path, tmp_path: Path) -> None:
     with Server(kafka39_libs, tmp_path) as server:
@@ -332,8 +338,7 @@ def test_nothing_waits_for_ever_for_a_frozen_zookeeper(kafka39_libs: Path, tmp_p
             os.kill(server.pid, signal.SIGSTOP)
             try:
                 with pytest.raises(Unreachable):
-                    while True:  # the server answers until all its threads have stopped
-                        await asyncio.wait_for(tree.get("/zookeeper"), PATIENCE_S)
+                    await asyncio.wait_for(asked_for_ever(tree), PATIENCE_S)
                 with pytest.raises(Unreachable, match="does not answer"):
                     await asyncio.wait_for(ZooKeeperTree.connect(server.bootstrap, 2000, 1000), PATIENCE_S)
                 await asyncio.wait_for(tree.close(), PATIENCE_S)
