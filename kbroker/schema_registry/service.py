@@ -7,6 +7,7 @@ another thread's event loop to the broker's. Never decides: shard.py does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -14,7 +15,7 @@ from kbroker.clock import Clock
 from kbroker.coordination.service import CoordinatorService
 from kbroker.coordination.shard import Outcome, Writer
 from kbroker.long_work import awaited, in_slices
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.schema_registry.errors import Refusal, RegistryError
 from kbroker.schema_registry.shard import RegistryShard
 from kbroker.schema_registry.state import State
@@ -76,13 +77,24 @@ class RegistryService(CoordinatorService[RegistryShard]):
 
     async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
         """Return the reply to a decision, which is taken at most once; raises RegistryError."""
-        await self.ask(lambda _state: None)
-        reply: Any = await awaited(self._runtime.run(0, lambda shard, _now: decision(shard), _Failed))
-        if isinstance(reply, _Failed):
-            raise reply.error
+
+        async def decided() -> Any:
+            try:
+                self._runtime.shard(0)
+            except ApiError as error:
+                return _Failed(error.code, None)  # nothing is decided yet
+            reply: Any = await awaited(self._runtime.run(0, lambda shard, _now: decision(shard), _Failed))
+            return reply.error if isinstance(reply, _Failed) else reply
+
+        reply = await self._served(decided)
         if isinstance(reply, RegistryError):
             raise reply
         return reply
+
+    def _catch_up(self) -> None:
+        """Replay what others have written: `_schemas` may be mirrored, or have a registry beside its broker."""
+        with contextlib.suppress(ApiError):  # not led here
+            self._runtime.catch_up(0)
 
     async def _served(self, ask: Callable[[], Awaitable[T | _Failed]]) -> T:
         """Return an answer, once the partition is served here."""
@@ -91,6 +103,7 @@ class RegistryService(CoordinatorService[RegistryShard]):
         while True:
             if self._writer.partition_count() == 0:
                 await self._create()
+            self._catch_up()
             answer = await ask()
             if not isinstance(answer, _Failed):
                 return answer

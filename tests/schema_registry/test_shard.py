@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.coordination.encoding import record_batch
 from kbroker.schema_registry.errors import RegistryError
 from kbroker.schema_registry.shard import LATEST, STALE
 from kbroker.schema_registry.state import State
+from tests.coordination.still import START_MS
 from tests.schema_registry.context import Context
 
 
@@ -249,3 +251,19 @@ def test_a_second_schema_with_an_id_is_ignored():
     context.shard.replay(1, -1, b'{"keytype":"SCHEMA","subject":"b","version":1,"magic":1}', value)
     assert not context.state.has_subject("b")
     assert context.state.find_by_id(1).subject == "a"
+
+
+def test_what_others_write_into_the_topic_is_caught_up_with():
+    context, elsewhere = Context(), Context()
+    context.register("a", "1")
+    elsewhere.register("a", "1")
+    elsewhere.register("b", "2")
+    context.writer.append(0, record_batch(elsewhere.log[1:], 0, None, START_MS), START_MS)
+    assert not context.state.has_subject("b")
+    with context.loop.running():
+        context.runtime.catch_up(0)
+    assert context.state.find_by_id(2).subject == "b"
+    assert context.register("c", "3").id == 3
+    with context.loop.running():
+        context.runtime.catch_up(0)
+    assert context.runtime.is_loaded
