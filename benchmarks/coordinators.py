@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import platform
 import sys
 import time
 import uuid
 from collections.abc import Callable
-from pathlib import Path
-from statistics import median
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.group_growth import Group, classic_member, consumer_member
+from benchmarks.ratios import Figures, Row, Work, alternate, save, table
 from benchmarks.raw import percentile
 from benchmarks.replay import replay, wait_for_coordinators
 from benchmarks.subjects import running
@@ -32,25 +29,22 @@ from compat_tests.harness.brokers import BrokerProcess
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 
-RESULTS = Path(__file__).parent / "results"
 SOURCE, SINK = "source", "sink"
 PER_TRANSACTION = 100
 MEMBERS, PARTITIONS = 200, 1000
 WAIT_S = 60
 
-Figures = dict[str, float]
-# (figure, unit, aim of kbroker/Kafka, whether more is better)
 ROWS = [
-    ("transactions: read, process, write", "transactions_per_s", "tx/s", 1.5, True),
-    ("transactions: read, process, write", "p50_ms", "p50 ms", None, False),
-    ("transactions: read, process, write", "p99_ms", "p99 ms", 0.7, False),
-    ("classic group, one more member", "seconds", "s to stable", 1.0, False),
-    ("classic group, one more member", "held_ms", "longest wait, ms", None, False),
-    ("classic group, all at once", "seconds", "s to stable", None, False),
-    ("KIP-848 group, one more member", "seconds", "s to stable", 1.0, False),
-    ("KIP-848 group, one more member", "held_ms", "longest wait, ms", None, False),
-    ("KIP-848 group, all at once", "seconds", "s to stable", None, False),
-    ("KIP-848 group, all at once", "held_ms", "longest wait, ms", None, False),
+    Row("transactions: read, process, write", "transactions_per_s", "tx/s", 1.5, True),
+    Row("transactions: read, process, write", "p50_ms", "p50 ms"),
+    Row("transactions: read, process, write", "p99_ms", "p99 ms", 0.7),
+    Row("classic group, one more member", "seconds", "s to stable", 1.0),
+    Row("classic group, one more member", "held_ms", "longest wait, ms"),
+    Row("classic group, all at once", "seconds", "s to stable"),
+    Row("KIP-848 group, one more member", "seconds", "s to stable", 1.0),
+    Row("KIP-848 group, one more member", "held_ms", "longest wait, ms"),
+    Row("KIP-848 group, all at once", "seconds", "s to stable"),
+    Row("KIP-848 group, all at once", "held_ms", "longest wait, ms"),
 ]
 
 
@@ -105,14 +99,14 @@ def _fill(address: str, records: int) -> None:
     producer.flush(WAIT_S)
 
 
-def groups(broker: BrokerProcess) -> dict[str, Figures]:
+def groups(broker: BrokerProcess) -> Work:
     """Let groups of 200 members share 1,000 partitions."""
     create(broker.bootstrap, "shared", PARTITIONS)
     wait_for_coordinators(broker.bootstrap)
     with WireClient(broker.bootstrap) as client:
         topics = [MetadataRequestTopic(name="shared")]
         topic_id = client.ask(MetadataRequest(topics=topics), 12).topics[0].topic_id
-    found: dict[str, Figures] = {}
+    found: Work = {}
     for kind, member in (("classic", classic_member), ("KIP-848", consumer_member)):
         at_once, one_more = asyncio.run(_grow(broker.bootstrap, kind, member, topic_id))
         found[f"{kind} group, all at once"] = at_once
@@ -141,32 +135,15 @@ async def _grow(address: str, kind: str, member: Callable[..., object], topic_id
     return figures[0], figures[1]
 
 
-def measure(name: str, only: str, count: int) -> dict[str, Figures]:
-    found: dict[str, Figures] = {}
+def measure(name: str, only: str, count: int) -> Work:
+    found: Work = {}
     if only in ("", "transactions"):
         with running(name) as (broker, _):
             found["transactions: read, process, write"] = transactions(broker, count)
     if only in ("", "groups"):
         with running(name) as (broker, _):
             found |= groups(broker)
-    for label, figures in found.items():
-        print(f"  {name:8} {label}: " + ", ".join(f"{k} {v:,.3f}" for k, v in figures.items()), flush=True)
     return found
-
-
-def table(rounds: dict[str, list[dict[str, Figures]]]) -> list[str]:
-    lines = ["| work | unit | kbroker | Apache Kafka | ratio | aim |", "|---|---|---|---|---|---|"]
-    for work, figure, unit, aim, more in ROWS:
-        told = {name: [each[work][figure] for each in found if work in each] for name, found in rounds.items()}
-        if not all(told.values()):
-            continue
-        ours, theirs = median(told["kbroker"]), median(told["kafka"])
-        ratio = ours / theirs
-        verdict = "" if aim is None else f"{'>=' if more else '<='} {aim}"
-        if aim is not None and not (ratio >= aim if more else ratio <= aim):
-            verdict += " MISSED"
-        lines.append(f"| {work} | {unit} | {ours:,.3f} | {theirs:,.3f} | {ratio:.2f} | {verdict} |")
-    return lines
 
 
 def main() -> None:
@@ -175,26 +152,14 @@ def main() -> None:
     parser.add_argument("--only", choices=["transactions", "groups", "replay"], default="")
     parser.add_argument("--transactions", type=int, default=1500)
     args = parser.parse_args()
-    rounds: dict[str, list[dict[str, Figures]]] = {"kbroker": [], "kafka": []}
+    lines: list[str] = []
     if args.only != "replay":
-        for _ in range(args.rounds):
-            for name, found in rounds.items():
-                found.append(measure(name, args.only, args.transactions))
-    lines = table(rounds) if args.only != "replay" else []
+        rounds = alternate(args.rounds, lambda name: measure(name, args.only, args.transactions))
+        lines = table(ROWS, rounds, decimals=3)
     if args.only in ("", "replay"):
         lines += ["", "| start of kbroker over | measured | aim |", "|---|---|---|"]
         lines += ["| " + " | ".join(line) + " |" for line in replay()]
-    stamp = time.strftime("%Y-%m-%d-%H%M", time.gmtime())
-    head = [
-        f"# Transactions and groups, {stamp} UTC",
-        "",
-        f"- command: `python -m benchmarks.coordinators --rounds {args.rounds}`",
-        f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}; "
-        f"Python {platform.python_version()}",
-        "",
-    ]
-    print("\n".join(lines))
-    (RESULTS / f"{stamp}-coordinators.md").write_text("\n".join([*head, *lines, ""]))
+    save("coordinators", "Transactions and groups", f"coordinators --rounds {args.rounds}", lines)
 
 
 if __name__ == "__main__":

@@ -10,18 +10,15 @@ it under benchmarks/results/; asserts no times.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import subprocess
 import threading
 import time
 import uuid
 from collections.abc import Callable
-from pathlib import Path
-from statistics import median
 
 from confluent_kafka import Producer
 
+from benchmarks.ratios import Row, Work, alternate, save, table
 from benchmarks.subjects import cpu_seconds, memory_mb, running
 from benchmarks.work import create
 from compat_tests.harness.brokers import BrokerProcess
@@ -43,7 +40,6 @@ from kbroker.protocol.messages.share_fetch import (
 )
 from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 
-RESULTS = Path(__file__).parent / "results"
 SETTINGS = {
     "group.share.min.heartbeat.interval.ms": "500",
     "group.share.heartbeat.interval.ms": "500",
@@ -57,24 +53,22 @@ LOCK_MS, WAIT_S = 3000, 60
 GROUP_CONFIGS = 32
 ACCEPT, RELEASE = 1, 2
 
-Figures = dict[str, float]
-# (work, figure, unit, aim, whether the aim is of kbroker/Kafka, whether more is better)
 ROWS = [
     *(
         row
         for consumers in (1, 8)
         for partitions in (1, 12)
         for row in (
-            (f"share consumers {consumers}, partitions {partitions}", "records_per_s", "records/s", 1.5, True, True),
-            (f"share consumers {consumers}, partitions {partitions}", "cpu_s", "CPU s per 1,000,000", 0.6, True, False),
+            Row(f"share consumers {consumers}, partitions {partitions}", "records_per_s", "records/s", 1.5, True),
+            Row(f"share consumers {consumers}, partitions {partitions}", "cpu_s", "CPU s per 1,000,000", 0.6),
         )
     ),
-    ("Fetch of 10 records", "cpu_us", "CPU us", None, False, False),
-    ("ShareFetch of 10 records with an acknowledgement", "cpu_us", "CPU us", None, False, False),
-    ("a million records in flight", "mb", "MB", 60, False, False),
-    ("a million records in flight, every second one released", "mb", "MB", 60, False, False),
-    ("10,000 locks end at once", "redelivered_ms", "ms after the deadline", 100, False, False),
-    ("10,000 locks end at once", "held_ms", "longest wait of others, ms", 50, False, False),
+    Row("Fetch of 10 records", "cpu_us", "CPU us"),
+    Row("ShareFetch of 10 records with an acknowledgement", "cpu_us", "CPU us"),
+    Row("a million records in flight", "mb", "MB", 60, of_ratio=False),
+    Row("a million records in flight, every second one released", "mb", "MB", 60, of_ratio=False),
+    Row("10,000 locks end at once", "redelivered_ms", "ms after the deadline", 100, of_ratio=False),
+    Row("10,000 locks end at once", "held_ms", "longest wait of others, ms", 50, of_ratio=False),
 ]
 
 
@@ -95,18 +89,24 @@ def fill(address: str, topic: str, records: int, partitions: int, a_batch: int =
 
 
 class Member:
-    """A member of a new group with a topic's partitions, and its share session."""
+    """A member of a new group with a topic's partitions, and its share session.
 
-    def __init__(self, address: str, topic: str, partitions: int, **configs: str) -> None:
+    In a cluster, `address` is of the leader, `coordinator` of the group's coordinator.
+    """
+
+    def __init__(
+        self, address: str, topic: str, partitions: int, group: str = "", coordinator: str = "", **configs: str
+    ) -> None:
         self.client = WireClient(address)
-        self.group, self.name = f"bench-{uuid.uuid4().hex[:8]}", "m" * 22
+        self.group, self.name = group or f"bench-{uuid.uuid4().hex[:8]}", "m" * 22
         configure(self.client, self.group, share_auto_offset_reset="earliest", **configs)
         self.topic_id = self.client.ask(MetadataRequest([MetadataRequestTopic(name=topic)]), 12).topics[0].topic_id
         self.partitions = partitions
         self.epoch = 0
         self._until(lambda: not self.client.ask(FindCoordinatorRequest(key=self.group), 2).error_code)
         self._member_epoch = 0
-        self._until(lambda: self._beat(topic) == partitions)
+        with WireClient(coordinator or address) as client:
+            self._until(lambda: self._beat(client, topic) == partitions)
 
     def _until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_S
@@ -114,9 +114,9 @@ class Member:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
-    def _beat(self, topic: str) -> int:
+    def _beat(self, client: WireClient, topic: str) -> int:
         request = ShareGroupHeartbeatRequest(self.group, self.name, self._member_epoch, subscribed_topic_names=[topic])
-        answer = self.client.ask(request, 1)
+        answer = client.ask(request, 1)
         self._member_epoch = answer.member_epoch or self._member_epoch
         return sum(len(each.partitions) for each in answer.assignment.topic_partitions) if answer.assignment else 0
 
@@ -124,6 +124,14 @@ class Member:
         self, *acks: AcknowledgementBatch, partition: int = 0, most: int = A_REQUEST, wait_ms: int = 500
     ) -> ShareFetchResponse:
         """Acknowledge records of a partition, and fetch from all."""
+        request = self.request(*acks, partition=partition, most=most, wait_ms=wait_ms)
+        answer: ShareFetchResponse = self.client.ask(request, 2)
+        assert not answer.error_code, answer.error_code
+        self.epoch += 1
+        return answer
+
+    def request(self, *acks: AcknowledgementBatch, partition: int, most: int, wait_ms: int) -> ShareFetchRequest:
+        """Return what the session asks next."""
         topics = []
         if self.epoch == 0:
             topics = [FetchTopic(self.topic_id, [FetchPartition(index, []) for index in range(self.partitions)])]
@@ -131,10 +139,7 @@ class Member:
             topics = [FetchTopic(self.topic_id, [FetchPartition(partition, list(acks))])]
         request = ShareFetchRequest(self.group, self.name, self.epoch, max_wait_ms=wait_ms, min_bytes=1, topics=topics)
         request.max_records = request.batch_size = most
-        answer: ShareFetchResponse = self.client.ask(request, 2)
-        assert not answer.error_code, answer.error_code
-        self.epoch += 1
-        return answer
+        return request
 
 
 def accepted(answer: ShareFetchResponse) -> list[AcknowledgementBatch]:
@@ -151,7 +156,7 @@ def acquired(answer: ShareFetchResponse) -> int:
     return sum(run.last_offset - run.first_offset + 1 for run in accepted(answer))
 
 
-def tool(broker: BrokerProcess) -> dict[str, Figures]:
+def tool(broker: BrokerProcess) -> Work:
     """Let Java's tool consume all records of a topic, by 1 and by 8 consumers."""
     found = {}
     for partitions in (1, 12):
@@ -181,7 +186,7 @@ def _run_tool(address: str, topic: str, group: str, consumers: int) -> float:
     return float(told["nMsg.sec"])
 
 
-def fetches(broker: BrokerProcess) -> dict[str, Figures]:
+def fetches(broker: BrokerProcess) -> Work:
     """Fetch 10 records a request, and then the same with an acknowledgement of the ones before."""
     create(broker.bootstrap, "fetches")
     fill(broker.bootstrap, "fetches", (REQUESTS + 100) * A_REQUEST, 1, A_REQUEST)
@@ -207,7 +212,7 @@ def fetches(broker: BrokerProcess) -> dict[str, Figures]:
     }
 
 
-def memory(broker: BrokerProcess) -> dict[str, Figures]:
+def memory(broker: BrokerProcess) -> Work:
     """Acquire 10,000 records of each of 100 partitions; then accept every second one, and release the others."""
     create(broker.bootstrap, "memory", partitions=PARTITIONS)
     fill(broker.bootstrap, "memory", IN_FLIGHT, PARTITIONS, 100)
@@ -235,7 +240,7 @@ def memory(broker: BrokerProcess) -> dict[str, Figures]:
     }
 
 
-def locks(broker: BrokerProcess) -> dict[str, Figures]:
+def locks(broker: BrokerProcess) -> Work:
     """Let 10,000 locks, of a record each, end while a fetch waits for them and another client asks small things."""
     create(broker.bootstrap, "locks")
     fill(broker.bootstrap, "locks", LOCKS, 1, 1)
@@ -270,30 +275,13 @@ def locks(broker: BrokerProcess) -> dict[str, Figures]:
 PIECES = {"tool": tool, "fetch": fetches, "memory": memory, "locks": locks}
 
 
-def measure(name: str, only: str) -> dict[str, Figures]:
-    found: dict[str, Figures] = {}
+def measure(name: str, only: str) -> Work:
+    found: Work = {}
     for piece, run in PIECES.items():
         if only in ("", piece):
             with running(name, settings=SETTINGS) as (broker, _):
                 found |= run(broker)
-    for label, figures in found.items():
-        print(f"  {name:8} {label}: " + ", ".join(f"{k} {v:,.1f}" for k, v in figures.items()), flush=True)
     return found
-
-
-def table(rounds: dict[str, list[dict[str, Figures]]]) -> list[str]:
-    lines = ["| work | unit | kbroker | Apache Kafka | ratio | aim |", "|---|---|---|---|---|---|"]
-    for work, figure, unit, aim, is_ratio, more in ROWS:
-        told = {name: [each[work][figure] for each in found if work in each] for name, found in rounds.items()}
-        if not all(told.values()):
-            continue
-        ours, theirs = median(told["kbroker"]), median(told["kafka"])
-        found = ours / theirs if is_ratio else ours
-        verdict = "" if aim is None else f"{'>=' if more else '<='} {aim}"
-        if aim is not None and not (found >= aim if more else found <= aim):
-            verdict += " MISSED"
-        lines.append(f"| {work} | {unit} | {ours:,.1f} | {theirs:,.1f} | {ours / theirs:.2f} | {verdict} |")
-    return lines
 
 
 def main() -> None:
@@ -301,22 +289,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="alternating; medians are taken")
     parser.add_argument("--only", choices=list(PIECES), default="")
     args = parser.parse_args()
-    rounds: dict[str, list[dict[str, Figures]]] = {"kbroker": [], "kafka": []}
-    for _ in range(args.rounds):
-        for name, found in rounds.items():
-            found.append(measure(name, args.only))
-    lines = table(rounds)
-    stamp = time.strftime("%Y-%m-%d-%H%M", time.gmtime())
-    head = [
-        f"# Share groups, {stamp} UTC",
-        "",
-        f"- command: `python -m benchmarks.queues --rounds {args.rounds}`",
-        f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}; "
-        f"Python {platform.python_version()}; Apache Kafka 4.4.0",
-        "",
-    ]
-    print("\n".join(lines))
-    (RESULTS / f"{stamp}-queues.md").write_text("\n".join([*head, *lines, ""]))
+    rounds = alternate(args.rounds, lambda name: measure(name, args.only))
+    save("queues", "Share groups", f"queues --rounds {args.rounds}", table(ROWS, rounds))
 
 
 if __name__ == "__main__":

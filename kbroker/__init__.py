@@ -8,8 +8,7 @@ print(broker.bootstrap_servers)
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # typing's, without its import: the command imports this first, and Ctrl-C may come already
 
 __version__ = "0.3.0.dev0"
 __all__ = [
@@ -31,6 +30,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from kbroker.clock import Clock
     from kbroker.config.model import ConfigError
     from kbroker.embed import Broker
@@ -68,7 +69,9 @@ if not TYPE_CHECKING:  # with it, a type checker would accept names that do not 
     def __getattr__(name: str) -> Any:
         """Load an embedder's name on first access, so that `import kbroker` costs nothing."""
         if name in _WHERE:
-            return getattr(importlib.import_module(f"kbroker.{_WHERE[name]}"), name)
+            from importlib import import_module
+
+            return getattr(import_module(f"kbroker.{_WHERE[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:

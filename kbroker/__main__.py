@@ -1,6 +1,6 @@
 """`python -m kbroker` is the `kbroker` command."""
 
-from kbroker.cli.main import main
+from kbroker.cli.entry import main
 
 if __name__ == "__main__":
     main()

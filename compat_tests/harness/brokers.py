@@ -116,6 +116,10 @@ class BrokerProcess(ABC):
     def start(self) -> Self:
         """Start the broker and wait until it answers."""
         self.launch()
+        return self.await_ready()
+
+    def await_ready(self) -> Self:
+        """Wait until the broker answers; where it does not in time, it is ended."""
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._ready():
@@ -126,6 +130,11 @@ class BrokerProcess(ABC):
                 raise BrokerFailed(f"{self.name} was not ready after {START_TIMEOUT_S} s:\n{self.log_tail()}")
             time.sleep(0.002)
         return self
+
+    def ask_to_stop(self) -> None:
+        """Tell the broker to end, and wait for nothing."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> int:
         """End the broker in good order, by force when it does not; return its exit status."""
@@ -201,8 +210,13 @@ class ApacheKafka(BrokerProcess):
             *arguments,
         ]
 
+    def _addresses(self) -> tuple[int, int, str]:
+        """Return the ports of its next run, for clients and for the quorum, and the quorum's voters."""
+        controller = free_port()
+        return free_port(), controller, f"{self.settings['node.id']}@127.0.0.1:{controller}"
+
     def _command(self) -> list[str]:
-        self._port, controller = free_port(), free_port()
+        self._port, controller, voters = self._addresses()
         properties = self.directory / "server.properties"
         settings = {
             **self.settings,
@@ -211,7 +225,7 @@ class ApacheKafka(BrokerProcess):
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.quorum.voters": voters,
             "log.dirs": str(self.data_dir),
         }
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

@@ -14,6 +14,7 @@ from typing import Any, Final
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_any
 from kbroker.admin.placement import Key
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -25,6 +26,9 @@ from kbroker.protocol.messages.cluster import (
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """The internal topics; needed for brokers that do not mark them in Metadata."""
+
+
+_MISSING: Final = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ class ClusterView:
     controller: int
     brokers: Sequence[MetadataResponseBroker]
     topics: dict[str, TopicView]
+    refused: dict[str, int] = field(default_factory=dict)
+    """The error codes of topics that may exist, by name."""
     taken: float = field(default_factory=time.monotonic)
     """When the view was requested, by the monotonic clock."""
 
@@ -86,17 +92,19 @@ def is_misled(partition: MetadataResponsePartition) -> bool:
 
 
 def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView:
-    """Request the whole cluster, or some of its topics; missing topics are left out."""
+    """Request the whole cluster, or some of its topics, without those that are missing or that the broker hides."""
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     answer = ask_any(admin, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MetadataResponse)
     if answer is None:
         raise AdminError("this broker does not answer Metadata requests")
     found = (_topic(each) for each in answer.topics if each.name and not each.error_code)
+    refused = {each.name: each.error_code for each in answer.topics if each.name and each.error_code not in _MISSING}
     return ClusterView(
         answer.cluster_id,
         answer.controller_id,
         sorted(answer.brokers, key=lambda each: each.node_id),
         {each.name: each for each in sorted(found, key=lambda each: each.name)},
+        refused,
     )
 
 

@@ -10,23 +10,23 @@ offset in the topic of origin; the copy stands for it once retention has removed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from kbroker.admin.cluster_view import TopicView, cluster_view
+from kbroker.admin.cluster_view import TopicView
 from kbroker.admin.configs import Subject, described_configs
+from kbroker.admin.connection import patience
 from kbroker.admin.did_you_mean import no_such_topic
-from kbroker.admin.errors import AdminError, WrongInput, check_code, error_text
-from kbroker.admin.fetching import Found, Piece, UnreadableBatch, fetch
+from kbroker.admin.errors import AdminError, check_code, error_text
+from kbroker.admin.fetching import MOST_KEPT, Found, PartitionRefused, Piece, UnreadableBatch
 from kbroker.admin.own_request import ask_patiently
-from kbroker.admin.partition_offsets import known_offsets_at
+from kbroker.admin.partition_reader import PartitionReader, TopicHidden
 from kbroker.admin.placement import Key
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kbroker.protocol.records import Headers
-from kbroker.topic_names import topic_name_fault
 
 SHARE: Final = "__dlq.errors."
 CONNECT: Final = "__connect.errors."
@@ -36,11 +36,9 @@ _OTHERS: Final = "(other causes)"
 _LONGEST: Final = 300
 """The characters of a name and of an error's text by which causes are told apart."""
 _MOST_DIGITS: Final = 18
-_MOST_TOPICS: Final = 1_000
 _BYTES_AT_ONCE: Final = 256 * 1024
 _MOST_PIECES: Final = 16
 """The bytes that one look at a partition of origin fetches, and how many partitions' pieces are kept."""
-_LATEST, _EARLIEST = -1, -2
 _TOPIC_NAME: Final = "errors.deadletterqueue.topic.name"
 
 
@@ -160,6 +158,7 @@ def topic_of_group(admin: Any, group: str) -> str:
     """Return a group's dead letter topic; raises AdminError if it has none."""
     configs = described_configs(admin, Subject("group", group), documentation=False)
     name = next((each.value for each in configs if each.name == _TOPIC_NAME), None)
+    name = (name or "").strip()
     if not name:
         raise AdminError(f"group {group} has no dead letter topic: its config {_TOPIC_NAME} is not set")
     return name
@@ -171,18 +170,16 @@ class Letters:
     def __init__(self, admin: Any, topic: str, partitions: tuple[int, ...] = ()) -> None:
         """Raises AdminError if the topic, or one of the partitions, does not exist or has no leader."""
         self.topic = topic
-        self._admin = admin
-        view = topic_view(admin, topic)
-        there = {each.partition_index: each.leader_id for each in view.partitions}
-        chosen = partitions or tuple(sorted(there))
+        self._reader = PartitionReader(admin)
+        there = sorted(each.partition_index for each in topic_view(admin, topic, self._reader).partitions)
+        chosen = tuple(dict.fromkeys(partitions or there))
         for index in chosen:
-            if there.get(index, -1) < 0:
-                raise AdminError(f"topic {topic} has no partition {index}, or it has no leader")
-        self._ids = {topic: view.topic_id}
-        self.led = {(topic, index): there[index] for index in chosen}
-        begins, ends = known_offsets_at(admin, self.led, _EARLIEST), known_offsets_at(admin, self.led, _LATEST)
-        self.bounds = {index: (begins[topic, index], ends[topic, index]) for index in chosen if (topic, index) in ends}
+            if index not in there:
+                raise AdminError(f"topic {topic} has no partition {index}")
+        self.bounds = self._reader.bounds(topic, chosen)
         """The first offset of each partition, and the one behind the last."""
+        leaders = self._reader.leaders(topic)
+        self.led = {(topic, index): leaders[index] for index in chosen}
         self.unreadable = 0
         """How many batches were passed over so far because they cannot be read."""
 
@@ -207,7 +204,7 @@ class Letters:
         end = self.bounds[index][1]
         while at < end:
             try:
-                piece = self._fetched(index, at)
+                piece = self._reader.fetch((self.topic, index), at, committed=True)
             except UnreadableBatch as error:
                 if strict:
                     raise
@@ -221,23 +218,19 @@ class Letters:
                 break  # the rest belongs to a transaction that is open
             at = piece.next_offset
 
-    def _fetched(self, index: int, at: int) -> Piece:
-        key = (self.topic, index)
-        return fetch(self._admin, self.led, {key: at}, self._ids, committed=True)[key]
 
-
-def topic_view(admin: Any, topic: str) -> TopicView:
+def topic_view(admin: Any, topic: str, reader: PartitionReader | None = None) -> TopicView:
     """Return a topic; raises AdminError if it does not exist."""
-    view = cluster_view(admin, [topic]).topics.get(topic)
+    view = (reader or PartitionReader(admin)).topic(topic)
     if view is None:
         raise AdminError(no_such_topic(admin, topic))
     return view
 
 
-def causes_of(letters: Letters, replayed: Mapping[int, int], most: int | None = None) -> list[Cause]:
-    """Count a topic's dead letters by cause, or only the first `most`; the most frequent cause comes first."""
+def causes_of(letters: Iterable[DeadLetter], replayed: Mapping[int, int]) -> list[Cause]:
+    """Count dead letters by cause; the most frequent cause comes first."""
     found: dict[tuple[object, ...], Cause] = {}
-    for letter in islice(letters.read(), most):
+    for letter in letters:
         origin, record = letter.origin, letter.record
         topic, group, message = (
             None if text is None else text[:_LONGEST] for text in (origin.topic, origin.group, origin.message)
@@ -264,23 +257,20 @@ class Originals:
     """Looks up the records that dead letters tell of, in the topics of origin."""
 
     def __init__(self, admin: Any) -> None:
-        self._admin = admin
-        self._topics: dict[str, TopicView | None] = {}
+        self._reader = PartitionReader(admin)
         self._pieces: dict[Key, tuple[int, Piece]] = {}
+        self._closed: set[Key] = set()
+        self._failed: dict[Key, AdminError] = {}
 
     def topic(self, name: str) -> TopicView | None:
-        """Return a topic of origin; None if it does not exist (any more), or no topic can have this name."""
-        if name not in self._topics:
-            if len(self._topics) >= _MOST_TOPICS:
-                self._topics.clear()
-            is_legal = topic_name_fault(name) is None
-            self._topics[name] = cluster_view(self._admin, [name]).topics.get(name) if is_legal else None
-        return self._topics[name]
+        """Return a topic of origin; None if it does not exist, or no topic can have this name. Raises TopicHidden."""
+        return self._reader.topic(name)
 
     def of(self, letter: DeadLetter) -> tuple[bytes | None, bytes | None, Headers] | None:
         """Return key, value and headers of the dead record: of itself, or of its copy. None if both are gone.
 
-        A record at the place of origin that differs from the copy is another one: the topic was made anew.
+        A record at the place of origin that differs from the copy is another one: the topic was made anew. Raises
+        AdminError if it cannot be told now whether the record is there.
         """
         copy, record = letter.record, self._record(letter.origin)
         has_copy = copy.key is not None or copy.value is not None
@@ -290,33 +280,61 @@ class Originals:
             return None
         return copy.key, copy.value, tuple(each for each in copy.headers if not is_own_header(each[0]))
 
+    def told(self, letter: DeadLetter) -> tuple[tuple[bytes | None, bytes | None, Headers] | None, str | None]:
+        """Return what `of` returns, and why that is nothing."""
+        try:
+            found = self.of(letter)
+        except AdminError as error:
+            return None, str(error)
+        return found, f"{self.absence(letter.origin)}, and not copied" if found is None else None
+
+    def absence(self, origin: Origin) -> str:
+        """Return why a record was not found."""
+        hidden, gone = "hidden from this user", "gone from its topic"
+        try:
+            if origin.place is None or self.topic(origin.place[0]) is None:
+                return gone
+        except TopicHidden:
+            return hidden
+        return hidden if origin.place[:2] in self._closed else gone
+
     def _record(self, origin: Origin) -> Found | None:
-        place = origin.place
-        view = None if place is None else self.topic(place[0])
-        if place is None or view is None:
+        if origin.place is None:
             return None
-        key, offset = place[:2], place[2]
-        leader = next((each.leader_id for each in view.partitions if each.partition_index == key[1]), -1)
-        if leader < 0:
-            return None
+        key, offset = origin.place[:2], origin.place[2]
         begin, piece = self._pieces.get(key, (-1, Piece()))
         if not begin <= offset < piece.next_offset:
-            try:
-                ids = {view.name: view.topic_id}
-                piece = fetch(self._admin, {key: leader}, {key: offset}, ids, most_bytes=_BYTES_AT_ONCE)[key]
-            except AdminError:  # the offset is gone, or its batch cannot be read
+            if (found := self._fetched(key, offset)) is None:
                 return None
-            self._pieces.pop(key, None)
-            if len(self._pieces) >= _MOST_PIECES:
-                del self._pieces[next(iter(self._pieces))]
-            self._pieces[key] = offset, piece
+            piece = found
         return next((each for each in piece.records if each.offset == offset), None)
 
+    def _fetched(self, key: Key, offset: int) -> Piece | None:
+        """Return records from an offset on; None if they cannot be read at all. Raises AdminError if not now."""
+        if key in self._closed:
+            return None
+        if key in self._failed:
+            raise self._failed[key]
+        try:
+            if self.topic(key[0]) is None:
+                return None
+            with patience(0 if self._failed else None):  # nobody waits for one leader after the other
+                piece = self._reader.fetch(key, offset, most_bytes=_BYTES_AT_ONCE)
+        except UnreadableBatch:
+            return None
+        except TopicHidden:
+            return None
+        except PartitionRefused:  # for want of a right: the reader has waited for what may pass
+            self._closed.add(key)
+            return None
+        except AdminError as error:
+            self._failed[key] = error
+            raise
+        self._pieces.pop(key, None)
+        self._pieces[key] = offset, piece
+        while len(self._pieces) > 1 and (len(self._pieces) > _MOST_PIECES or self._size() > MOST_KEPT):
+            del self._pieces[next(iter(self._pieces))]
+        return piece
 
-def letter_at(admin: Any, topic: str, partition: int, offset: int) -> DeadLetter:
-    """Return the letter at an offset; raises WrongInput if there is none."""
-    letters = Letters(admin, topic, (partition,))
-    found = next(letters.read({partition: offset}), None)
-    if found is None or found.record.offset != offset:
-        raise WrongInput(f"{topic}-{partition} has no record at offset {offset}")
-    return found
+    def _size(self) -> int:
+        return sum(record.size for _, piece in self._pieces.values() for record in piece.records)

@@ -58,6 +58,14 @@ class Found:
         return len(self.key or b"") + len(self.value or b"")
 
 
+class PartitionRefused(AdminError):  # noqa: N818 - an outcome
+    """A broker returns no records of a partition; `error` is the client's class of the reason."""
+
+    def __init__(self, key: Key, error: Any) -> None:
+        super().__init__(f"{key[0]}-{key[1]}: {error_text(error)}")
+        self.error = error
+
+
 class UnreadableBatch(AdminError):  # noqa: N818 - an outcome
     """The records of a batch cannot be read."""
 
@@ -90,7 +98,7 @@ def fetch(
     wait_ms: int = 0,
     most_bytes: int = MOST_BYTES,
 ) -> dict[Key, Piece]:
-    """Fetch records of partitions from offsets on, from the leaders; raises AdminError, or UnreadableBatch.
+    """Fetch records of partitions from offsets on, from the leaders; raises AdminError and those above.
 
     With `committed`, returns only committed records, and none after the start of an open transaction (as
     read_committed).
@@ -124,7 +132,7 @@ def fetch(
 def _piece(key: Key, offset: int, response: PartitionData, room: _Room, *, committed: bool) -> Piece:
     error = code_error(response.error_code)
     if error is not None and response.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
-        raise AdminError(f"{key[0]}-{key[1]}: {error_text(error)}")
+        raise PartitionRefused(key, error)
     end = response.last_stable_offset if committed and response.last_stable_offset >= 0 else response.high_watermark
     piece = Piece(next_offset=offset, end=max(end, 0), begin=max(response.log_start_offset, 0))
     if error is not None:

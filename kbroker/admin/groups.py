@@ -77,11 +77,14 @@ def _answered(admin: Any, name: str) -> Any:
     return group
 
 
-def group_of(admin: Any, name: str) -> dict[str, Any] | None:
+def group_of(admin: Any, name: str, kind: str | None = None) -> dict[str, Any] | None:
     """Return state, type, protocol and members of a group; None if it does not exist.
 
-    The members are None if the broker lists a consumer group, and does not serve its description.
+    `kind` is its type, if the caller has a list of groups: else that is asked for, and it may be long. The members are
+    None if the broker lists a consumer group, and does not serve its description.
     """
+    if kind in _OF_OTHER_APIS:
+        return _OF_OTHER_APIS[kind](admin, name)
     group = patiently(lambda: _answered(admin, name))
     if group["error"] is None and group["group_state"] != "Dead":
         return {
@@ -125,12 +128,12 @@ def _member(member: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def described_group(admin: Any, name: str) -> dict[str, Any] | None:
-    """Return a group with its members, its coordinator, and its offset in each partition; None if it does not exist.
+def described_group(admin: Any, name: str, kind: str | None = None) -> dict[str, Any] | None:
+    """Return a group of `group_of` with its coordinator, and its offset in each partition; None if it does not exist.
 
     A share group has a start offset in each partition, and no owner: several members may have it.
     """
-    group = group_of(admin, name)
+    group = group_of(admin, name, kind)
     if group is None:
         return None
     group["coordinator"] = patiently(lambda: coordinator_of(admin, name))

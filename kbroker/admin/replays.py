@@ -14,15 +14,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from kafka.errors import GroupAuthorizationFailedError, KafkaError
+from kafka.errors import GroupAuthorizationFailedError, InvalidProducerEpochError, KafkaError, ProducerFencedError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from kbroker.admin.connection import Connection
 from kbroker.admin.dead_letters import DeadLetter, Letters, Originals, is_own_header, mark_of, replayed_to, topic_view
 from kbroker.admin.errors import AdminError, WrongInput, error_text
+from kbroker.admin.partition_reader import TopicHidden
 from kbroker.admin.records import AsItIs, delete_records
 from kbroker.protocol.records import Headers
 
@@ -30,6 +30,9 @@ _AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 """The most letters, and about the most bytes, of one transaction."""
 _PATIENCE_S: Final = 30.0
+MOST_ROWS: Final = 10_000
+"""How many rows of a preview are told apart; what goes further is counted together."""
+_OTHERS: Final = "(others)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +46,15 @@ class Wanted:
     count: int | None = None
     """The most letters."""
     again: bool = False
-    """Whether to begin at the first letter, also if it was replayed already."""
+    """Whether to begin at the first letter, also if it was replayed already; the mark goes back, too."""
     keep_headers: bool = False
     """Whether the headers that tell of the death stay."""
     skip: bool = False
-    """Whether to pass over letters that cannot be replayed."""
+    """Whether to pass over letters that cannot be replayed; they count as replayed then."""
     before: Mapping[int, int] | None = None
     """The ends of the partitions, from a preview; letters that came later stay."""
+    most_bytes: int | None = None
+    """The bytes after which no further letter is replayed."""
 
 
 class Step(NamedTuple):
@@ -65,7 +70,13 @@ class Step(NamedTuple):
 
     @property
     def size(self) -> int:
-        return len(self.key or b"") + len(self.value or b"") + sum(len(k) + len(v or b"") for k, v in self.headers)
+        """Bytes of the record and of its letter: both are in memory."""
+        copy = self.letter.record
+        return _size(self.key, self.value, self.headers) + _size(copy.key, copy.value, copy.headers)
+
+
+def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    return len(key or b"") + len(value or b"") + sum(len(name) + len(each or b"") for name, each in headers)
 
 
 @dataclass(slots=True)
@@ -94,7 +105,11 @@ class Replay:
         if wanted.before is not None:
             self._letters.end_before(wanted.before)
         self._target = None if wanted.to is None else topic_view(admin, wanted.to)
+        if self._target is not None and self._target.internal:
+            raise WrongInput(f"{wanted.to} takes no replayed letters")
         self.mark = replayed_to(admin, wanted.topic)
+        self.is_cut = False
+        """Whether the last look ended before the last letter, because of `count` or `most_bytes`."""
 
     @property
     def ends(self) -> dict[int, int]:
@@ -120,27 +135,25 @@ class Replay:
         with _producer(connection, self._wanted.topic) as producer:
             if replayed_to(self._admin, self._wanted.topic) != self.mark:
                 raise AdminError(f"the letters of {self._wanted.topic} were replayed meanwhile; look again")
+            back = {index: first for index, (first, _) in self._letters.bounds.items()} if self._wanted.again else {}
             for part in _parts(self._steps()):
                 if not self._wanted.skip:
                     check([_row(step) for step in part])
-                self._write(producer, part)
+                self._write(producer, part, back)
+                back = {}
                 for step in part:
                     _count(rows, step)
         return list(rows.values())
 
-    def _write(self, producer: Any, part: list[Step]) -> None:
-        """Write some letters and the mark behind them, together or not at all."""
+    def _write(self, producer: Any, part: list[Step], back: Mapping[int, int]) -> None:
+        """Write some letters and the mark behind them, together or not at all; the mark of others goes `back`."""
         topic = self._wanted.topic
-        offsets = {
-            TopicPartition(topic, step.letter.record.partition): OffsetAndMetadata(
-                step.letter.record.offset + 1, "", -1
-            )
-            for step in part
-        }
+        marks = {**back, **{step.letter.record.partition: step.letter.record.offset + 1 for step in part}}
+        offsets = {TopicPartition(topic, index): OffsetAndMetadata(at, "", -1) for index, at in marks.items()}
         first = part[0].letter.record
         place = f"the letters from {topic}-{first.partition} {first.offset} on"
-        producer.begin_transaction()
         try:
+            producer.begin_transaction()
             sent = [
                 producer.send(step.topic, (step.value,), step.key, list(step.headers), step.partition)
                 for step in part
@@ -150,7 +163,7 @@ class Replay:
             for each in sent:
                 each.get(_PATIENCE_S)
             _in_time(lambda: producer.send_offsets_to_transaction(offsets, mark_of(topic)))
-        except (KafkaError, TimeoutError) as error:
+        except (KafkaError, TimeoutError, ValueError) as error:  # ValueError: the topic has fewer partitions now
             with suppress(KafkaError, TimeoutError):
                 _in_time(producer.abort_transaction)
             what = f"group {mark_of(topic)}: " if isinstance(error, GroupAuthorizationFailedError) else ""
@@ -163,8 +176,15 @@ class Replay:
     def _steps(self) -> Iterator[Step]:
         begin = {} if self._wanted.again else self.mark
         originals = Originals(self._admin)
-        steps = (self._step(letter, originals) for letter in self._letters.read(begin, strict=True))
-        return steps if self._wanted.count is None else islice(steps, self._wanted.count)
+        most, room = self._wanted.count, self._wanted.most_bytes
+        number = size = 0
+        for letter in self._letters.read(begin, strict=True):
+            self.is_cut = number == most or (room is not None and size >= room)
+            if self.is_cut:
+                return
+            step = self._step(letter, originals)
+            yield step
+            number, size = number + 1, size + step.size
 
     def _step(self, letter: DeadLetter, originals: Originals) -> Step:
         origin = letter.origin
@@ -172,10 +192,14 @@ class Replay:
         if view is None:
             if origin.topic is None or origin.partition is None:
                 return Step(letter, None, -1, problem="it does not say where it comes from")
-            view = originals.topic(origin.topic)
+            try:
+                view = originals.topic(origin.topic)
+            except TopicHidden as error:
+                return Step(letter, None, -1, problem=str(error))
             if view is None:
-                name = origin.topic if origin.topic.isprintable() else ascii(origin.topic)
-                return Step(letter, None, -1, problem=f"topic {name[:249]} does not exist")
+                name = origin.topic[:249]
+                name = name if name.isprintable() else ascii(name)[:249]
+                return Step(letter, None, -1, problem=f"topic {name} does not exist")
             if view.internal or view.name == self._wanted.topic:
                 return Step(letter, None, -1, problem=f"{view.name} takes no replayed letters")
         count, partition = len(view.partitions), origin.partition
@@ -185,7 +209,7 @@ class Replay:
             return Step(letter, None, -1, problem=f"topic {view.name} has no partition {partition}")
         found = originals.of(letter)
         if found is None:
-            return Step(letter, None, -1, problem="it has no copy of the record, which is gone from its topic")
+            return Step(letter, None, -1, problem=f"it has no copy of the record, which is {originals.absence(origin)}")
         key, value, headers = found
         if any(each is None for _, each in headers):
             return Step(letter, None, -1, problem="it has a header without a value, which kafka-python cannot write")
@@ -214,7 +238,12 @@ def _row(step: Step) -> Row:
 
 def _count(rows: dict[tuple[object, ...], Row], step: Step) -> None:
     new = _row(step)
-    row = rows.setdefault((new.partition, new.to_topic, new.to_partition, new.problem), new)
+    key: tuple[object, ...] = (new.partition, new.to_topic, new.to_partition, new.problem)
+    if key not in rows and len(rows) >= MOST_ROWS:
+        key = (new.problem is None,)
+        new.to_topic, new.to_partition = (_OTHERS if new.problem is None else None), None
+        new.problem = None if new.problem is None else _OTHERS
+    row = rows.setdefault(key, new)
     if row is not new:
         row.last_offset = new.last_offset
         row.count += 1
@@ -243,6 +272,8 @@ def _producer(connection: Connection, topic: str) -> Iterator[Any]:
         max_request_size=128 * 1024 * 1024,
         value_serializer=AsItIs(),
     )
+    # A topic that is deleted meanwhile stays away. kafka-python 3.0 does not pass its own setting on.
+    producer._metadata.config["allow_auto_create_topics"] = False  # noqa: SLF001
     try:
         try:
             producer.init_transactions()
@@ -275,7 +306,11 @@ def _in_time(call: Callable[[], object]) -> None:
 
 
 def _text(error: Exception) -> str:
-    return error_text(error) if hasattr(error, "errno") else str(error)
+    """Return the reason; the client wraps the one that ended a transaction into a KafkaError with its own words."""
+    cause = next((each for each in (error, *error.args) if hasattr(each, "errno")), None)
+    if isinstance(cause, (ProducerFencedError, InvalidProducerEpochError)):
+        return "another replay of this topic has begun"
+    return str(error) if cause is None else error_text(cause)
 
 
 # -- purging

@@ -17,15 +17,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.broker.own_produce import OwnProduce
+from kbroker.broker.places import Places
 from kbroker.clock import Clock
 from kbroker.cluster_state import TopicState
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
-from kbroker.log.record_copy import Copies, Copy, copied
-from kbroker.long_work import turn
+from kbroker.log.record_copy import Copies, Copy, Field, copied
+from kbroker.long_work import awaited, turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.records import HEADER_SIZE, Headers, build_batch
+from kbroker.protocol.large_batch import LargeRecord, build_in_turns
+from kbroker.protocol.records import HEADER_SIZE, Headers
 from kbroker.share_partition.dead_letters import Letter
 
 log = logging.getLogger(__name__)
@@ -40,8 +42,8 @@ _AUTO_CREATE: Final = "errors.deadletterqueue.auto.create.topics.enable"
 _NEW_TOPIC: Final = {ENABLE: "true", "message.timestamp.type": "CreateTime"}
 _TRIES: Final = 5
 _PAUSE_MS, _MOST_PAUSE_MS, _JITTER = 1000, 30_000, 0.2
-_AT_ONCE: Final = 16
-"""How many batches of letters are in memory at the same time."""
+_AT_ONCE, _AT_ONCE_EACH = 16, 4
+"""How many batches of letters are in memory at the same time: in all, and for one leader."""
 _BATCH_BYTES: Final = 1 << 20
 """A batch is no larger, unless a single letter is: then it is as large as the topic allows."""
 _NUMBERS: Final = 5
@@ -114,7 +116,7 @@ class DeadLetterWriter:
         self._own = own
         self._clock = clock
         self._pause = pause
-        self._few = asyncio.Semaphore(_AT_ONCE)
+        self._places = Places(_AT_ONCE, _AT_ONCE_EACH)
         self._counts: dict[str, Counts] = {}
 
     def counts(self) -> Mapping[str, Counts]:
@@ -151,11 +153,13 @@ class DeadLetterWriter:
         topic = await self._existing(self._topic_name(group))
         index = partition.index % len(topic.partitions)
         most = int(topic.configs.get("max.message.bytes") or self._config.get_int("message.max.bytes"))
-        async with self._few:
+        async with self._places.place(self._own.leader_of(topic.name, index)):
             batch, number = await self._batch(group, partition, left, most)
             counts = self._counts.setdefault(group, Counts())
             counts.requests += 1
-            code = await self._own.produce(topic.name, index, batch)
+            outcome = await self._own.produce(topic.name, index, batch)
+            del batch
+        code = await awaited(outcome)
         if code == ErrorCode.NONE:
             counts.records += number
             return number
@@ -213,7 +217,7 @@ class DeadLetterWriter:
 
     # -- the letters
 
-    async def _batch(self, group: str, partition: Partition, left: Sequence[_One], most: int) -> tuple[bytes, int]:
+    async def _batch(self, group: str, partition: Partition, left: Sequence[_One], most: int) -> tuple[memoryview, int]:
         """Return a batch of the first letters, and how many it has.
 
         It has at most `most` bytes, unless a single letter without its copy is larger.
@@ -222,7 +226,7 @@ class DeadLetterWriter:
         if _is_true(self._metadata.state.group_configs.get(group, {}), COPIES):
             copies = await copied(partition.log, [one.offset for one in left], most, min(most, _BATCH_BYTES))
         now_ms = self._clock.now_ms()
-        records: list[_Record] = []
+        records: list[LargeRecord] = []
         size = HEADER_SIZE
         for one in left:
             if one.offset >= copies.end:
@@ -238,18 +242,15 @@ class DeadLetterWriter:
             records.append(record)
             size += own_size
             await turn
-        return build_batch(records), len(records)
+        return await build_in_turns(records), len(records)
 
 
-_Record = tuple[int, bytes | None, bytes | None, Headers]
-
-
-def _record(now_ms: int, copy: Copy | None, headers: Headers) -> _Record:
+def _record(now_ms: int, copy: Copy | None, headers: Headers) -> LargeRecord:
     key, value = copy or (None, None)
     return now_ms, key, value, headers
 
 
-def _size_of(record: _Record) -> int:
+def _size_of(record: LargeRecord) -> int:
     """Return the most bytes that a record takes in a batch."""
     _, key, value, headers = record
     size = _NUMBERS + _size_of_bytes(key) + _size_of_bytes(value) + _size_of_number(len(headers))
@@ -258,7 +259,7 @@ def _size_of(record: _Record) -> int:
     return size + _size_of_number(size)
 
 
-def _size_of_bytes(content: bytes | None) -> int:
+def _size_of_bytes(content: Field | bytearray | None) -> int:
     return 1 if content is None else _size_of_number(len(content)) + len(content)
 
 

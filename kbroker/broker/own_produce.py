@@ -28,12 +28,20 @@ _VERSION: Final = 9
 """The version of Produce between brokers: every broker of a cluster on ZooKeeper serves it, and it names topics."""
 _ACKS_ALL: Final = -1
 
+Outcome = ErrorCode | Awaitable[ErrorCode]
+
 
 class OwnProduce(Protocol):
     """Produces one batch into a partition."""
 
-    def produce(self, topic: str, index: int, batch: bytes) -> Awaitable[ErrorCode]:
-        """End once all in-sync replicas have the batch, or with the error why it is not certain that they do."""
+    def leader_of(self, topic: str, index: int) -> int:
+        """Return the broker that would be asked; -1 without one, and for this broker on a node alone."""
+
+    async def produce(self, topic: str, index: int, batch: memoryview) -> Outcome:
+        """Give a batch away, which may be large and is not copied. End once its memory is not needed any more.
+
+        The outcome comes once all in-sync replicas have the batch, or is the error why it is not certain that they do.
+        """
 
 
 class ProduceHere:
@@ -43,12 +51,16 @@ class ProduceHere:
         self._replicas = replicas
         self._clock = clock
 
-    async def produce(self, topic: str, index: int, batch: bytes) -> ErrorCode:
+    def leader_of(self, topic: str, index: int) -> int:  # noqa: ARG002 - this broker leads all
+        return -1
+
+    async def produce(self, topic: str, index: int, batch: memoryview) -> Outcome:
         """Return NOT_LEADER_OR_FOLLOWER, among others, if this broker does not lead the partition."""
         try:
             await self._replicas.hosted_of(topic)
             leader = self._replicas.leader(topic, index)
             info = await self._append(leader, batch)
+            del batch  # the replicas may take half a minute
         except (AppendError, ApiError) as err:
             return err.code
         except OSError as err:
@@ -56,14 +68,14 @@ class ProduceHere:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if leader.log.high_watermark > info.last_offset:
             return ErrorCode.NONE
-        return await _committed(leader, info.last_offset + 1)
+        return _committed(leader, info.last_offset + 1)
 
-    async def _append(self, leader: Partition, batch: bytes) -> AppendInfo:
+    async def _append(self, leader: Partition, batch: memoryview) -> AppendInfo:
         """Append a batch, which is opened in slices where that takes longer than a moment."""
         opened = None
         while True:
             try:
-                return leader.append(bytearray(batch), _ACKS_ALL, self._clock.now_ms(), CLIENT, opened=opened)
+                return leader.append(batch, _ACKS_ALL, self._clock.now_ms(), CLIENT, opened=opened)
             except TakesLonger as longer:
                 opened = await self._replicas.openings.run(longer.opening.again, longer.opening.work)
 
@@ -101,13 +113,17 @@ class ProduceAnywhere:
         self._leader_of = leader_of
         self._peers = peers
 
-    def produce(self, topic: str, index: int, batch: bytes) -> Awaitable[ErrorCode]:
+    def leader_of(self, topic: str, index: int) -> int:
         leader = self._leader_of((topic, index))
-        if leader == self._node_id:
-            return self._here.produce(topic, index, batch)
-        return self._ask(-1 if leader is None else leader, topic, index, batch)
+        return -1 if leader is None else leader
 
-    async def _ask(self, leader: int, topic: str, index: int, batch: bytes) -> ErrorCode:
+    async def produce(self, topic: str, index: int, batch: memoryview) -> Outcome:
+        leader = self.leader_of(topic, index)
+        if leader == self._node_id:
+            return await self._here.produce(topic, index, batch)
+        return await self._ask(leader, topic, index, batch)
+
+    async def _ask(self, leader: int, topic: str, index: int, batch: memoryview) -> ErrorCode:
         data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index, batch)])
         request = ProduceRequest(acks=_ACKS_ALL, timeout_ms=TIMEOUT_MS, topic_data=[data])
         try:

@@ -11,16 +11,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import click
 
 from kbroker.admin.connection import Connection
-from kbroker.admin.did_you_mean import no_such_topic
+from kbroker.admin.dead_letters import topic_view
 from kbroker.admin.own_request import ask_any
 from kbroker.cli.client import ending_at_signals
 from kbroker.cli.librdkafka import settings_of
+from kbroker.cli.outage import SILENCE_S, outages_reported
 from kbroker.cli.record_format import Piece
 from kbroker.extras import how_to_install
 from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest, ShareGroupDescribeResponse
@@ -59,19 +60,30 @@ class _Record:
     delivery_count: int
 
 
+@dataclass(slots=True)
+class _Progress:
+    printed: int = 0
+    last_answer: float = field(default_factory=time.monotonic)
+
+
 def consume_shared(connection: Connection, topics: Sequence[str], wanted: Shared) -> None:
     """Print records until the count or the silence is reached, or a signal arrives. Raises ClickException."""
     library = _library()
     with connection.admin() as admin:
         _check_served(admin, wanted.group)
-        for topic, found in zip(topics, admin.describe_topics(list(topics)), strict=True):
-            if found["error_code"]:
-                raise click.ClickException(no_such_topic(admin, topic))
+        topics = tuple(dict.fromkeys(topics))
+        for topic in topics:
+            topic_view(admin, topic)
     own = {"max.poll.records": min(_MOST, wanted.count or _MOST), "share.acknowledgement.mode": "explicit"}
     others = {"client.id": "kbroker", "group.id": wanted.group, **own}
     settings = settings_of(connection, {}, others, "; --share uses that client")
-    with ending_at_signals(), _member(library, settings, topics) as consumer:
-        _print_records(library, consumer, wanted)
+    progress = _Progress()
+    with (
+        ending_at_signals(),
+        _member(library, settings, topics) as consumer,
+        outages_reported(connection.unreachable, lambda: time.monotonic() - progress.last_answer > SILENCE_S),
+    ):
+        _print_records(library, consumer, wanted, progress)
 
 
 def _check_served(admin: Any, group: str) -> None:
@@ -107,26 +119,25 @@ def _member(library: Any, settings: dict[str, Any], topics: Sequence[str]) -> It
         consumer.close()
 
 
-def _print_records(library: Any, consumer: Any, wanted: Shared) -> None:
-    printed, last_answer = 0, time.monotonic()
+def _print_records(library: Any, consumer: Any, wanted: Shared, progress: _Progress) -> None:
     kind = getattr(library.AcknowledgeType, wanted.ack.upper())
     out = sys.stdout.buffer
-    while wanted.count is None or printed < wanted.count:
-        if wanted.timeout_ms is not None and (time.monotonic() - last_answer) * 1000 >= wanted.timeout_ms:
+    while wanted.count is None or progress.printed < wanted.count:
+        if wanted.timeout_ms is not None and (time.monotonic() - progress.last_answer) * 1000 >= wanted.timeout_ms:
             return
         messages = list(_polled(library, lambda: consumer.poll(_POLL_S)))
         for message in messages:
             if message.error() is not None:
                 raise click.ClickException(f"{message.error().str()} ({message.error().name()})")
-            if wanted.count is not None and printed == wanted.count:  # more came than was asked for
+            if wanted.count is not None and progress.printed == wanted.count:  # more came than was asked for
                 consumer.acknowledge(message, library.AcknowledgeType.RELEASE)
                 continue
-            printed += 1
-            out.write(wanted.piece(_record(message), printed))
+            progress.printed += 1
+            out.write(wanted.piece(_record(message), progress.printed))
             consumer.acknowledge(message, kind)
         if messages:
             out.flush()
-            last_answer = time.monotonic()
+            progress.last_answer = time.monotonic()
             _commit(library, consumer)
 
 

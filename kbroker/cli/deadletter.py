@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 _LONGEST: Final = 1_000
 """The characters of a text that are shown to people; documents have all."""
 _NOT_YET: Final = "nothing was changed; add --execute to do it"
-_NONE_LEFT: Final = "every dead letter was replayed already; --again begins at the first one"
+_NONE_LEFT: Final = "there is no dead letter that was not replayed; --again begins at the first one"
 _NONE_TO_PURGE: Final = "there is no such dead letter"
 
 
@@ -77,7 +77,7 @@ def list_causes(
     with ending_at_signals(), connection.admin() as admin:
         name = _chosen(admin, topic, group)
         letters = Letters(admin, name, partitions)
-        causes = causes_of(letters, replayed_to(admin, name))
+        causes = causes_of(letters.read(), replayed_to(admin, name))
     rows = [asdict(each) for each in causes]
     output.rows(
         rows,
@@ -160,8 +160,9 @@ def show(
 
 
 def _document(letter: DeadLetter, originals: Originals) -> dict[str, Any]:
-    record, found = letter.record, originals.of(letter)
-    data: dict[str, Any] = {"record": None}
+    record = letter.record
+    found, problem = originals.told(letter)
+    data: dict[str, Any] = {"record": None, "problem": problem}
     if found is not None:
         key, value, headers = found
         data["record"] = {
@@ -183,10 +184,11 @@ def _facts(letter: Mapping[str, Any]) -> Part:
         ("message", origin["message"]),
     ]
     if record is None:
-        pairs.append(("record", "gone from its topic, and not copied"))
+        pairs.append(("record", letter["problem"]))
     else:
         pairs += [(name, value) for name, value in record.items() if name != "headers"]
-        pairs += [(f"header {each['key']}", next(iter([*each.values()][1:]))) for each in record["headers"]]
+        for each in record["headers"]:
+            pairs += [(f"header {each['key']}", value) for name, value in each.items() if name != "key"]
     return Facts([(str(_line(name)), _line(value)) for name, value in pairs])
 
 
@@ -206,9 +208,9 @@ def _place(origin: Mapping[str, Any]) -> str | None:
 @_partitions
 @click.option("--to", metavar="TOPIC", shell_complete=complete_topics, help="To this topic, not to that of origin.")
 @click.option("-c", "--count", type=click.IntRange(1), help="At most N letters.")
-@click.option("--again", is_flag=True, help="Begin at the first letter, also where it was replayed already.")
+@click.option("--again", is_flag=True, help="Begin at the first letter; the next replay goes on from there.")
 @click.option("--keep-headers", is_flag=True, help="Keep the headers that tell of the death.")
-@click.option("--skip", is_flag=True, help="Pass over letters that cannot be replayed.")
+@click.option("--skip", is_flag=True, help="Pass over letters that cannot be replayed; they count as replayed.")
 @_execute
 @_dry_run
 @output_option
@@ -235,7 +237,7 @@ def replay(
     _check_execute(execute=execute, dry_run=dry_run)
     with ending_at_signals(), connection.admin() as admin:
         name = _chosen(admin, topic, group)
-        work = Replay(admin, Wanted(name, to, partitions, count, again, keep_headers, skip))
+        work = Replay(admin, Wanted(name, to, partitions, count, again=again, keep_headers=keep_headers, skip=skip))
         rows = work.execute(connection) if execute else work.preview()
     _print(output, rows)
     if not execute and not skip:

@@ -85,8 +85,9 @@ def describe(
     chosen = [each for each, shown in wanted.items() if shown] or list(wanted)
     missing, found = [], []
     with patience(None if timeout is None else timeout / 1000), connection.admin() as admin:
-        for name in listed_groups(admin) if all_groups else names:
-            group = described_group(admin, name)
+        listed = listed_groups(admin) if all_groups or len(names) > 1 else {}
+        for name in listed if all_groups else names:
+            group = described_group(admin, name, listed.get(name, {}).get("type"))
             if group is not None:
                 found.append(group)
             elif not all_groups:

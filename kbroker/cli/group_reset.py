@@ -101,9 +101,11 @@ def reset(
         raise click.UsageError("give either --topic or --all-topics")
     plans, failures = [], []
     with patience(None if timeout is None else timeout / 1000), connection.admin() as admin:
-        for name in listed_groups(admin) if all_groups else names:
+        listed = listed_groups(admin) if all_groups or len(names) > 1 else {}
+        for name in listed if all_groups else names:
             try:
-                plans += _reset(admin, name, topics, target, execute=execute)
+                kind = listed.get(name, {}).get("type")
+                plans += _reset(admin, name, kind, topics, target, execute=execute)
             except WrongInput:
                 raise
             except AdminError as error:
@@ -117,9 +119,11 @@ def reset(
         click.echo("nothing was changed; add --execute to do it", err=True)
 
 
-def _reset(admin: Any, name: str, topics: tuple[str, ...], target: Target, *, execute: bool) -> list[dict[str, Any]]:
+def _reset(
+    admin: Any, name: str, kind: str | None, topics: tuple[str, ...], target: Target, *, execute: bool
+) -> list[dict[str, Any]]:
     """Return the changes of one group's reset, and make them if `execute`; raises AdminError."""
-    group = group_of(admin, name)
+    group = group_of(admin, name, kind)
     state = None if group is None else group["state"]
     if state not in WITHOUT_MEMBERS:
         raise AdminError(

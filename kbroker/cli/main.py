@@ -160,6 +160,8 @@ def main(args: list[str] | None = None) -> Any:
     except Exception as err:
         if arguments[:1] == ["--debug"]:
             raise
+        if isinstance(err.__cause__, KeyboardInterrupt):  # Python makes it an error in some steps of an import
+            sys.exit(exit_status(err.__cause__))
         click.echo(f"kbroker: {_one_line(err, arguments)}", err=True)
         sys.exit(exit_status(err))
 

@@ -46,9 +46,16 @@ DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT
 """The settings of `--dev`: those that a developer would choose for a local broker anyway."""
 
 
-def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
-    """Convert the options that are short for a config key to settings."""
+def _shortcuts(listen: str | None, data_dir: str | None, settings: Sequence[str], *, memory: bool = False) -> list[str]:
+    """Convert the options that are short for a config key to settings; raise ConfigError if both are given."""
     found = []
+    given = {text.partition("=")[0].strip() for text in settings}
+    for option, key, value in (
+        ("--listen", "listeners", listen),
+        ("--memory" if memory else "--data-dir", "log.dirs", data_dir),
+    ):
+        if value is not None and key in given:
+            raise ConfigError(f"{option} and --set {key}=... exclude each other")
     if listen is not None:
         name, scheme, rest = listen.rpartition("://")
         if scheme and name.upper() != "PLAINTEXT":
@@ -113,7 +120,7 @@ def command(
         config = BrokerConfig.load(
             file=None if config_file is None else Path(config_file),
             environment=os.environ,
-            overrides=[*settings, *_shortcuts(listen, private or data_dir)],
+            overrides=[*settings, *_shortcuts(listen, private or data_dir, settings, memory=memory)],
             settings=DEV_SETTINGS if dev else None,
             strict=strict,
         )

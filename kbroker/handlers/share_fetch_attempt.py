@@ -28,7 +28,7 @@ from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.share_partition.hosted import Hosted
 from kbroker.share_partition.sessions import PartitionKey, ShareSession
 from kbroker.share_partition.share_partition import SharePartition, Wish
-from kbroker.share_partition.states import Acquired, Span
+from kbroker.share_partition.states import Acquired, Limits, Span
 
 _RECORD_LIMIT: Final = 1
 _AT_ONCE: Final = 64
@@ -225,7 +225,7 @@ class ShareFetchAttempt:
             return 0
         limits = self._share.settings.limits(self._group)
         try:
-            found, aborted = await self._scan(read, min(left, limits.record_locks))
+            found, aborted = await self._scan(read, read.state.most(left, read.offset, limits), limits)
         except OSError as err:
             read.hosted.partition.log.report_failure(err)
             answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -257,7 +257,7 @@ class ShareFetchAttempt:
             read.hosted.partition.traffic.bytes_out += len(answer.records)
         return taken
 
-    async def _scan(self, read: _Read, wanted: int) -> tuple[list[_Batch], list[Span]]:
+    async def _scan(self, read: _Read, wanted: int, limits: Limits) -> tuple[list[_Batch], list[Span]]:
         """Return the batches of a slice, as many as needed, and the offsets of those of aborted transactions."""
         piece, found, aborted = read.piece, [], []
         segment = piece.segment
@@ -275,10 +275,11 @@ class ShareFetchAttempt:
                 wanted += span.last_offset - span.first_offset + 1
             covered += span.last_offset - span.first_offset + 1
             if covered >= look_at:
-                if read.state.has_enough(span.last_offset, wanted):
+                if read.state.has_enough(span.last_offset, wanted, limits):
                     break
                 look_at = covered + max(wanted // 8, 1)
-            if len(found) % _AT_ONCE == 0:
+                await turn  # a search of 10,000 runs takes some ms
+            elif len(found) % _AT_ONCE == 0:
                 await turn
         return found, aborted
 

@@ -20,6 +20,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
 from kbroker.protocol.compression import NONE, unpack
 from kbroker.protocol.errors import ApiError, Malformed
+from kbroker.protocol.large_batch import memory
 from kbroker.protocol.records import HEADER_SIZE, BatchHeader, read_number
 
 log = logging.getLogger(__name__)
@@ -32,8 +33,9 @@ _PASSED_AT_ONCE: Final = 256
 _MOST_UNPACKED: Final = 1 << 31
 """The batches have passed the checks of an append; the bound only stops a broken file."""
 
-Copy = tuple[bytes | None, bytes | None]
-"""The key and the value of a record."""
+Field = bytes | memoryview
+Copy = tuple[Field | None, Field | None]
+"""The key and the value of a record: parts of its memory, if it is large."""
 
 
 class Copies(NamedTuple):
@@ -122,7 +124,7 @@ def _pieces(file: OpenFile, start: int, end: int) -> Iterator[bytes]:
         yield read_at(file.fd, min(_PIECE, end - place), place)
 
 
-_Found = tuple[int, bytes | None, bytes | None, int]
+_Found = tuple[int, Field | None, Field | None, int]
 
 
 def _records(
@@ -150,27 +152,30 @@ def _records(
         while wanted[index] < offset:
             index += 1
         is_wanted = wanted[index] == offset and size <= largest
-        kept = [data] if is_wanted else []
+        whole, filled = memory(end if is_wanted and end > len(data) else 0), len(data)
+        if whole:
+            whole[:filled] = data
         while end > len(data):
             piece = next(pieces, None)
             if piece is None:
                 raise Malformed(f"record of {size} bytes does not fit in its batch")
-            if is_wanted:
-                kept.append(piece)
+            if whole:
+                taken = piece[: len(whole) - filled]
+                whole[filled : filled + len(taken)] = taken
+                filled += len(taken)
             end -= len(data)
             data = piece
             yield None
         if is_wanted:
-            whole = b"".join(kept) if len(kept) > 1 else data
-            key, after = _nullable(whole, place)
-            value, _ = _nullable(whole, after)
+            key, after = _nullable(whole or data, place)
+            value, _ = _nullable(whole or data, after)
             yield offset, key, value, size
         elif not number % _PASSED_AT_ONCE:
             yield None
         position = end
 
 
-def _nullable(data: bytes, position: int) -> tuple[bytes | None, int]:
+def _nullable(data: Field, position: int) -> tuple[Field | None, int]:
     size, position = read_number(data, position, 5)
     if size < 0:
         return None, position

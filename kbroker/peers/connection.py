@@ -12,11 +12,11 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from kbroker.config.model import ConfigError
 from kbroker.peers.interface import PeerUnavailable
-from kbroker.protocol.compiler import decode, encode
+from kbroker.protocol.compiler import decode, encode, encode_in_parts
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.connections import (
     RequestHeader,
@@ -35,6 +35,8 @@ MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """A larger frame ends the connection. A follower requests 10 MB, and gets at most one batch more."""
 _CONNECT_SECONDS = 10
 """socket.connection.setup.timeout.ms. Without it the system would retry for minutes, even after the network is back."""
+_SMALL: Final = 64 * 1024
+"""The most bytes of a frame that is sent as one buffer."""
 _LENGTH, _CORRELATION = struct.Struct(">i"), struct.Struct(">i")
 
 
@@ -106,11 +108,12 @@ class TcpPeer:
         host, port = self._address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def _framed(self, request: Any, version: int) -> bytes:
+    def _framed(self, request: Any, version: int) -> list[Any]:
+        """Return a frame as buffers: the records of a Produce request may be large, and are not copied."""
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
         header = RequestHeader(request.KEY, version, self._correlation, self._client_id)
-        body = encode(header, 2 if version in request.FLEXIBLE else 1) + encode(request, version)
-        return _LENGTH.pack(len(body)) + body
+        parts = [encode(header, 2 if version in request.FLEXIBLE else 1), *encode_in_parts(request, version)]
+        return [_LENGTH.pack(sum(map(len, parts))), *parts]
 
     async def _connected(self) -> _Frames:
         if self._connecting is None:
@@ -216,13 +219,15 @@ class _Frames(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.end(str(exc) if exc else "the connection was closed")
 
-    def exchange(self, frame: bytes, correlation: int) -> asyncio.Future[memoryview]:
+    def exchange(self, frame: list[Any], correlation: int) -> asyncio.Future[memoryview]:
         """Send a frame; return a future of the response. Raises PeerUnavailable."""
         if self.is_lost or self._transport is None:
             raise PeerUnavailable("the connection was closed")
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         self._waiting.append((correlation, future))
-        self._transport.write(frame)
+        if sum(map(len, frame)) <= _SMALL:
+            frame = [b"".join(frame)]
+        self._transport.writelines(frame)
         return future
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature

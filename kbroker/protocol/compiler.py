@@ -65,16 +65,20 @@ def decode(cls: type[_T], version: int, buf: Buffer) -> _T:
 
 def encode(value: Any, version: int) -> bytes:
     """Encode one message into a single buffer, including its records."""
+    return b"".join([bytes(part) for part in encode_in_parts(value, version)])
+
+
+def encode_in_parts(value: Any, version: int) -> list[Any]:
+    """Encode one message into buffers that follow each other; its records are among them, and are not copied."""
     out = bytearray()
     spill: Spill = []
     _encoder(cast("Any", type(value)), version)(value, out, spill)
-    if not spill:
-        return bytes(out)
-    parts, last = [], 0
+    parts: list[Any] = []
+    last = 0
     for pos, piece in spill:
-        parts += [bytes(out[last:pos]), bytes(piece)]
+        parts += [out[last:pos], piece]
         last = pos
-    return b"".join([*parts, bytes(out[last:])])
+    return [*parts, out[last:]]
 
 
 @cache

@@ -373,7 +373,7 @@ def wrap(value: int) -> int:
     return (value + _I64 & _U64) - _I64
 
 
-def read_number(data: bytes, position: int, longest: int) -> tuple[int, int]:
+def read_number(data: bytes | memoryview, position: int, longest: int) -> tuple[int, int]:
     """Return the number at `position`, of at most `longest` bytes, and the position after it.
 
     Raises Malformed if the data end within the number, EndlessNumber if the number is longer.

@@ -57,9 +57,19 @@ class SharePartition(Transitions):
 
     __slots__ = ()
 
-    def has_enough(self, last: int, wanted: int) -> bool:
+    def most(self, wanted: int, fetch_offset: int, limits: Limits) -> int:
+        """Return how many of the wanted records an acquisition from an offset on gets at most.
+
+        That is the room within the limit of locks; without room, what was acquired before may still be had again.
+        """
+        room = limits.record_locks - self.in_flight
+        return min(wanted, room if room > 0 else self.end - fetch_offset)
+
+    def has_enough(self, last: int, wanted: int, limits: Limits) -> bool:
         """Whether reading may stop at an offset: an acquisition of so many records would not look behind it."""
         runs, found = self.runs, 0
+        if last >= runs.end - 1 and self.in_flight >= limits.record_locks:
+            return True
         if last >= runs.end:
             found = last + 1 - runs.end
         elif last >= runs.start:
@@ -81,9 +91,9 @@ class SharePartition(Transitions):
         """
         if not read or wish.max_records <= 0 or read[-1].last_offset < self.start:
             return []
-        last, left = read[-1].last_offset, min(wish.max_records, limits.record_locks - self.in_flight)
-        if left <= 0:
-            left, last = min(wish.max_records, self.end - fetch_offset), min(last, self.end - 1)
+        last, left = read[-1].last_offset, self.most(wish.max_records, fetch_offset, limits)
+        if self.in_flight >= limits.record_locks:
+            last = min(last, self.end - 1)
         if left <= 0:
             return []
         base = read[0].first_offset

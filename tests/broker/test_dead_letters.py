@@ -13,6 +13,7 @@ import pytest
 
 from kbroker.broker import dead_letters
 from kbroker.broker.dead_letters import DeadLetterWriter
+from kbroker.broker.own_produce import Outcome
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.config.server_config import BrokerConfig
 from kbroker.long_work import in_slices
@@ -57,7 +58,10 @@ class World:
         self.pauses.append(ms)
         self.on_pause()
 
-    async def produce(self, topic: str, index: int, batch: bytes) -> ErrorCode:
+    def leader_of(self, _topic: str, index: int) -> int:
+        return index
+
+    async def produce(self, topic: str, index: int, batch: bytes) -> Outcome:
         told = [dict(record.headers) for record in read_records(batch, max_bytes=1 << 20)]
         self.produced.append((topic, index, [int(each["__dlq.errors.offset"] or b"") for each in told]))
         return self.codes.pop(0) if self.codes else NONE
@@ -84,7 +88,8 @@ class World:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        counts = self.writer.counts()["g"]
+        """Return how many letters were written, batches sent, and batches refused."""
+        counts = self.writer.counts().get("g", dead_letters.Counts())
         return counts.records, counts.requests, counts.failed
 
 
@@ -191,3 +196,60 @@ def test_the_size_of_a_record_is_known_before_it_is_built() -> None:
         record = (1, key, value, headers)
         size = len(build_batch([record])) - HEADER_SIZE
         assert size <= dead_letters._size_of(record) <= size + 3
+
+
+def many(world: World, index: int) -> list[asyncio.Future[None]]:
+    """Begin 40 writes about a partition, each of one letter."""
+    source: Any = SimpleNamespace(topic="t", index=index, key=("t", index))
+    return [asyncio.ensure_future(in_slices(world.writer.write("g", source, [letter(at)]))) for at in range(40)]
+
+
+def test_a_leader_that_never_answers_holds_up_only_its_own_letters() -> None:
+    world, asked, frozen = World(), [], 0
+
+    async def scenario() -> None:
+        nobody: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        produce = world.produce
+
+        async def slow(topic: str, index: int, batch: bytearray) -> Outcome:
+            asked.append(index)
+            return await (nobody if index == frozen else produce(topic, index, batch))
+
+        world.produce = slow  # type: ignore[method-assign]
+        writes = many(world, frozen)
+        await asyncio.wait(writes, timeout=0)
+        async with asyncio.timeout(10):
+            await asyncio.gather(*many(world, 1))
+        assert asked.count(frozen) < 16, "only a part of the places is its own"
+        nobody.set_result(ErrorCode.NONE)
+        async with asyncio.timeout(10):
+            await asyncio.gather(*writes)
+        assert asked.count(frozen) == 40
+        assert len(world.writer._places) == 0
+
+    asyncio.run(scenario())
+
+
+def test_replicas_that_never_answer_hold_up_nobody() -> None:
+    """The batch is in the log, so it needs no memory: its letters give their place away."""
+    world = World()
+
+    async def scenario() -> None:
+        replicas: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        all_sent = asyncio.Event()
+
+        async def sent(*_: object) -> Outcome:
+            if world.counts[1] == 40:
+                all_sent.set()
+            return replicas
+
+        world.produce = sent  # type: ignore[method-assign]
+        writes = many(world, 0)
+        async with asyncio.timeout(10):
+            await all_sent.wait()
+        replicas.set_result(ErrorCode.NONE)
+        async with asyncio.timeout(10):
+            await asyncio.gather(*writes)
+        assert world.counts == (40, 40, 0)
+
+    asyncio.run(scenario())

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 from kbroker.broker.own_produce import ProduceAnywhere, ProduceHere
+from kbroker.peers.connection import TcpPeer
 from kbroker.peers.interface import PeersByNode
+from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from kbroker.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
 from kbroker.protocol.records import build_batch
+from tests.coordination.world import ManualClock
 from tests.peers.memory import MemoryPeers
 
-BATCH = build_batch([(1_700_000_000_000, None, b"v", ())])
+BATCH = bytearray(build_batch([(1_700_000_000_000, None, b"v", ())]))
 WHERE = {2: ("two", 9)}
 LEADERS = {("t", 0): 1, ("t", 1): 2, ("t", 2): 3, ("t", 3): -1}
 
@@ -22,7 +33,7 @@ class Here(ProduceHere):
     def __init__(self) -> None:
         self.got: list[tuple[str, int, bytes]] = []
 
-    async def produce(self, topic: str, index: int, batch: bytes) -> ErrorCode:
+    async def produce(self, topic: str, index: int, batch: bytearray) -> ErrorCode:
         self.got.append((topic, index, batch))
         return ErrorCode.NONE
 
@@ -75,3 +86,27 @@ def test_no_leader_a_lost_answer_and_one_about_something_else() -> None:
         assert await odd == ErrorCode.UNKNOWN_SERVER_ERROR
 
     run(scenario)
+
+
+def test_a_batch_is_not_copied() -> None:
+    """It may have 50 MB, and every copy of that holds the loop."""
+    batch = bytearray(BATCH)
+    got: list[object] = []
+
+    def append(records: object, *_: object, **__: object) -> SimpleNamespace:
+        got.append(records)
+        return SimpleNamespace(last_offset=0)
+
+    async def hosted_of(_: str) -> None:
+        pass
+
+    leader = SimpleNamespace(append=append, log=SimpleNamespace(high_watermark=1))
+    replicas: Any = SimpleNamespace(hosted_of=hosted_of, leader=lambda *_: leader)
+    assert asyncio.run(ProduceHere(replicas, ManualClock()).produce("t", 0, batch)) == ErrorCode.NONE
+    assert got[0] is batch
+    data = TopicProduceData(name="t", partition_data=[PartitionProduceData(0, batch)])
+    request = ProduceRequest(acks=-1, timeout_ms=1, topic_data=[data])
+    frame = TcpPeer("127.0.0.1", 1, "broker-1")._framed(request, 9)
+    assert any(part is batch for part in frame)
+    assert b"".join(frame[1:]).endswith(encode(request, 9))
+    assert int.from_bytes(frame[0], "big") == sum(map(len, frame[1:]))

@@ -108,7 +108,9 @@ def test_a_replay_begins_behind_the_last_one(anywhere: CommandLine, jobs: str) -
     assert anywhere.ok("deadletter", "list", dead, "--json").json == []
     for last in ((), ("--execute",)):
         assert anywhere.ok("deadletter", "purge", dead, "--all", *last).err == "there is no such dead letter\n"
-        assert anywhere.ok("deadletter", "replay", dead, *last).err.startswith("every dead letter was replayed already")
+        assert anywhere.ok("deadletter", "replay", dead, *last).err.startswith(
+            "there is no dead letter that was not replayed"
+        )
 
 
 def test_another_topic_and_the_headers_of_the_death(anywhere: CommandLine, jobs: str) -> None:
@@ -288,3 +290,13 @@ def test_letters_that_apache_kafka_writes(apache_kafka: ApacheKafka, name: str) 
     assert first["origin"]["message"] == "Offset rejected by client."
     assert replay(cli, f"dlq.{name}", "--execute") == [(0, 2, name, 0)]
     assert contents(cli, name) == sorted(["0 a first trace=7", "0 b second "] * 2)
+
+
+def test_a_topic_that_is_made_anew_is_not_replayed(anywhere: CommandLine, jobs: str) -> None:
+    """A broker forgets the mark with the topic; letters with the same offsets are others."""
+    dead = f"dlq.{jobs}"
+    assert len(replay(anywhere, dead, "--execute")) == 2
+    anywhere.ok("topic", "delete", dead)
+    anywhere.ok("topic", "create", dead)
+    write(anywhere, dead, (0, "n", "new", died(jobs, 0, 500)))
+    assert replay(anywhere, dead) == [(0, 1, jobs, 0)]

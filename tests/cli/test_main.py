@@ -188,3 +188,35 @@ def test_a_setting_of_another_client_that_is_nearly_there(cli, given, near):
     done = cli("topic", "list", "-X", f"{given}=x")
     assert done.status == 2
     assert done.err.endswith(f"has no setting {given!r}; did you mean {near}?\n")
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "{name}":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from kbroker.cli.entry import main
+sys.argv[1:] = ["start", "--listen", "127.0.0.1:0", "--memory"]
+main()
+"""
+
+
+@pytest.mark.parametrize(("name", "status"), [("click", -2), ("kbroker.cli.start", 130)])
+def test_ctrl_c_while_the_program_is_imported(name: str, status: int) -> None:
+    """Before the command line is there, the signal ends the process, which a shell shows as 130."""
+    command = [sys.executable, "-c", INTERRUPTED.format(name=name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (status, "", "")
+
+
+def test_ctrl_c_that_python_makes_an_error_of(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> None:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr("kbroker.cli.main.import_module", interrupted)
+    done = cli("topic", "list")
+    assert (done.status, done.err) == (130, "")

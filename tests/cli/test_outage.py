@@ -11,6 +11,7 @@ import pytest
 from compat_tests.harness.brokers import free_port
 from kbroker import Broker
 from kbroker.cli.outage import Outage
+from kbroker.testing.waiting import hold
 from tests.cli.conftest import CommandLine
 
 
@@ -33,16 +34,20 @@ def next_line(process: Popen[bytes]) -> str:
 
 
 @pytest.mark.long
-def test_consume_tells_that_the_broker_is_gone_and_back(tmp_path):
+@pytest.mark.parametrize("how", [["--from-beginning"], ["--share", "g"]], ids=["alone", "share"])
+def test_consume_tells_that_the_broker_is_gone_and_back(tmp_path, how):
     port = free_port()
     cli = CommandLine(f"127.0.0.1:{port}")
     with broker_on(port, str(tmp_path)):
         cli.ok("topic", "create", "t")
+        cli.ok("config", "set", "share.auto.offset.reset=earliest", "--group", "g")
         cli.ok("produce", "t", stdin=b"one\n")
-        consuming = cli.started("consume", "t", "--from-beginning", "--count", "2")
+        consuming = cli.started("consume", "t", *how, "--count", "2")
         process = consuming.__enter__()
         assert process.stdout is not None
         assert process.stdout.readline() == b"one\n"
+        if "--share" in how:  # else the acknowledgement may come too late, and a line tells of that
+            hold(lambda: cli.ok("group", "describe", "g", "--json").json[0]["partitions"][0]["lag"] == 0, 20)
     try:
         assert next_line(process) == f"kbroker: no broker answers at 127.0.0.1:{port}: connection refused; trying on"
         with broker_on(port, str(tmp_path)):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from types import ModuleType
 
 import pytest
+from kafka import KafkaAdminClient
 
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges import streams_groups
 from kbroker.cli import remedies
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 from kbroker.testing.waiting import hold
 from tests.cli.conftest import CommandLine
 
@@ -191,3 +194,36 @@ def test_a_cluster_without_share_groups(cli: CommandLine, name: str) -> None:
 
 def test_a_topic_that_does_not_exist(cli: CommandLine) -> None:
     assert cli.fails("consume", "no-such-topic", "--share", "g").startswith("topic no-such-topic does not exist")
+
+
+def test_a_topic_that_is_named_twice(cli: CommandLine, name: str) -> None:
+    cli.ok("topic", "create", name)
+    cli.ok("config", "set", "share.auto.offset.reset=earliest", "--group", name)
+    cli.ok("produce", name, stdin=b"a\n")
+    assert cli.ok("consume", name, name, "--share", name, "-c", "1", "--timeout", "20000").out == b"a\n"
+
+
+def test_many_groups_are_listed_once(cli: CommandLine, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list has all groups: with it for each of 10,000, there would be no end."""
+    cli.ok("topic", "create", name)
+    groups = [f"{name}-{number}" for number in range(3)]
+    with WireClient(cli.bootstrap) as client:
+        client.ask(FindCoordinatorRequest(key=name), 3)
+        for group, epoch in product(groups, (0, -1)):  # a member joins, and leaves
+            beat = ShareGroupHeartbeatRequest(group, "m", epoch, None, [name] if not epoch else None)
+            hold(lambda beat=beat: not client.ask(beat, 1).error_code, 20)
+    lists, list_groups = [], KafkaAdminClient.list_groups
+
+    def counted(admin: KafkaAdminClient, **how: object) -> object:
+        lists.append(how)
+        return list_groups(admin, **how)
+
+    monkeypatch.setattr(KafkaAdminClient, "list_groups", counted)
+    for arguments in (
+        ["describe", "--all-groups"],
+        ["describe", *groups],
+        ["reset", *groups, "--all-topics", "--to-earliest"],
+    ):
+        lists.clear()
+        cli.ok("group", *arguments)
+        assert len(lists) == 1

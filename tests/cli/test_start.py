@@ -76,6 +76,11 @@ def test_dev_lets_groups_form_at_once(monkeypatch: pytest.MonkeyPatch, arguments
         (["--set", "nonsense"], "nonsense"),
         (["--listen", "nowhere"], "--listen takes HOST:PORT"),
         (["--listen", "SSL://127.0.0.1:0"], "--set listeners="),
+        (
+            ["--listen", "127.0.0.1:0", "--set", "listeners=PLAINTEXT://127.0.0.1:1"],
+            "--listen and --set listeners=... exclude each other",
+        ),
+        (["--set", "log.dirs=/nowhere"], "--data-dir and --set log.dirs=... exclude each other"),
     ],
 )
 def test_a_bad_setting_is_one_line(refused: Callable[..., str], arguments: list[str], said: str) -> None:

@@ -36,11 +36,14 @@ from kbroker.protocol.messages.topics import (
 )
 from kbroker.share_coordinator.coordinator import coordinator_key
 from kbroker.share_coordinator.share_partition_state import SharePartition, SharePartitionState
-from tests.share_partition.conversation import Member
+from tests.share_partition.conversation import Member, acquired
 from tests.txn.raw import until
 
 from .test_transactions import FAST, Context
 
+ACCEPT, RELEASE, REJECT = 1, 2, 3
+LEADER, GROUP, STATES = 1, 2, 3
+"""Where the parts of the fixture's group are: the partition's leader, the group coordinator, the share coordinator."""
 STATE_PARTITIONS = 5
 """Not 4, as `__consumer_offsets` has: then the group's partition would decide about that of its states."""
 SETTINGS = {
@@ -52,6 +55,17 @@ SETTINGS = {
     "share.coordinator.state.topic.num.partitions": STATE_PARTITIONS,
     "min.insync.replicas": 2,
 }
+
+
+def fetched(member: Member, topic: str, **how: Any) -> list[tuple[int, int, int]]:
+    """Fetch until there are records."""
+    return list(until("records", lambda: acquired(member.fetch((topic, 0), wait_ms=500, **how))))
+
+
+def codes(member: Member, topic: str, first: int, last: int, kind: int = ACCEPT) -> int:
+    answer = member.acknowledge({(topic, 0): [(first, last, [kind])]})
+    assert not answer.error_code
+    return int(answer.responses[0].partitions[0].error_code)
 
 
 class Client(WireClient):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,28 +18,31 @@ from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest, IncrementalConfig, IncrementalResource
 from kbroker.protocol.records import iter_batches, read_records
 from kbroker.share_partition.dead_letters import REJECTED, Letter
-from tests.cluster.sharing import Sharing
-from tests.cluster.test_share_groups import LEADER, codes, fetched, sharing
+from tests.cluster.sharing import LEADER, REJECT, Sharing, codes, fetched
+from tests.txn.raw import until
 
-__all__ = ["sharing"]  # a fixture
 FAST = {"zookeeper.session.timeout.ms": 1000}
 BROKER, GROUP = 4, 32
 DLQ = "dlq.t"
 PATIENCE_S = 20
-REJECT, ARCHIVING, ARCHIVED = 3, 3, 4
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+ARCHIVING, ARCHIVED = 3, 4
 
 
 def configure(cluster: Cluster, kind: int, name: str, key: str, value: str) -> None:
     resource = IncrementalResource(kind, name, [IncrementalConfig(key, 0, value)])
     with WireClient(cluster.brokers[1].bootstrap_servers) as client:
         assert client.ask(IncrementalAlterConfigsRequest([resource]), 1).responses[0].error_code == 0
+
+
+def create(cluster: Cluster, partitions: int, replicas: int, **config: str) -> None:
+    configs = {"errors.deadletterqueue.group.enable": "true", **config}
+    cluster.topics.create(DLQ, partitions=partitions, replication_factor=replicas, config=configs)
+
+
+def write(node: ClusterNode, topic: str, index: int, letter: Letter) -> Coroutine[Any, Any, None]:
+    """Write a letter of the group `workers` at a broker."""
+    source: Any = SimpleNamespace(topic=topic, index=index, key=(topic, index))
+    return in_slices(node.dead_letters.write("workers", source, [letter]))
 
 
 def letters(cluster: Cluster, index: int) -> set[tuple[str, str]]:
@@ -68,8 +71,7 @@ def test_every_broker_writes_to_every_leader(is_there: bool) -> None:
     config = {**FAST, "num.partitions": 3, "default.replication.factor": 2, "min.insync.replicas": 2}
     with Cluster(brokers=3, config=config) as cluster:
         if is_there:
-            configs = {"errors.deadletterqueue.group.enable": "true"}
-            cluster.topics.create(DLQ, partitions=3, replication_factor=2, config=configs)
+            create(cluster, 3, 2)
         else:
             configure(cluster, BROKER, "", "errors.deadletterqueue.auto.create.topics.enable", "true")
         configure(cluster, GROUP, "workers", "errors.deadletterqueue.topic.name", DLQ)
@@ -79,12 +81,10 @@ def test_every_broker_writes_to_every_leader(is_there: bool) -> None:
                 node.config.get_bool("errors.deadletterqueue.auto.create.topics.enable") != is_there
             )
 
-        until(lambda: all(knows(each.node) for each in cluster.brokers.values()))
+        until("the configs", lambda: all(knows(each.node) for each in cluster.brokers.values()))
         for number, broker in cluster.brokers.items():
             for index in range(3):
-                source = SimpleNamespace(topic=f"t{number}", index=index, key=(f"t{number}", index))
-                write = broker.node.dead_letters.write("workers", source, [Letter(5, 6, 1, REJECTED)])  # type: ignore[arg-type]
-                cluster.run(in_slices(write))
+                cluster.run(write(broker.node, f"t{number}", index, Letter(5, 6, 1, REJECTED)))
         expected = {(f"t{number}", offset) for number in cluster.brokers for offset in ("5", "6")}
         for index in range(3):
             assert letters(cluster, index) == expected
@@ -92,7 +92,7 @@ def test_every_broker_writes_to_every_leader(is_there: bool) -> None:
 
 def rejected(sharing: Sharing) -> None:
     """Let a member get two records and reject them; the letters go to a topic that broker 2 leads."""
-    sharing.cluster.topics.create(DLQ, replication_factor=3, config={"errors.deadletterqueue.group.enable": "true"})
+    create(sharing.cluster, 1, 3)
     sharing.move(DLQ, 0, [2, 1, 3])
     sharing.set_config("errors.deadletterqueue.topic.name", DLQ)
     sharing.join()
@@ -108,7 +108,7 @@ def written(sharing: Sharing) -> bool:
 
 def test_what_a_member_rejects_is_written_at_another_broker(sharing: Sharing) -> None:
     rejected(sharing)
-    until(lambda: written(sharing) and sharing.lag() == 0)
+    until("both letters", lambda: written(sharing) and sharing.lag() == 0)
     state = sharing.stored()
     assert state is not None
     assert [each for each in state.batches if each.delivery_state != ARCHIVED] == []
@@ -124,9 +124,11 @@ def test_the_next_leader_writes_what_a_killed_one_has_not(sharing: Sharing) -> N
         assert state is not None
         assert [each.delivery_state for each in state.batches] == [ARCHIVING]
         sharing.cluster.brokers[LEADER].kill()
-    until(lambda: sharing.leader() not in (-1, LEADER))
+    until("another leader", lambda: sharing.leader() not in (-1, LEADER))
     with sharing.member(sharing.leader(), "m2") as member:
-        until(lambda: member.fetch((sharing.topic, 0), wait_ms=100).error_code == 0 and written(sharing))
+        until(
+            "both letters", lambda: member.fetch((sharing.topic, 0), wait_ms=100).error_code == 0 and written(sharing)
+        )
 
 
 class Frozen:
@@ -152,24 +154,18 @@ def leader_of(node: ClusterNode) -> int:
 def test_letters_do_not_wait_for_a_leader_that_is_gone() -> None:
     """A frozen broker closes no connection: without its leave, its answer would be awaited for a minute."""
     with Cluster(brokers=3, config=FAST) as cluster:
-        configs = {"errors.deadletterqueue.group.enable": "true", "min.insync.replicas": "1"}
-        cluster.topics.create(DLQ, partitions=1, replication_factor=3, config=configs)
+        create(cluster, 1, 3, **{"min.insync.replicas": "1"})
         configure(cluster, GROUP, "workers", "errors.deadletterqueue.topic.name", DLQ)
-        until(lambda: leader_of(cluster.brokers[1].node) > 0)
+        until("a leader", lambda: leader_of(cluster.brokers[1].node) > 0)
         gone = leader_of(cluster.brokers[1].node)
         writer = cluster.brokers[gone % 3 + 1].node
-        until(lambda: "workers" in writer.metadata.state.group_configs and leader_of(writer) == gone)
+        until("the config", lambda: "workers" in writer.metadata.state.group_configs and leader_of(writer) == gone)
         frozen = Frozen()
         letters_to = writer.dead_letters._own._peers  # type: ignore[attr-defined]
         letters_to._known[gone] = letters_to._endpoint_of(gone), frozen
-
-        async def write() -> None:
-            source = SimpleNamespace(topic="t", index=0, key=("t", 0))
-            await in_slices(writer.dead_letters.write("workers", source, [Letter(5, 5, 1, REJECTED)]))  # type: ignore[arg-type]
-
         with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(cluster.run, write())
-            until(lambda: frozen.asked)
+            writing = pool.submit(cluster.run, write(writer, "t", 0, Letter(5, 5, 1, REJECTED)))
+            until("a request", lambda: frozen.asked)
             cluster.brokers[gone].kill()
             writing.result(PATIENCE_S)
         assert letters(cluster, 0) == {("t", "5")}

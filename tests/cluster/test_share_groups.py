@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,31 +22,7 @@ from kbroker.share_coordinator.persister import Change
 from tests.share_partition.conversation import Member, acquired, partition_of
 from tests.txn.raw import until
 
-from .sharing import SETTINGS, Sharing
-from .test_transactions import Context
-
-ACCEPT, RELEASE = 1, 2
-LEADER, GROUP, STATES = 1, 2, 3
-"""Where the parts of the group are: the partition's leader, the group coordinator, the share coordinator."""
-
-
-@pytest.fixture
-def sharing() -> Iterator[Sharing]:
-    with Cluster(brokers=3, config=SETTINGS) as cluster:
-        context = Context(cluster)
-        yield Sharing(context, GROUP, STATES)
-        context.close()
-
-
-def fetched(member: Member, topic: str, **how: Any) -> list[tuple[int, int, int]]:
-    """Fetch until there are records."""
-    return list(until("records", lambda: acquired(member.fetch((topic, 0), wait_ms=500, **how))))
-
-
-def codes(member: Member, topic: str, first: int, last: int, kind: int = ACCEPT) -> int:
-    answer = member.acknowledge({(topic, 0): [(first, last, [kind])]})
-    assert not answer.error_code
-    return int(answer.responses[0].partitions[0].error_code)
+from .sharing import ACCEPT, GROUP, LEADER, RELEASE, SETTINGS, STATES, Sharing, codes, fetched
 
 
 def done(sharing: Sharing) -> set[int]:

@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kbroker import Acl, Cluster
 from tests.txn.raw import until
 
-from .sharing import SETTINGS
-from .test_share_groups import ACCEPT, begin_at_the_earliest
+from .sharing import ACCEPT, SETTINGS
+from .test_share_groups import begin_at_the_earliest
 
 RECORDS = 90
 ACLS = [

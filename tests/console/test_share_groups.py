@@ -12,6 +12,8 @@ import pytest
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges import share_groups, streams_groups
 from kbroker import Broker
+from kbroker.console.pages import deadletters
+from kbroker.console.pages.groups import drawn
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.testing.waiting import hold
 from tests.cli.test_deadletter import died, write
@@ -154,7 +156,7 @@ def test_dead_letters_are_replayed_as_shown_and_purged(web: Visitor, cluster: Br
     fields = {"topic": lost, **hidden(shown.text, "skip", "end", "again", "keep", "to")}
     write(SimpleNamespace(bootstrap=cluster.bootstrap_servers), lost, (0, "d", "late", died("returns", 0, 9)))  # type: ignore[arg-type]
     assert "type dlq.returns to confirm" in web.refused("deadletter-replay", **fields, confirm="")
-    assert "2 dead letters replayed." in web.do("deadletter-replay", **fields, confirm=lost).words
+    assert "2 dead letters replayed, 1 passed over." in web.do("deadletter-replay", **fields, confirm=lost).words
     assert cluster.topics["returns"].values() == [b"boots", b"boots", b"gloves"], "not what came later"
     assert "were replayed meanwhile" in web.refused("deadletter-replay", **fields, confirm=lost)
     assert "late" in web.page(f"/deadletters?topic={lost}").words
@@ -196,9 +198,47 @@ def test_a_replay_in_a_browser(page: Browser, cluster: Broker, lost: str) -> Non
     page.says("What would be replayed")
     page.fill("[name=confirm]", lost)
     page.click("[type=submit].destroy")
-    page.says("2 dead letters replayed.")
+    page.says("2 dead letters replayed, 1 passed over.")
     page.click("a[href*='/deadletters/purge']")
     page.fill("[name=confirm]", lost)
     page.click("[type=submit].destroy")
     page.says("There are no dead letters.")
     assert cluster.topics["returns"].values() == [b"boots", b"boots", b"gloves"]
+
+
+def test_a_page_looks_at_so_many_bytes_only(web: Visitor, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A letter may have 50 MB, and there may be a hundred thousand."""
+    monkeypatch.setattr(deadletters, "_MOST_BYTES", 7)
+    assert "Only the first 2 letters are counted" in web.page(f"/deadletters?topic={lost}").words
+    shown = web.page(f"/deadletters/replay?topic={lost}&show=1").words
+    assert "These are the first 1 letter; kbroker deadletter replay" in shown
+    assert "Replay 1 letter" in shown
+    monkeypatch.undo()
+    shown = web.page(f"/deadletters/replay?topic={lost}&show=1&skip=1").words
+    assert "These are the first" not in shown
+    assert "Replay 2 letters, pass over 1" in shown
+
+
+def test_a_preview_tells_what_it_leaves_out(web: Visitor, cluster: Broker) -> None:
+    cluster.topics.create("dlq.wide", 503)
+    cli: Any = SimpleNamespace(bootstrap=cluster.bootstrap_servers)
+    write(cli, "dlq.wide", *((index, "k", "v", died("returns", 0, 0)) for index in range(503)))
+    assert "3 more partitions are not shown; their letters are deleted, too." in (
+        web.page("/deadletters/purge?topic=dlq.wide&what=all").words
+    )
+    assert "3 more rows are not shown; what they stand for is replayed, too." in (
+        web.page("/deadletters/replay?topic=dlq.wide&show=1&to=returns").words
+    )
+    cluster.topics["dlq.wide"].delete()
+
+
+def test_the_grids_of_a_group_are_few() -> None:
+    """A group may have 300 topics of 100 partitions, and 80 members: two million cells."""
+    places = [{"topic": f"t{topic:03}", "partition": index} for topic in range(300) for index in range(100)]
+    members = [
+        {"client_id": f"c{number}", "member_id": f"m{number}", "partitions": places[number::80]} for number in range(80)
+    ]
+    grids, not_drawn = drawn({"members": members, "partitions": [{**each, "lag": 1} for each in places]})
+    assert sum(len(row["cells"]) for each in grids for row in each["rows"]) <= 20_000
+    assert [each["topic"] for each in grids] == ["t000", "t001", "t002"]
+    assert (not_drawn, grids[0]["left_out"], grids[0]["lags"][:2]) == (297, 20, [1, 1])

@@ -98,7 +98,7 @@ def test_what_the_wheel_says_of_itself(built: tuple[Path, Path]) -> None:
     assert told["Description-Content-Type"] == "text/markdown"
     assert told.get_payload() == (ROOT / "README.md").read_text()
     assert set(told.get_all("Provides-Extra") or ()) >= {"control", "gssapi", "perf", "spark"}
-    assert "kbroker = kbroker.cli.main:main" in entries
+    assert "kbroker = kbroker.cli.entry:main" in entries
     assert "kbroker = kbroker.pytest_plugin" in entries
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from kbroker import Broker
+from kbroker.handlers import share_fetch_attempt
+from kbroker.log.batch_scan import scan_headers
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import BatchHeader
+from kbroker.share_partition.states import RecordState
 
 from .conversation import GROUP, Member, Served, acquired, offsets, partition_of
 
@@ -104,6 +109,32 @@ def test_the_limit_of_locks_and_who_waits_for_it(served: Served) -> None:
         served.until(lambda: len(served.share.get(GROUP, served.topics["t"], 0).waiters) == 1)
         assert member.acknowledge({T: [(0, 4, [1])]}).error_code == 0
         assert acquired(other.finish()) == [(10, 11, 1)], "the acknowledgement made room, and woke the waiting fetch"
+
+
+def test_no_more_is_read_than_the_limit_of_locks_allows(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def noted(*where: Any) -> Iterator[tuple[int, BatchHeader]]:
+        for position, header in scan_headers(*where):
+            read.append(header.base_offset)
+            yield position, header
+
+    monkeypatch.setattr(share_fetch_attempt, "scan_headers", noted)
+    served.settings.now = served.settings.now._replace(record_locks=100)
+    served.produce("t", *([1] * 250))
+    every_second = {at: (int(RecordState.ACKNOWLEDGED), 1) for at in range(1, 99, 2)}
+    served.persister.starts[GROUP, served.topics["t"], 0] = 0
+    served.persister.records[GROUP, served.topics["t"], 0] = every_second
+    with Member(served) as member:
+        assert acquired(member.fetch(T, wait_ms=5000)) == [(0, 0, 1), (2, 2, 1)], "room for two, of 50 that are left"
+        assert read == [0, 1, 2]
+        for at in range(4, 98, 2):
+            assert acquired(member.fetch(records=1)) == [(at, at, 1)]
+        assert acquired(member.fetch()) == [(98, 99, 1)], "the first new ones"
+        read.clear()
+        assert member.acknowledge({T: [(2, 2, [2])]}).error_code == 0
+        assert acquired(member.fetch()) == [(2, 2, 2)], "without room"
+        assert read == list(range(2, 100))
 
 
 def test_the_mode_that_never_gives_more(served: Served) -> None:

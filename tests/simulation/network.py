@@ -282,6 +282,9 @@ class Transport(_End):
         if not self.is_closed:
             self.out.send(bytes(data))
 
+    def writelines(self, pieces: Any) -> None:
+        self.write(b"".join(pieces))
+
     def abort(self) -> None:
         if not self.is_closed:
             self.vanish()

@@ -7,47 +7,77 @@ later stay, and a replay that came between is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from itertools import islice
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from kbroker.admin.dead_letters import Letters, Originals, causes_of, replayed_to, strangers_of
+from kbroker.admin.connection import patience
+from kbroker.admin.dead_letters import DeadLetter, Letters, Originals, causes_of, replayed_to, strangers_of
 from kbroker.admin.errors import AdminError, Failures, WrongInput
 from kbroker.admin.replays import Replay, Wanted, purge, purges
 from kbroker.console.console import Console
 from kbroker.console.decoding.shown import shown
 from kbroker.console.listing import place
+from kbroker.console.number_text import number, plural
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
 
 _MOST_LETTERS: Final = 50
 _MOST_CAUSES: Final = 200
 _MOST_COUNTED: Final = 100_000
+_MOST_BYTES: Final = 64 * 1024 * 1024
+_MOST_SECONDS: Final = 3.0
+"""After so many letters, bytes and seconds, no further letter is counted, or shown: they may be large."""
 _MOST_REPLAYED: Final = 2_000
-"""The most letters of one replay: a request may take some seconds only."""
+"""The most letters of one replay, beside _MOST_BYTES: a request may take some seconds only."""
 _ENTRY: Final = re.compile(r"(\d{1,9}):(\d{1,19})")
 
 
 async def find(console: Console, values: Values) -> Facts:
     """Return the causes of a topic's dead letters, and the first letters that were not replayed."""
     topic = values.needed("topic", "the topic")
-    return await console.ask(lambda admin: _found(admin, topic, console))
+    return await console.ask(_impatiently(lambda admin: _found(admin, topic, console)))
+
+
+def _impatiently(question: Callable[[Any], Facts]) -> Callable[[Any], Facts]:
+    """Let a question wait for leaders for some seconds only: the page tells then which one is missing."""
+
+    def asked(admin: Any) -> Facts:
+        with patience(_MOST_SECONDS):
+            return question(admin)
+
+    return asked
+
+
+class _Some:
+    """The first letters, as many as a request may look at."""
+
+    def __init__(self, letters: Iterator[DeadLetter], most: int) -> None:
+        self._letters = letters
+        self._most = most
+        self.is_cut = False
+
+    def __iter__(self) -> Iterator[DeadLetter]:
+        until = time.monotonic() + _MOST_SECONDS
+        number = size = 0
+        for letter in self._letters:
+            self.is_cut = number >= self._most or size >= _MOST_BYTES or time.monotonic() > until
+            if self.is_cut:
+                return
+            yield letter
+            number, size = number + 1, size + letter.record.size
 
 
 def _found(admin: Any, topic: str, console: Console) -> Facts:
     letters, mark, originals = Letters(admin, topic), replayed_to(admin, topic), Originals(admin)
-    causes = causes_of(letters, mark, _MOST_COUNTED)
+    counted = _Some(letters.read(), _MOST_COUNTED)
+    causes = causes_of(counted, mark)
     rows = []
-    for letter in islice(letters.read(mark), _MOST_LETTERS):
-        found = originals.of(letter)
-        rows.append(
-            {
-                "letter": letter,
-                "origin": letter.origin,
-                "value": None if found is None else shown(found[1], "auto", console.schemas).brief,
-                "is_gone": found is None,
-            }
-        )
+    for letter in _Some(letters.read(mark), _MOST_LETTERS):
+        found, problem = originals.told(letter)
+        value = None if found is None else shown(found[1], "auto", console.schemas).brief
+        place_of = (letter.record.partition, letter.record.offset)
+        rows.append({"place": place_of, "origin": letter.origin, "value": value, "problem": problem})
     return {
         "topic": topic,
         "causes": causes[:_MOST_CAUSES],
@@ -57,7 +87,7 @@ def _found(admin: Any, topic: str, console: Console) -> Facts:
         "groups": sorted({each.group for each in causes if each.group}),
         "strangers": strangers_of(causes),
         "unreadable": letters.unreadable,
-        "most": _MOST_COUNTED,
+        "is_cut": counted.is_cut,
         "letters": rows,
     }
 
@@ -67,7 +97,7 @@ async def find_replay(console: Console, values: Values) -> Facts:
     facts: Facts = {"topic": values.needed("topic", "the topic"), "values": values, "rows": None, "failure": None}
     if values.flag("show"):
         try:
-            facts |= await console.ask(lambda admin: _preview(Replay(admin, _wanted(values, None))))
+            facts |= await console.ask(_impatiently(lambda admin: _preview(Replay(admin, _wanted(values, None)))))
         except AdminError as error:
             facts["failure"] = str(error)
     return facts
@@ -77,7 +107,7 @@ def _preview(work: Replay) -> Facts:
     rows = work.preview()
     left = sum(row.count for row in rows if row.problem is not None)
     count = sum(row.count for row in rows) - left
-    return {"rows": rows, "ends": work.ends, "mark": work.mark, "count": count, "left": left, "most": _MOST_REPLAYED}
+    return {"rows": rows, "ends": work.ends, "mark": work.mark, "count": count, "left": left, "is_cut": work.is_cut}
 
 
 def _wanted(values: Values, before: Mapping[int, int] | None) -> Wanted:
@@ -88,6 +118,7 @@ def _wanted(values: Values, before: Mapping[int, int] | None) -> Wanted:
         keep_headers=values.flag("keep"),
         skip=values.flag("skip"),
         count=_MOST_REPLAYED,
+        most_bytes=_MOST_BYTES,
         before=before,
     )
 
@@ -101,7 +132,9 @@ def replay(console: Console, values: Values) -> Done:
             raise AdminError(f"the letters of {wanted.topic} were replayed meanwhile; look again")
         rows = work.execute(console.connection)
     count = sum(row.count for row in rows if row.problem is None)
-    return Done(f"{count} dead letter{'s' if count != 1 else ''} replayed.", place("/deadletters", topic=wanted.topic))
+    passed = sum(row.count for row in rows) - count
+    text = f"{plural(count, 'dead letter')} replayed{f', {number(passed)} passed over' if passed else ''}."
+    return Done(text, place("/deadletters", topic=wanted.topic))
 
 
 def _entries(texts: list[str]) -> dict[int, int]:
@@ -121,7 +154,7 @@ async def find_purge(console: Console, values: Values) -> Facts:
     def found(admin: Any) -> Facts:
         return {"rows": purges(admin, topic, replayed_to(admin, topic) if what == "replayed" else None)}
 
-    return {"topic": topic, "what": what, **await console.ask(found)}
+    return {"topic": topic, "what": what, **await console.ask(_impatiently(found))}
 
 
 def purge_letters(admin: Any, values: Values) -> Done:

@@ -22,6 +22,8 @@ from kbroker.console.values import Values
 
 _MOST_DRAWN: Final = 80
 """The most members, and partitions of a topic, in the grid."""
+_MOST_CELLS: Final = 20_000
+"""The most cells of all grids of a page."""
 _MOST_ROWS: Final = 100
 _MOST_RUNS: Final = 200
 """The most runs of records in flight on a share group's page."""
@@ -66,6 +68,7 @@ async def find_one(console: Console, values: Values) -> Facts:
         (row["topic"], row["partition"]): row["start_offset" if is_share else "current_offset"]
         for row in group["partitions"]
     }
+    grids, not_drawn = drawn(group)
     still = console.sampler.samples.standing.of(name, STANDING_S)
     return {
         "group": group,
@@ -75,7 +78,8 @@ async def find_one(console: Console, values: Values) -> Facts:
         "uncommitted": len(group["partitions"]) - len(lags),
         "series": console.sampler.samples.lags.get(name),
         "topics": topics,
-        "drawn": drawn(group),
+        "drawn": grids,
+        "not_drawn": not_drawn,
         "list": Listing(group["partitions"], values.page(), "/group", {"name": name}, _MOST_ROWS),
         "empty": group["state"] in WITHOUT_MEMBERS,
         "still": {key: stop.lasted_s for key, stop in still.items() if committed.get(key) == stop.offset},
@@ -94,34 +98,43 @@ async def _of_share_group(console: Console, name: str) -> Facts:
     return {"runs": runs, "most_runs": _MOST_RUNS, "now_ms": time.time() * 1000, "letters": letters}
 
 
-def drawn(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the grids to draw: for each topic, members and their partitions."""
+def drawn(group: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
+    """Return the grids to draw, members and their partitions of one topic each, and how many topics have none."""
     members = sorted(group["members"] or (), key=lambda each: (str(each["client_id"]), str(each["member_id"])))
-    has: dict[tuple[str, int], set[str]] = {}
+    has: dict[str, dict[int, set[str]]] = {}
     for member in members:
         for each in member["partitions"]:
-            has.setdefault((each["topic"], each["partition"]), set()).add(member["member_id"])
-    late = {(row["topic"], row["partition"]): row["lag"] for row in group["partitions"]}
-    found = []
-    for topic in sorted({key[0] for key in has}):
-        indexes = sorted({key[1] for key in has if key[0] == topic} | {key[1] for key in late if key[0] == topic})
+            has.setdefault(each["topic"], {}).setdefault(each["partition"], set()).add(member["member_id"])
+    late: dict[str, dict[int, int | None]] = {topic: {} for topic in has}
+    for row in group["partitions"]:
+        if row["topic"] in late:
+            late[row["topic"]][row["partition"]] = row["lag"]
+    members = members[:_MOST_DRAWN]
+    found: list[dict[str, Any]] = []
+    cells = 0
+    for topic in sorted(has):
+        indexes = sorted(has[topic].keys() | late[topic].keys())
+        shown = indexes[:_MOST_DRAWN]
+        cells += len(shown) * (len(members) + 1)
+        if cells > _MOST_CELLS and found:
+            break
         found.append(
             {
                 "topic": topic,
-                "indexes": indexes[:_MOST_DRAWN],
-                "left_out": max(len(indexes) - _MOST_DRAWN, 0),
+                "indexes": shown,
+                "left_out": len(indexes) - len(shown),
                 "rows": [
                     {
                         "name": each["client_id"],
                         "id": each["member_id"],
-                        "cells": [each["member_id"] in has.get((topic, index), ()) for index in indexes[:_MOST_DRAWN]],
+                        "cells": [each["member_id"] in has[topic].get(index, ()) for index in shown],
                     }
-                    for each in members[:_MOST_DRAWN]
+                    for each in members
                 ],
-                "lags": [late.get((topic, index)) for index in indexes[:_MOST_DRAWN]],
+                "lags": [late[topic].get(index) for index in shown],
             }
         )
-    return found
+    return found, len(has) - len(found)
 
 
 PAGES: Final = (Page("/groups", "groups.html", find), Page("/group", "group.html", find_one))
