@@ -309,6 +309,10 @@ def places(
             of_console = ConsolePlace(made, console_public)
         of_registry = None
         if _is_wanted("registry", registry, public=registry_public):
+            if config.in_cluster:
+                raise ConfigError(
+                    "--registry is for a broker that is alone, and zookeeper.connect makes it one of a cluster"
+                )
             of_registry = RegistryPlace(closing(_http_socket("registry", str(registry), public=registry_public)))
         yield Beside(of_control, of_metrics, of_console, traces_place(traces, traces_ratio), of_registry)
 

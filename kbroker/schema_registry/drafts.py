@@ -7,13 +7,14 @@ another thread, `Draft.check` parses and compares, for as long as that takes. Ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kbroker.schema_registry.errors import Refusal
 from kbroker.schema_registry.formats.common import InvalidSchema, Schema, from_json
 from kbroker.schema_registry.formats.levels import check
 from kbroker.schema_registry.formats.parsing import parse
+from kbroker.schema_registry.formats.rules import InvalidRules, check_metadata, check_rule_set
 from kbroker.schema_registry.records import Content, Json, Reference, Version
 from kbroker.schema_registry.shard import FORWARD, IMPORT, LATEST, Checked
 from kbroker.schema_registry.state import Config, State
@@ -77,6 +78,16 @@ def parsed(content: Content, texts: Texts) -> Schema:
         raise Refusal.INVALID_SCHEMA(error) from None
 
 
+def formatted(content: Content, texts: Texts, form: str) -> str:
+    """Return a schema in a form; "serialized" is the descriptor of a Protobuf file, in base64. Raises RegistryError."""
+    if form == "default":
+        return content.schema
+    found = parsed(content, texts).serialized if form == "serialized" else None
+    if found is None:
+        raise Refusal.INVALID_SCHEMA(f"Unsupported format type {form} for a schema of type {content.schema_type}")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A schema in a request's body."""
@@ -88,7 +99,21 @@ class Request:
     rule_set: Json | None = None
     version: int = 0
     id: int = -1
-    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check metadata and rules; raises RegistryError."""
+        check_additions([self.metadata], [self.rule_set])
+
+
+def check_additions(metadata: Iterable[Any], rule_sets: Iterable[Any]) -> None:
+    """Check metadata and rule sets, each of which may be None; raises RegistryError."""
+    try:
+        for each in metadata:
+            check_metadata(each)
+        for each in rule_sets:
+            check_rule_set(each)
+    except InvalidRules as error:
+        raise Refusal.INVALID_RULES(error) from None
 
 
 def drafted(

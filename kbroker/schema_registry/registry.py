@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from kbroker.coordination.shard import Outcome
 from kbroker.long_work import each, in_order, turn
-from kbroker.schema_registry.drafts import Draft, Request, drafted, parsed, resolved
+from kbroker.schema_registry.drafts import Draft, Request, check_additions, drafted, formatted, resolved
 from kbroker.schema_registry.errors import Refusal
 from kbroker.schema_registry.records import Json, Version
 from kbroker.schema_registry.shard import LATEST, MODES, Checked, RegistryShard, Stale
@@ -36,6 +36,15 @@ LEVELS: Final = (
     "FULL",
     "FULL_TRANSITIVE",
 )
+_WITHOUT_EFFECT: Final = (
+    "alias",
+    "aliasForDeks",
+    "compatibilityPolicy",
+    "validateFields",
+    "validateNewSchemas",
+    "validateRules",
+)
+"""Fields of a config that only Confluent's registry heeds."""
 _TRIES: Final = 20
 """How often a schema is checked whose subject changes all the time."""
 T = TypeVar("T")
@@ -211,11 +220,11 @@ class Registry:
         return await self._store.ask_long(listed)
 
     async def formatted(self, version: Version, form: str) -> str:
-        """Return a version's text in a form ("serialized" and "resolved" are some); without one as it is stored."""
+        """Return a version's text in a form, without one as it is stored."""
         if not form.strip():
             return version.content.schema
         texts = await self._store.ask(lambda state: resolved(state, version.subject, version.content.references))
-        return await self._store.aside(lambda: parsed(version.content, texts).formatted(form))
+        return await self._store.aside(lambda: formatted(version.content, texts, form))
 
     # -- configs, modes, contexts; an empty name is the global one
 
@@ -229,6 +238,13 @@ class Registry:
 
     async def change_config(self, subject: str, changes: Mapping[str, Any]) -> Json:
         """Change a config; return the whole. A value of None removes a field."""
+        check_additions(
+            [changes.get("defaultMetadata"), changes.get("overrideMetadata")],
+            [changes.get("defaultRuleSet"), changes.get("overrideRuleSet")],
+        )
+        for field in _WITHOUT_EFFECT:
+            if changes.get(field) not in (None, False, "", "STRICT"):
+                raise Refusal.NOT_PERMITTED(f"{field} has no effect in this registry")
         level = changes.get("compatibilityLevel")
         if level is not None and str(level).upper() not in LEVELS:
             raise Refusal.INVALID_COMPATIBILITY.error

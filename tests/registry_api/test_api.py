@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from confluent_kafka import Producer
 
+from kbroker import Broker
 from tests.registry_api.conftest import AVRO_TYPE, Http
 
 ONE = {"type": "record", "name": "One", "fields": [{"name": "a", "type": "int"}]}
@@ -181,3 +183,44 @@ def test_what_is_no_request_of_the_api(registry: Http) -> None:
 def test_head_is_as_get_without_a_body(registry: Http, path: str) -> None:
     status, body = registry.raw("HEAD", path)
     assert (status, body) == (200, b"")
+
+
+@pytest.mark.parametrize("name", ["alias", "validateFields", "compatibilityPolicy"])
+def test_a_config_without_effect_is_refused(registry: Http, name: str) -> None:
+    code, message = registry.refused("PUT", "/config/a", {name: "other"})
+    assert (code, message) == (42205, f"{name} has no effect in this registry")
+    assert registry.ok("PUT", "/config/a", {"compatibility": "NONE", name: None}) == {"compatibility": "NONE"}
+
+
+def test_rules_and_forms_that_nobody_could_use_are_refused(registry: Http) -> None:
+    rules = {"domainRules": [{"name": "r", "kind": "CONDITION", "mode": "UPGRADE", "type": "CEL"}]}
+    assert registry.refused("POST", "/subjects/a/versions", {"schema": text(ONE), "ruleSet": rules})[0] == 42210
+    properties = {"properties": {"n": 7}}
+    assert registry.refused("POST", "/subjects/a/versions", {"schema": text(ONE), "metadata": properties})[0] == 42210
+    assert registry.refused("PUT", "/config", {"defaultRuleSet": rules})[0] == 42210
+    registry.register("a", ONE)
+    assert registry.refused("GET", "/schemas/ids/1?format=serialized")[0] == 42201
+    proto = registry.register("p", 'syntax = "proto3"; message M { int32 a = 1; }', schemaType="PROTOBUF")
+    assert registry.ok("GET", f"/schemas/ids/{proto['id']}?format=serialized")["schema"].endswith("cHJvdG8z")
+
+
+def test_the_topic_is_read_as_another_registry_has_left_it(broker: Broker, registry: Http) -> None:
+    """Records as Confluent's registry writes them, copied while this one serves."""
+    registry.register("a", ONE)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for key, value in (
+        (
+            {"keytype": "SCHEMA", "subject": "b", "version": 1, "magic": 1},
+            {"subject": "b", "version": 1, "id": 7, "md5": "", "schema": text(TWO), "deleted": False, "ts": 1},
+        ),
+        ({"keytype": "CONFIG", "subject": None, "magic": 0}, {"compatibilityLevel": "FULL"}),
+        ({"keytype": "NOOP", "magic": 0}, None),
+    ):
+        producer.produce("_schemas", None if value is None else text(value), text(key))
+    producer.produce("_schemas", b"nonsense", b"nonsense")
+    assert producer.flush(20) == 0
+    assert registry.ok("GET", "/schemas/ids/7")["schema"] == text(TWO)
+    assert registry.ok("GET", "/config") == {"compatibilityLevel": "FULL"}
+    assert registry.register("c", OTHER)["id"] == 8
+    keys = [json.loads(each.key) for each in broker.topics["_schemas"].records() if each.key != b"nonsense"]
+    assert keys[0] == {"keytype": "SCHEMA", "subject": "a", "version": 1, "magic": 1}

@@ -8,10 +8,10 @@ fastavro reads values.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from kbroker.schema_registry.formats import avro_model
 from kbroker.schema_registry.formats.common import (
@@ -22,6 +22,7 @@ from kbroker.schema_registry.formats.common import (
     Steps,
     from_json,
     need,
+    run,
 )
 
 _TEXTS: Final = {
@@ -45,10 +46,9 @@ def parse(text: str, references: Mapping[str, str], *, is_new: bool = True) -> A
     need("avro")
     try:
         reader = avro_model.Reader(is_new=is_new)
-        for each in references.values():
-            reader.read(from_json(each))
+        given = tuple(reader.read(from_json(each)) for each in references.values())
         known = frozenset(reader.names)
-        return AvroSchema(text, references, reader.read(_json_or_name(text)), known)
+        return AvroSchema(text, references, reader.read(_json_or_name(text)), given, known)
     except (InvalidSchema, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         raise InvalidSchema(f"Invalid schema of type AVRO, details: {reason}") from None
@@ -65,6 +65,7 @@ class AvroSchema(Schema):
     """An Avro schema with the names that its references define."""
 
     root: avro_model.Type
+    given: tuple[avro_model.Type, ...]
     known: frozenset[str]
     schema_type = "AVRO"
 
@@ -97,10 +98,16 @@ class AvroSchema(Schema):
     def library(self) -> Any:
         """The schema of the `avro` library; raises InvalidSchema for what only the library refuses."""
         from avro.errors import AvroException
+        from avro.name import Names
         from avro.schema import make_avsc_object
 
+        names, known = Names(), set[str]()
         try:
-            return make_avsc_object(avro_model.plain(self.root, set()), None)
+            for each in self.given:
+                make_avsc_object(avro_model.plain(each, known), names)
+            if self.root.named is not None:
+                return names.names[self.root.full]
+            return make_avsc_object(avro_model.plain(self.root, known), names)
         except (AvroException, RecursionError) as error:
             raise InvalidSchema(f"Invalid schema of type AVRO, details: {str(error)[:500]}") from None
 
@@ -109,11 +116,10 @@ class AvroSchema(Schema):
         need("fastavro")
         from fastavro.schema import parse_schema
 
-        whole = avro_model.plain(self.root, set())
         if has_free_items(self.root):
             raise InvalidValue("this schema has a list of elements without bytes: a few bytes could make it endless")
         try:
-            schema = parse_schema(whole, _write_hint=False)
+            schema = parse_schema(avro_model.plain(self.root, set()), _write_hint=False)
         except Exception as error:  # noqa: BLE001 - whatever fastavro says of a schema that Avro's rules allow
             raise InvalidValue(f"this schema cannot be read: {str(error)[:200]}") from None
         if holds_itself(self.root):
@@ -165,13 +171,12 @@ def _free_types(root: avro_model.Type) -> set[str]:
     free: set[str] = {each.full for each in named if each.kind in ("record", "error", "fixed")}
     changed = True
     while changed:
-        taking = {
-            each.full
-            for each in named
-            if each.full in free and (each.size > 0 or any(not _is_free(one.type, free) for one in each.fields))
-        }
-        free -= taking
-        changed = bool(taking)
+        changed = False
+        for each in named:
+            if each.full in free and (each.size > 0 or any(not _is_free(one.type, free) for one in each.fields)):
+                free.discard(each.full)
+                changed = True
+        named.reverse()  # types are defined before they are used, so one of the two directions ends soon
     return free
 
 
@@ -181,26 +186,26 @@ def _is_free(kind: avro_model.Type, free: set[str]) -> bool:
 
 def holds_itself(root: avro_model.Type) -> bool:
     """Return whether values may be nested without limit."""
-    for start in _types(root):
-        if not start.full:
-            continue
-        waiting, seen = [start], set()
-        while waiting:
-            kind = waiting.pop()
-            for each in [one.type for one in kind.fields] + kind.inner:
-                inner = each.named or each
-                if inner is start:
-                    return True
-                if id(inner) not in seen:
-                    seen.add(id(inner))
-                    waiting.append(inner)
+    entered: set[int] = set()
+    left: set[int] = set()
+    waiting = [(root.named or root, False)]
+    while waiting:
+        kind, is_done = waiting.pop()
+        if is_done:
+            left.add(id(kind))
+        elif id(kind) not in entered:
+            entered.add(id(kind))
+            waiting.append((kind, True))
+            waiting += [(each.named or each, False) for each in [one.type for one in kind.fields] + kind.inner]
+        elif id(kind) not in left:
+            return True
     return False
 
 
 def compatible(reader: AvroSchema, writer: AvroSchema) -> list[Incompatibility]:
     """Return why the reader's schema cannot read what the writer's wrote, in the order of Avro's Java library."""
     try:
-        found = _Pairs().of(reader.library, writer.library, "/", [])
+        found = run(_Pairs().of(reader.library, writer.library, "/", []))
     except RecursionError:
         raise InvalidSchema("these schemas are nested too deeply to be compared") from None
     return [
@@ -209,6 +214,8 @@ def compatible(reader: AvroSchema, writer: AvroSchema) -> list[Incompatibility]:
 
 
 _Finding = tuple[str, list[str], str]
+_Work = Generator[Any, list[_Finding], list[_Finding]]
+"""A comparison that yields those that it needs, and gets what they found (common.run)."""
 
 
 class _Pairs:
@@ -218,32 +225,32 @@ class _Pairs:
         from avro import compatibility
 
         self._library = compatibility
-        self._leaves = compatibility.ReaderWriterCompatibilityChecker()
+        self._leaves = cast("Any", compatibility.ReaderWriterCompatibilityChecker)()
         self._known: dict[tuple[int, int], list[_Finding]] = {}
         self._steps = Steps()
 
-    def of(self, reader: Any, writer: Any, token: str, location: list[str]) -> list[_Finding]:
+    def of(self, reader: Any, writer: Any, token: str, location: list[str]) -> _Work:
         pair = (id(reader), id(writer))
         if pair not in self._known:
             self._known[pair] = []
-            self._known[pair] = self._calculate(reader, writer, [*location, token])
+            self._known[pair] = yield self._calculate(reader, writer, [*location, token])
         self._steps.take(1 + len(self._known[pair]))
         return self._known[pair]
 
-    def _calculate(self, reader: Any, writer: Any, at: list[str]) -> list[_Finding]:
+    def _calculate(self, reader: Any, writer: Any, at: list[str]) -> _Work:
         if reader.type != writer.type:
-            return self._of_different(reader, writer, at)
+            return (yield self._of_different(reader, writer, at))
         if reader.type == "union":
-            return self._of_unions(reader, writer, at)
+            return (yield self._of_unions(reader, writer, at))
         if reader.type == "array":
-            return self.of(reader.items, writer.items, "items", at)
+            return (yield self.of(reader.items, writer.items, "items", at))
         if reader.type == "map":
-            return self.of(reader.values, writer.values, "values", at)
+            return (yield self.of(reader.values, writer.values, "values", at))
         found: list[_Finding] = []
         if reader.type in ("record", "enum", "fixed") and not self._library.schema_name_equals(reader, writer):
             found.append(("NAME_MISMATCH", [*at, "name"], f"expected: {writer.fullname}"))
         if reader.type == "record":
-            return found + self._of_records(reader, writer, at)
+            return found + (yield self._of_records(reader, writer, at))
         if reader.type == "fixed" and reader.size != writer.size:
             found.append(("FIXED_SIZE_MISMATCH", [*at, "size"], f"expected: {writer.size}, found: {reader.size}"))
         if reader.type == "enum" and self._fails(
@@ -256,30 +263,31 @@ class _Pairs:
     def _fails(self, result: Any) -> bool:
         return bool(result.compatibility is self._library.SchemaCompatibilityType.incompatible)
 
-    def _of_different(self, reader: Any, writer: Any, at: list[str]) -> list[_Finding]:
+    def _of_different(self, reader: Any, writer: Any, at: list[str]) -> _Work:
         if writer.type == "union":
-            return [one for branch in writer.schemas for one in self.of(reader, branch, "/", [])]
+            found: list[_Finding] = []
+            for branch in writer.schemas:
+                found += yield self.of(reader, branch, "/", [])
+            return found
         if reader.type == "union":
-            if any(not self.of(branch, writer, "/", []) for branch in reader.schemas):
-                return []
+            for branch in reader.schemas:
+                if not (yield self.of(branch, writer, "/", [])):
+                    return []
             return [("MISSING_UNION_BRANCH", at, f"reader union lacking writer type: {writer.type.upper()}")]
         if self._fails(self._leaves.calculate_compatibility(reader, writer, at)):
             info = f"reader type: {reader.type.upper()} not compatible with writer type: {writer.type.upper()}"
             return [("TYPE_MISMATCH", at, info)]
         return []
 
-    def _of_unions(self, reader: Any, writer: Any, at: list[str]) -> list[_Finding]:
-        return [
-            (
-                "MISSING_UNION_BRANCH",
-                [*at, str(index)],
-                f"reader union lacking writer type: {branch.type.upper()}",
-            )
-            for index, branch in enumerate(writer.schemas)
-            if self.of(reader, branch, "/", [])
-        ]
+    def _of_unions(self, reader: Any, writer: Any, at: list[str]) -> _Work:
+        found: list[_Finding] = []
+        for index, branch in enumerate(writer.schemas):
+            if (yield self.of(reader, branch, "/", [])):
+                lacking = f"reader union lacking writer type: {branch.type.upper()}"
+                found.append(("MISSING_UNION_BRANCH", [*at, str(index)], lacking))
+        return found
 
-    def _of_records(self, reader: Any, writer: Any, at: list[str]) -> list[_Finding]:
+    def _of_records(self, reader: Any, writer: Any, at: list[str]) -> _Work:
         found: list[_Finding] = []
         written = writer.fields_dict
         for index, one in enumerate(reader.fields):
@@ -287,10 +295,10 @@ class _Pairs:
             other = next((written[name] for name in names if name in written), None)
             place = [*at, "fields", str(index)]
             if other is not None:
-                found += self.of(one.type, other.type, "type", place)
+                found += yield self.of(one.type, other.type, "type", place)
             elif not one.has_default:
                 if one.type.type == "enum" and one.type.props.get("default"):
-                    found += self.of(one.type, writer, "type", place)
+                    found += yield self.of(one.type, writer, "type", place)
                 else:
                     found.append(("READER_FIELD_MISSING_DEFAULT_VALUE", place, one.name))
         return found

@@ -182,7 +182,8 @@ class Reader:
             for one in made.fields:
                 if one.has_default and not fits(one.type, one.default):
                     raise InvalidSchema(
-                        f"Invalid default for field {one.name}: {_short(one.default)} not a {_short(canonical(one.type))}"
+                        f"Invalid default for field {one.name}: {_short(one.default)} "
+                        f"not a {_short(canonical(one.type))}"
                     )
 
     def _check_name(self, name: str) -> None:
@@ -216,7 +217,18 @@ def _aliases(schema: Mapping[str, Any]) -> list[str]:
 
 def fits(kind: Type, value: Any) -> bool:
     """Return whether a default in JSON is a value of a type; for a union: of any branch."""
+    return _fits(kind, value, {})
+
+
+def _fits(kind: Type, value: Any, known: dict[tuple[int, int], bool]) -> bool:
     kind = kind.named or kind
+    pair = (id(kind), id(value))
+    if pair not in known:  # branches of unions ask the same again
+        known[pair] = _is_value(kind, value, known)
+    return known[pair]
+
+
+def _is_value(kind: Type, value: Any, known: dict[tuple[int, int], bool]) -> bool:
     if kind.kind in ("string", "bytes", "fixed", "enum"):
         return isinstance(value, str)
     if kind.kind in ("int", "long"):
@@ -229,13 +241,13 @@ def fits(kind: Type, value: Any) -> bool:
     if kind.kind == "null":
         return value is None
     if kind.kind == "array":
-        return isinstance(value, list) and all(fits(kind.inner[0], each) for each in value)
+        return isinstance(value, list) and all(_fits(kind.inner[0], each, known) for each in value)
     if kind.kind == "map":
-        return isinstance(value, dict) and all(fits(kind.inner[0], each) for each in value.values())
+        return isinstance(value, dict) and all(_fits(kind.inner[0], each, known) for each in value.values())
     if kind.kind == "union":
-        return any(fits(each, value) for each in kind.inner)
+        return any(_fits(each, value, known) for each in kind.inner)
     return isinstance(value, dict) and all(
-        fits(each.type, value[each.name]) if each.name in value else each.has_default for each in kind.fields
+        _fits(each.type, value[each.name], known) if each.name in value else each.has_default for each in kind.fields
     )
 
 

@@ -10,10 +10,10 @@ import importlib.util
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kbroker.extras import how_to_install
 
@@ -21,15 +21,17 @@ LARGEST: Final = 1024 * 1024
 """The most characters of a schema with all its references."""
 DEEPEST: Final = 200
 """The most levels of nesting in a text: braces, brackets, parentheses."""
-MOST_STEPS: Final = 1_000_000
+LONGEST_NUMBER: Final = 1_000
+"""The most characters of a number, as Jackson has it, and the most digits that its exponent stands for."""
+MOST_STEPS: Final = 300_000
 """The most steps of one comparison; a step is a pair of types compared, or a difference copied."""
 
 
-class InvalidSchema(Exception):
+class InvalidSchema(Exception):  # noqa: N818 - what it says of the text
     """A text that is no schema of its type, or that goes beyond a limit; the message is for the client (42201)."""
 
 
-class InvalidValue(ValueError):
+class InvalidValue(ValueError):  # noqa: N818 - what it says of the bytes
     """Bytes that are no value of a schema."""
 
 
@@ -52,7 +54,7 @@ class Incompatibility:
         return self.text.format(path=self.path, info=self.additional_info, reader=reader, writer=writer)
 
     def message(self, reader: str = "new", writer: str = "old") -> str:
-        """Return the entry as it stands in the verbose messages of Confluent's registry, whose quotes differ by type."""
+        """Return the entry as the verbose messages of Confluent's registry have it; quotes differ by type."""
         said = self.description(reader, writer)
         if self.form == "AVRO":
             return f"{{errorType:'{self.error_type}', description:'{said}', additionalInfo:'{self.additional_info}'}}"
@@ -109,7 +111,11 @@ class Schema(ABC):
 
 def need(module: str) -> None:
     """Raise ImportError with the way to install the extra if a library is missing."""
-    if importlib.util.find_spec(module) is None:
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # of the package around it
+        found = None
+    if found is None:
         raise ImportError(f"the schema registry needs {module}: {how_to_install('registry')}")
 
 
@@ -138,17 +144,33 @@ def check_nesting(text: str, *, json_text: bool, deepest: int = DEEPEST) -> None
                 raise InvalidSchema(f"the schema is nested more than {deepest} levels deep")
         elif token in _CLOSE:
             depth -= 1
+        elif not json_text and token.startswith("/*") and "/*" in token[2:]:
+            # The compiler would tell of each.
+            raise InvalidSchema('"/*" inside of a comment')
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+def _whole(text: str) -> int:
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"a number has at most {LONGEST_NUMBER} characters")
+    return int(text)
+
+
+def _fraction(text: str) -> Decimal:
+    number = Decimal(text) if len(text) <= LONGEST_NUMBER else Decimal("Infinity")
+    if not number.is_finite() or abs(number.adjusted()) > LONGEST_NUMBER:
+        raise ValueError(f"a number has at most {LONGEST_NUMBER} digits")
+    return number
+
+
 def from_json(text: str) -> Any:
     """Return what a JSON text says, fractions as Decimal; raises InvalidSchema."""
     check_nesting(text, json_text=True)
     try:
-        return json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
+        return json.loads(text, parse_float=_fraction, parse_int=_whole, parse_constant=_no_constant)
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InvalidSchema(f"not JSON: {error}") from None
 
@@ -220,6 +242,26 @@ def _bucket(value: str | int) -> int:
         for high, low in zip(data[::2], data[1::2], strict=True):
             code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
     return code ^ code >> 16
+
+
+_T = TypeVar("_T")
+
+
+def run(work: Generator[Any, Any, _T]) -> _T:
+    """Run work without recursion: types that refer to each other lead deeper than Python's stack goes."""
+    stack: list[Generator[Any, Any, Any]] = [work]
+    value: Any = None
+    while stack:
+        try:
+            inner = stack[-1].send(value)
+        except StopIteration as end:
+            stack.pop()
+            value = end.value
+        else:
+            stack.append(inner)
+            value = None
+    result: _T = value
+    return result
 
 
 class Steps:

@@ -30,9 +30,9 @@ _OTHER_TYPE: Final = "Incompatible because of different schema type"
 def check(level: str, new: Schema, previous: Iterable[tuple[int | None, Schema]]) -> list[str]:
     """Return why a new schema may not follow the previous versions, oldest first; an empty list if it may.
 
-    `previous` are pairs of a version's number, or None, and its schema. The messages are the verbose ones of Confluent's
-    registry, which end with the old version, its schema and the level. Raises InvalidSchema for schemas that cannot be
-    compared within the limits.
+    `previous` are pairs of a version's number, or None, and its schema. The messages are the verbose ones of
+    Confluent's registry, which end with the old version, its schema and the level. Raises InvalidSchema for schemas
+    that cannot be compared within the limits.
     """
     if level == "NONE":
         return []

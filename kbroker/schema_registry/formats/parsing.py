@@ -1,4 +1,4 @@
-"""`parse` and `compatible` for all three formats. Each format's module, and its libraries, are loaded when first used."""
+"""`parse` and `compatible` for all three formats. A format's module, and its libraries, are loaded when first used."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ SCHEMA_TYPES: Final = ("JSON", "PROTOBUF", "AVRO")
 """The types of schemas, in the order in which Confluent's registry lists them."""
 
 
-def parse(schema_type: str, text: str, references: Mapping[str, str] | None = None) -> Schema:
+def parse(schema_type: str, text: str, references: Mapping[str, str] | None = None, *, is_new: bool = True) -> Schema:
     """Return the schema of a text; raises InvalidSchema with the reason, or ImportError without the extra `registry`.
 
     `references` has the texts of all that the schema refers to, directly or not, by the names under which it does, each
-    after those that it needs. Nothing else is read, whatever the text names.
+    after those that it needs. Nothing else is read, whatever the text names. `is_new` is False for what a registry has
+    already: then Avro's defaults are not checked, as Confluent's registry did not always check them.
     """
     given = dict(references or {})
     check_size(text, given)
     if schema_type == "AVRO":
         from kbroker.schema_registry.formats import avro
 
-        return avro.parse(text, given)
+        return avro.parse(text, given, is_new=is_new)
     if schema_type == "JSON":
         from kbroker.schema_registry.formats import json_schema
 

@@ -21,7 +21,7 @@ _PHASES: Final = {
 _TEXTS: Final = ("doc", "type", "expr", "onSuccess", "onFailure")
 
 
-class InvalidRules(Exception):
+class InvalidRules(Exception):  # noqa: N818 - what it says of them
     """Metadata or a rule set that the registry refuses; the message is for the client (42204)."""
 
 
