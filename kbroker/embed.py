@@ -32,6 +32,7 @@ from kbroker.testing.steered_clock import SteeredClock
 if TYPE_CHECKING:  # imported only for TLS, or for a test's tools
     from kbroker.cluster_state import ClusterState
     from kbroker.embed_security import Certificates
+    from kbroker.registry_api.server import RegistryServer
     from kbroker.testing.asking import Asking
     from kbroker.testing.faults import Faults
     from kbroker.testing.groups import Groups
@@ -140,6 +141,8 @@ class Broker(Embedded):
     `super.users` may do everything. Invalid values raise ValueError. `client_settings` returns the settings of clients.
 
     It records requests from its start on: see `requests`. With `requests=False` it records from the first access.
+
+    With `registry` it has a schema registry, at a free port of 127.0.0.1 or at "host:port"; see `registry_url`.
     """
 
     def __init__(
@@ -155,6 +158,7 @@ class Broker(Embedded):
         users: Mapping[str, str] | None = None,
         acls: Sequence[Acl] | None = None,
         requests: bool = True,
+        registry: bool | str = False,
     ) -> None:
         self._security = Security(host, tls=tls, users=users, acls=acls)
         self._settings = {**TEST_DEFAULTS, **{k: str(v) for k, v in (config or {}).items()}}
@@ -165,6 +169,8 @@ class Broker(Embedded):
         self._clock = SteeredClock() if clock is None else clock
         self._strict = strict
         self._records = requests
+        self._registry_at = "127.0.0.1:0" if registry is True else registry or None
+        self._registry: RegistryServer | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._node: BrokerNode | None = None
@@ -247,6 +253,13 @@ class Broker(Embedded):
         return self.node.bootstrap_servers
 
     @property
+    def registry_url(self) -> str:
+        """The URL of the schema registry of `Broker(registry=True)`, for clients of Confluent's registry."""
+        if self._registry is None:
+            raise RuntimeError("the broker has no schema registry: Broker(registry=True), once it was started")
+        return self._registry.url
+
+    @property
     def certificates(self) -> Certificates:
         """The broker's certificates with `tls`, and those for clients; deleted with the broker."""
         if self._security.certificates is None:
@@ -308,11 +321,37 @@ class Broker(Embedded):
         if isinstance(self._clock, SteeredClock):
             self._clock.moved = self._clock_was_moved
         self._first = self.node.controller.state
+        if self._registry_at is not None:
+            try:
+                self._registry = self._serve_registry(self._registry_at)
+            except BaseException:
+                self.stop()
+                raise
         return self
+
+    def _serve_registry(self, at: str) -> RegistryServer:
+        from kbroker.local_http import REGISTRY, parse
+        from kbroker.registry_api.server import RegistryServer
+        from kbroker.schema_registry.service import FromOtherThread
+
+        host, port = parse(at, "registry", REGISTRY.default)
+        REGISTRY.require("registry=True")
+        listening = REGISTRY.listening(host, port, "registry", public=True)
+        loop = self._loop
+        assert loop is not None
+
+        async def opened() -> FromOtherThread:
+            return FromOtherThread(self.node.open_registry(), loop)
+
+        store = asyncio.run_coroutine_threadsafe(opened(), loop).result(_STOP_SECONDS)
+        return RegistryServer(store, listening, cluster_id=self.cluster_id).start()
 
     def stop(self) -> None:
         """Stop cleanly; does nothing if the broker does not run. Raises the error that made the stop fail, if any."""
         atexit.unregister(self._stop_at_exit)
+        if self._registry is not None:
+            self._registry.stop()
+            self._registry = None
         if self._steered is not None:
             self._steered.close()
         loop, thread = self._loop, self._thread

@@ -104,6 +104,15 @@ CONSOLE: Final = Service(
     "(KBROKER_CONSOLE_PUBLIC=true in a container) allows it without",
 )
 
+REGISTRY: Final = Service(
+    "127.0.0.1:8081",
+    "registry",
+    ("starlette", "uvicorn", "avro", "fastavro", "jsonschema_rs"),
+    "packages that are",
+    "everybody could register and delete schemas; --registry-public (KBROKER_REGISTRY_PUBLIC=true in a container) "
+    "allows that",
+)
+
 
 def is_own(host: str) -> bool:
     """Whether a Host header's name cannot belong to another site: an address, or localhost, which needs no DNS."""

@@ -17,7 +17,8 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
 from kbroker.broker.coordinator_topics import CoordinatorLeadership, CoordinatorLog
@@ -27,6 +28,7 @@ from kbroker.broker.latest_offsets import LatestOffsets
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.own_produce import OwnProduce, ProduceAnywhere, ProduceHere
 from kbroker.broker.quotas import BrokerQuotas
+from kbroker.broker.schemas_topic import create_schemas_topic
 from kbroker.broker.share_persister import SharePersister
 from kbroker.broker.share_settings import ShareSettings
 from kbroker.clock import Clock
@@ -61,6 +63,7 @@ from kbroker.network.server import Server, bind, server_limits
 from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replicas import Replicas, log_config
+from kbroker.schema_registry.service import SCHEMAS_TOPIC, RegistryService
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
 from kbroker.security.sasl.scram_credential import ScramCredential, credential_of
@@ -78,6 +81,8 @@ from kbroker.txn.marker_sender import MarkerWriter, Target
 from kbroker.txn.shard import ProducerIdSupply, transaction_config
 
 log = logging.getLogger(__name__)
+
+_REGISTRY_WRITE_TIMEOUT_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +239,15 @@ class Node(LogEvents, ABC):
 
     def skip_controlled_shutdown(self) -> None:
         """Make the current or a later stop skip the controlled shutdown."""
+
+    def open_registry(self) -> RegistryService:
+        """Keep a schema registry in `_schemas` from now on. Call it once, after the start."""
+        registry_log = CoordinatorLog(SCHEMAS_TOPIC, self.metadata, self.replicas)
+        create = partial(create_schemas_topic, self.metadata)
+        registry = RegistryService(registry_log, self.clock, _REGISTRY_WRITE_TIMEOUT_MS, create)
+        self._parts.callback(registry.close)
+        self._coordinators.add(SCHEMAS_TOPIC, registry, [each for each in self.replicas if each.topic == SCHEMAS_TOPIC])
+        return registry
 
     async def close_share(self) -> None:
         """End the work for members of share groups; what they had acquired is available again at the next leader."""

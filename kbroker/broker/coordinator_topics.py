@@ -20,11 +20,12 @@ from kbroker.log.producers.producer_state import UNCHECKED
 from kbroker.partition import Partition
 from kbroker.protocol.records import iter_batches
 from kbroker.replicas import Replicas
+from kbroker.schema_registry.service import RegistryService
 from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.txn.coordinator import TransactionCoordinator
 
 _READ_BYTES = 4 * 1024 * 1024
-Coordinator = GroupCoordinator | TransactionCoordinator | ShareCoordinator
+Coordinator = GroupCoordinator | TransactionCoordinator | ShareCoordinator | RegistryService
 
 
 class CoordinatorLeadership:
@@ -43,6 +44,12 @@ class CoordinatorLeadership:
             TRANSACTIONS_TOPIC: transactions,
             SHARE_STATE_TOPIC: shares,
         }
+
+    def add(self, topic: str, coordinator: Coordinator, hosted: Iterable[Partition]) -> None:
+        """Let a coordinator follow its topic from now on; `hosted` are this broker's partitions."""
+        self._by_topic[topic] = coordinator
+        for partition in hosted:
+            self.changed(partition)
 
     # --- on a node that is alone
 
@@ -134,15 +141,19 @@ class CoordinatorLog:
         """
         return self._replicas.leader(self._topic, partition).copied(offset)
 
-    def read(self, partition: int) -> Iterator[memoryview]:
-        """Yield the partition's batches from its start to its end, in chunks.
+    def end_offset(self, partition: int) -> int:
+        """Return the end offset; raises ApiError if the partition is not led here."""
+        return self._replicas.leader(self._topic, partition).log.log_end_offset
+
+    def read(self, partition: int, begin: int = 0) -> Iterator[memoryview]:
+        """Yield the partition's batches from an offset, or its start, to its end, in chunks.
 
         It reads beyond the high watermark: a new leader's may be lower than offsets that the previous leader has
         acknowledged. If the partition was just created with many others, it is hosted first.
         """
         self._replicas.host_now(self._topic, partition)
         partition_log = self._replicas.leader(self._topic, partition).log
-        offset = partition_log.log_start_offset
+        offset = max(partition_log.log_start_offset, begin)
         while offset < partition_log.log_end_offset:
             piece = partition_log.read(offset, _READ_BYTES, partition_log.log_end_offset, min_one=True)
             if not len(piece):

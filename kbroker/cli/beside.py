@@ -29,7 +29,7 @@ from kbroker.clock import Clock, SystemClock
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.extras import how_to_install
-from kbroker.local_http import CONSOLE, CONTROL, parse, url_of
+from kbroker.local_http import CONSOLE, CONTROL, REGISTRY, parse, url_of
 from kbroker.long_work import in_slices
 from kbroker.network.server import bind, server_limits
 from kbroker.share_partition.in_flight import InUse, in_use
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from kbroker.control.server import ControlServer
     from kbroker.metrics.pushed import PushedMetrics
     from kbroker.metrics.server import MetricsServer
+    from kbroker.registry_api.server import RegistryServer
 
 _METRICS: Final = "127.0.0.1:9404"
 _BACKLOG: Final = 128
@@ -76,7 +77,7 @@ traces_options = with_options(
 
 
 def http_options(*, in_container: bool = False) -> Decorator:
-    """Add --control, --control-public, --console and --console-public."""
+    """Add --control, --console and --registry, and the options that let others than this machine reach them."""
     return with_options(
         _address(
             "control", CONTROL.default, "For tests: serve faults, time, requests and reset over HTTP", in_container
@@ -84,6 +85,8 @@ def http_options(*, in_container: bool = False) -> Decorator:
         _public("control", in_container),
         _address("console", CONSOLE.default, "Serve a web console", in_container),
         _public("console", in_container),
+        _address("registry", REGISTRY.default, "Serve a schema registry with Confluent's API", in_container),
+        _public("registry", in_container),
     )
 
 
@@ -168,6 +171,24 @@ class ControlPlace(_Place):
         return ControlServer(RunningBroker(node, self.clock), self.socket, public=self.public).start()
 
 
+@dataclass(frozen=True, slots=True)
+class RegistryPlace(_Place):
+    """Where the schema registry is served."""
+
+    @contextlib.asynccontextmanager
+    async def served(self, node: Node) -> AsyncIterator[RegistryServer]:
+        """Serve as long as the broker does."""
+        from kbroker.registry_api.server import RegistryServer
+        from kbroker.schema_registry.service import FromOtherThread
+
+        store = FromOtherThread(node.open_registry(), asyncio.get_running_loop())
+        server = RegistryServer(store, self.socket, cluster_id=node.cluster_id).start()
+        try:
+            yield server
+        finally:  # in a thread, because running requests may wait for this loop
+            await asyncio.to_thread(server.stop)
+
+
 _PATIENCE_S: Final = 5.0
 """How long the console waits for the broker's loop, in seconds."""
 
@@ -240,11 +261,17 @@ class Beside:
     metrics: MetricsPlace | None = None
     console: ConsolePlace | None = None
     traces: TracesPlace | None = None
+    registry: RegistryPlace | None = None
 
     @property
     def urls(self) -> dict[str, str]:
         """The addresses of the requested servers, by name."""
-        servers = {"control": self.control, "metrics": self.metrics, "console": self.console}
+        servers = {
+            "control": self.control,
+            "metrics": self.metrics,
+            "console": self.console,
+            "registry": self.registry,
+        }
         return {name: each.url for name, each in servers.items() if each is not None}
 
 
@@ -257,6 +284,8 @@ def places(
     control_public: bool,
     console: str | None,
     console_public: bool,
+    registry: str | None = None,
+    registry_public: bool = False,
     traces: str | None = None,
     traces_ratio: float = 1.0,
 ) -> Iterator[Beside]:
@@ -278,7 +307,14 @@ def places(
         if _is_wanted("console", console, public=console_public):
             made = closing(_http_socket("console", str(console), public=console_public))
             of_console = ConsolePlace(made, console_public)
-        yield Beside(of_control, of_metrics, of_console, traces_place(traces, traces_ratio))
+        of_registry = None
+        if _is_wanted("registry", registry, public=registry_public):
+            if config.in_cluster:
+                raise ConfigError(
+                    "--registry is for a broker that is alone, and zookeeper.connect makes it one of a cluster"
+                )
+            of_registry = RegistryPlace(closing(_http_socket("registry", str(registry), public=registry_public)))
+        yield Beside(of_control, of_metrics, of_console, traces_place(traces, traces_ratio), of_registry)
 
 
 def _is_wanted(name: str, at: str | None, *, public: bool) -> bool:
@@ -288,10 +324,12 @@ def _is_wanted(name: str, at: str | None, *, public: bool) -> bool:
 
 
 def _http_socket(name: str, at: str, *, public: bool) -> socket.socket:
-    service = {"control": CONTROL, "console": CONSOLE}[name]
+    service = {"control": CONTROL, "console": CONSOLE, "registry": REGISTRY}[name]
     host, port = parse(at, f"--{name}", service.default)
     service.require(f"--{name}")
-    import_module(f"kbroker.{name}.server")  # now: the import takes longer than a broker's loop may block
+    import_module(
+        f"kbroker.{'registry_api' if name == 'registry' else name}.server"
+    )  # now: the import takes longer than a broker's loop may block
     return service.listening(host, port, f"--{name}", public=public)
 
 

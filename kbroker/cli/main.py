@@ -50,6 +50,7 @@ GROUPS = {
         "consume": "Print the records of topics.",
         "record": "Find records, and delete those before an offset.",
         "deadletter": "List, show, replay and purge dead letters.",
+        "schema": "List, show, register, check, compare and delete schemas of a registry.",
         "perf": "Measure how fast records are produced and consumed, and how long one takes.",
     },
     "Topics, groups and transactions": {

@@ -135,7 +135,7 @@ def command(
 def announce(node: Node, *, kept: bool, urls: Mapping[str, str]) -> None:
     """Print the broker's addresses, its data directories and example commands; data that is not `kept` is temporary.
 
-    `urls` are the addresses of its control API, its metrics and its web console, if any.
+    `urls` are the addresses of its control API, its metrics, its web console and its schema registry, if any.
     """
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)
@@ -166,6 +166,8 @@ def announce(node: Node, *, kept: bool, urls: Mapping[str, str]) -> None:
         click.echo(f"its metrics are at {urls['metrics']}/metrics; beside them /healthz and /readyz\n")
     if "console" in urls:
         click.echo(f"its web console is at {urls['console']}\n")
+    if "registry" in urls:
+        click.echo(f"its schema registry is at {urls['registry']}\n")
     sys.stdout.flush()
 
 
@@ -269,6 +271,8 @@ async def _serve(
         control = None if services.control is None else services.control.serve(node)
         if services.console is not None:
             await beside.enter_async_context(services.console.served(node))
+        if services.registry is not None:
+            await beside.enter_async_context(services.registry.served(node))
         if seen is not None:
             seen.node = node
         started(node)

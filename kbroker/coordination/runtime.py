@@ -199,6 +199,16 @@ class Runtime(Generic[S]):
 
     # -- loading
 
+    def catch_up(self, partition: int) -> None:
+        """Replay what others have appended to a partition, if anybody has; until then it is loading.
+
+        Only for a topic that clients may write, before each decision.
+        """
+        state = self._partitions.get(partition)
+        if state is not None and state.active and self._writer.end_offset(partition) > state.last_end:
+            state.active = False
+            self._loads.begin(self._load(partition, state), lambda: self._partitions.get(partition) is state)
+
     async def _load(self, partition: int, state: _Partition[S]) -> None:
         """Replay the log, yielding every few records, then serve. A failed load is retried later.
 
@@ -207,7 +217,7 @@ class Runtime(Generic[S]):
         min.insync.replicas: in that case clients can still read committed state, but nothing can be written.
         """
         try:
-            end = state.last_end = await self._log.replay(partition, state.shard)
+            end = state.last_end = await self._log.replay(partition, state.shard, state.last_end)
             awaitable = self._writer.copied(partition, end)
             if awaitable is None:
                 self._begin(partition, state)

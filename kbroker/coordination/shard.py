@@ -201,8 +201,11 @@ class Writer(Protocol):
         None if they have it already. In that case any leader that is elected cleanly has it, too.
         """
 
-    def read(self, partition: int) -> Iterator[memoryview]:
-        """Yield the log from start to end, in chunks of whole batches, including uncommitted ones."""
+    def end_offset(self, partition: int) -> int:
+        """Return the log's end offset; raises ApiError if this broker does not lead the partition."""
+
+    def read(self, partition: int, begin: int = 0) -> Iterator[memoryview]:
+        """Yield the log from an offset, or its start, to its end, in chunks of whole batches, also uncommitted ones."""
 
     def ensure_topic(self) -> None:
         """Start to create the topic."""

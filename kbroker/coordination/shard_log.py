@@ -154,15 +154,15 @@ class ShardLog:
         if found == 1:
             log.error("%s %d: %s; it is stepped over", self._name, partition, unreadable)
 
-    async def replay(self, partition: int, shard: Shard) -> int:
-        """Replay the log into a shard, yielding every few records.
+    async def replay(self, partition: int, shard: Shard, begin: int = 0) -> int:
+        """Replay the log from an offset into a shard, yielding every few records.
 
         Returns the end offset of the replay. Raises UnreadableRecord if the shard skips no records.
         """
-        started, count, bytes_read, end = time.perf_counter(), 0, 0, 0
+        started, count, bytes_read, end = time.perf_counter(), 0, 0, begin
         self.unreadable.pop(partition, None)
         replay = shard.replay
-        for chunk in self._writer.read(partition):
+        for chunk in self._writer.read(partition, begin):
             bytes_read += len(chunk)
             for position, header in iter_batches(chunk):
                 end = header.last_offset + 1

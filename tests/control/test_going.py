@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from kbroker import Broker
-from kbroker.control import server
+from kbroker import web_server as server
 from kbroker.control.application import AT_ONCE
 from kbroker.control.server import CONNECTIONS
 from tests.control.conftest import Http, controlled

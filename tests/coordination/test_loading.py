@@ -125,7 +125,7 @@ def test_a_load_that_failed_is_tried_again_less_and_less_often(caplog: pytest.Lo
 
 def test_a_failure_that_is_no_record_has_its_trace_once(caplog: pytest.LogCaptureFixture) -> None:
     class FailingWriter(FakeWriter):
-        def read(self, partition: int) -> Iterator[memoryview]:
+        def read(self, partition: int, begin: int = 0) -> Iterator[memoryview]:
             raise OSError("too many open files")
 
     world = World(FailingWriter())

@@ -77,9 +77,13 @@ class FakeWriter:
             if end <= offset and not future.done():
                 future.set_result(None)
 
-    def read(self, partition: int) -> Iterator[memoryview]:
+    def read(self, partition: int, begin: int = 0) -> Iterator[memoryview]:
         for batch in self.batches:
-            yield memoryview(batch)
+            if int.from_bytes(batch[:8], "big") >= begin:
+                yield memoryview(batch)
+
+    def end_offset(self, partition: int) -> int:
+        return self.end
 
     def ensure_topic(self) -> None:
         self.count = 4

@@ -57,8 +57,11 @@ class Log:
             if not future.done():
                 future.set_result(None)
 
-    def read(self, partition: int) -> Iterator[memoryview]:
+    def read(self, partition: int, begin: int = 0) -> Iterator[memoryview]:
         return (memoryview(batch) for batch in self.batches)
+
+    def end_offset(self, partition: int) -> int:
+        raise NotImplementedError
 
     def ensure_topic(self) -> None:
         """It is there."""

@@ -1,0 +1,68 @@
+"""Requests to a schema registry with Confluent's API, over HTTP: that of kbroker, Confluent's, or any other.
+
+Owns the connection, with basic authentication if the address has a user, and the errors: a refusal has the registry's
+code and text. Uses the standard library only, since a verb makes few requests.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
+
+from kbroker.admin.errors import AdminError, WrongInput
+
+_MEDIA: Final = "application/vnd.schemaregistry.v1+json"
+_TIMEOUT_S: Final = 30.0
+_LARGEST: Final = 64 * 1024 * 1024
+
+
+class SchemaRegistry:
+    """A registry at a URL, like "http://127.0.0.1:8081" or "https://user:password@registry"; raises AdminError."""
+
+    def __init__(self, url: str, ca: str | None = None) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise WrongInput(f"a registry's address is a URL, as http://127.0.0.1:8081, not {url!r}")
+        host = parts.netloc.rpartition("@")[2]
+        self._url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+        self._headers = {"accept": _MEDIA}
+        if parts.username is not None:
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
+        try:
+            self._tls = ssl.create_default_context(cafile=ca) if parts.scheme == "https" else None
+        except (OSError, ssl.SSLError) as error:
+            raise WrongInput(f"{ca}: {error}") from None
+
+    def ask(self, method: str, *path: object, body: Any = None, **query: object) -> Any:
+        """Return the answer to a request. Names in the path may have any characters; a query of None is left out."""
+        where = "".join(f"/{quote(str(part), safe='')}" for part in path)
+        given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
+        sent = {name: value for name, value in given.items() if value is not None}
+        url = f"{self._url}{where}{'?' + urlencode(sent) if sent else ''}"
+        data = None if body is None else json.dumps(body).encode()
+        headers = self._headers if data is None else {**self._headers, "content-type": _MEDIA}
+        request = urllib.request.Request(url, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._tls) as answer:
+                content = answer.read(_LARGEST)
+            return json.loads(content) if content else None
+        except urllib.error.HTTPError as error:
+            raise AdminError(_refusal(error)) from None
+        except urllib.error.URLError as error:
+            raise AdminError(f"no registry answers at {self._url}: {error.reason}") from None
+        except (OSError, ValueError) as error:
+            raise AdminError(f"{self._url} is no schema registry: {error}") from None
+
+
+def _refusal(error: urllib.error.HTTPError) -> str:
+    try:
+        told = json.loads(error.read(_LARGEST))
+        return f"{told['message']} ({told['error_code']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"the registry refuses: HTTP {error.code} {error.reason}"

@@ -1,0 +1,234 @@
+"""`kbroker schema`: the schemas of a registry with Confluent's API."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.schemas import SchemaRegistry
+from kbroker.cli.output import Column, Facts, Output, Verbs, output_option, wide
+
+Result = TypeVar("Result")
+_DEFAULT: Final = "http://127.0.0.1:8081"
+_TYPES: Final = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
+_LATEST: Final = "latest"
+
+
+@click.group("schema", cls=Verbs)
+def command() -> None:
+    """List, show, register, check, compare and delete schemas."""
+
+
+def registry_options(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Add --registry and --ca, and pass the verb a `registry`."""
+
+    @click.option(
+        "--registry",
+        "url",
+        metavar="URL",
+        default=_DEFAULT,
+        envvar="KBROKER_REGISTRY",
+        show_default=True,
+        help="The registry's address, with user:password@ if it asks for a login.",
+    )
+    @click.option(
+        "--ca",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A file of the authority that signed its certificate.",
+    )
+    @wraps(function)
+    def with_registry(*args: Any, url: str, ca: str | None, **kwargs: Any) -> Result:
+        return function(*args, registry=SchemaRegistry(url, ca), **kwargs)
+
+    return with_registry
+
+
+_subject: Final = click.argument("subject")
+_version: Final = click.option("--version", metavar="N", default=_LATEST, help="This version, in place of the latest.")
+
+
+def _of_file(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Add what describes a schema in a file, and pass the verb its request as a `body`."""
+
+    @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+    @click.option(
+        "--type",
+        "kind",
+        type=click.Choice(["AVRO", "JSON", "PROTOBUF"], case_sensitive=False),
+        help="The type of the schema; without it .avsc, .proto or .json at the end of the file's name tells it.",
+    )
+    @click.option(
+        "--reference",
+        "references",
+        metavar="NAME=SUBJECT:VERSION",
+        multiple=True,
+        help="A schema to which it refers by a name.",
+    )
+    @wraps(function)
+    def with_body(*args: Any, file: Path, kind: str | None, references: tuple[str, ...], **kwargs: Any) -> Result:
+        return function(*args, body=_request(file, kind, references), **kwargs)
+
+    return with_body
+
+
+def _request(file: Path, kind: str | None, references: tuple[str, ...]) -> dict[str, Any]:
+    known = kind or _TYPES.get(file.suffix)
+    if known is None:
+        raise click.UsageError(f"{file} does not end with .avsc, .proto or .json: --type tells what it is")
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongInput(f"{file}: {error}") from None
+    return {"schema": text, "schemaType": known.upper(), "references": [_reference(each) for each in references]}
+
+
+def _reference(text: str) -> dict[str, Any]:
+    name, equals, at = text.partition("=")
+    subject, colon, version = at.rpartition(":")
+    if not (equals and colon and name and subject and version.isdecimal()):
+        raise click.UsageError(f"--reference takes NAME=SUBJECT:VERSION, not {text!r}")
+    return {"name": name, "subject": subject, "version": int(version)}
+
+
+@command.command("list")
+@click.option("--prefix", metavar="TEXT", default="", help="Only subjects that begin with this text.")
+@click.option("--deleted", is_flag=True, help="Softly deleted versions, too.")
+@output_option
+@registry_options
+def list_schemas(prefix: str, deleted: bool, output: Output, registry: SchemaRegistry) -> None:
+    """List subjects with their latest schemas."""
+    rows: list[dict[str, Any]] = []
+    while True:  # a registry returns 1,000 at most
+        found = registry.ask(
+            "GET", "schemas", subjectPrefix=prefix, deleted=deleted, latestOnly=True, offset=len(rows), limit=1000
+        )
+        rows += found
+        if len(found) < 1000:
+            break
+    for each in rows:
+        each.setdefault("schemaType", "AVRO")
+    output.rows(
+        rows,
+        "subject",
+        "version",
+        "id",
+        Column("type", "schemaType"),
+        wide("guid", lambda row: row.get("guid")),
+        wide("references", lambda row: len(row.get("references") or ())),
+    )
+
+
+@command.command("show")
+@_subject
+@_version
+@click.option("--deleted", is_flag=True, help="Also if it is deleted softly.")
+@output_option
+@registry_options
+def show(subject: str, version: str, deleted: bool, output: Output, registry: SchemaRegistry) -> None:
+    """Show a version of a subject."""
+    found = registry.ask("GET", "subjects", subject, "versions", version, deleted=deleted)
+    level = registry.ask("GET", "config", subject, defaultToGlobal=True).get("compatibilityLevel")
+    versions = registry.ask("GET", "subjects", subject, "versions", deleted=deleted)
+    if output.is_document:
+        output.show({**found, "versions": versions, "compatibilityLevel": level})
+        return
+    output.show(
+        found,
+        Facts(
+            [
+                ("subject", found["subject"]),
+                ("version", f"{found['version']} of {', '.join(map(str, versions))}"),
+                ("id", found["id"]),
+                ("type", found.get("schemaType", "AVRO")),
+                ("compatibility", level),
+                *((f"reference {each['name']}", _shown(each)) for each in found.get("references") or ()),
+            ]
+        ),
+    )
+    click.echo()
+    click.echo(_pretty(found))
+
+
+def _shown(reference: dict[str, Any]) -> str:
+    return f"{reference['subject']} version {reference['version']}"
+
+
+def _pretty(found: dict[str, Any]) -> str:
+    """Return a schema's text with an indentation, if it is JSON."""
+    text: str = found["schema"]
+    if found.get("schemaType") == "PROTOBUF":
+        return text
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except ValueError:
+        return text
+
+
+@command.command("register")
+@_subject
+@_of_file
+@click.option("--normalize", is_flag=True, help="Store a normal form: the same for schemas that differ in form only.")
+@output_option
+@registry_options
+def register(subject: str, body: dict[str, Any], normalize: bool, output: Output, registry: SchemaRegistry) -> None:
+    """Register a schema; one that is registered already keeps its id and version."""
+    found = registry.ask("POST", "subjects", subject, "versions", body=body, normalize=normalize)
+    if "version" not in found:  # an older registry
+        found["version"] = registry.ask("POST", "subjects", subject, body=body, normalize=normalize)["version"]
+    told = {"subject": subject, "version": found["version"], "id": found["id"]}
+    output.show(told, Facts(list(told.items())))
+
+
+@command.command("check")
+@_subject
+@_of_file
+@click.option("--version", metavar="N", help="Compare with this version only, or with the latest one.")
+@registry_options
+def check(subject: str, body: dict[str, Any], version: str | None, registry: SchemaRegistry) -> None:
+    """Check whether a schema may follow those of a subject; the status is 1 if it may not."""
+    path = ["compatibility", "subjects", subject, "versions", *([version] if version else [])]
+    found = registry.ask("POST", *path, body=body, verbose=True)
+    if not found["is_compatible"]:
+        for message in found.get("messages") or ():
+            click.echo(message, err=True)
+        raise AdminError(f"the schema is not compatible with subject {subject}")
+    click.echo("compatible")
+
+
+@command.command("diff")
+@_subject
+@click.argument("old", metavar="VERSION")
+@click.argument("new", metavar="[VERSION]", default=_LATEST)
+@registry_options
+def diff(subject: str, old: str, new: str, registry: SchemaRegistry) -> None:
+    """Show what changed from one version of a subject to another, or to the latest."""
+    before, after = (registry.ask("GET", "subjects", subject, "versions", each, deleted=True) for each in (old, new))
+    lines = difflib.unified_diff(
+        _pretty(before).splitlines(),
+        _pretty(after).splitlines(),
+        f"{subject} version {before['version']}",
+        f"{subject} version {after['version']}",
+        lineterm="",
+    )
+    for line in lines:
+        click.echo(line)
+
+
+@command.command("delete")
+@_subject
+@click.option("--version", metavar="N", help="Only this version; without it all.")
+@click.option("--permanent", is_flag=True, help="For good, what was deleted before without this option.")
+@registry_options
+def delete(subject: str, version: str | None, permanent: bool, registry: SchemaRegistry) -> None:
+    """Delete a subject, or a version of it. A schema stays readable by its id until --permanent."""
+    path = ["subjects", subject, *(["versions", version] if version else [])]
+    found = registry.ask("DELETE", *path, permanent=permanent)
+    numbers = found if isinstance(found, list) else [found]
+    click.echo(f"deleted {', '.join(map(str, numbers))} of {subject}")

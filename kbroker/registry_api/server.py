@@ -1,0 +1,55 @@
+"""The registry's server: web_server.py, with a limit on silent connections."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kbroker.registry_api.application import Application
+from kbroker.schema_registry.registry import Registry, Store
+from kbroker.web_server import PromptConnection, WebServer
+
+CONNECTIONS: Final = 1_000
+CONFLUENT: Final = "8.1.0"
+"""The version of Confluent's registry whose API this is; clients may ask for it."""
+_LARGEST_HEAD: Final = 16 * 1024
+log = logging.getLogger(__name__)
+
+
+class RegistryServer(WebServer):
+    """Serves a registry on a listening socket until `stop`, also as a context manager.
+
+    The thread of the store's loop must not stop it: a running operation may wait for that loop.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        listening: socket.socket,
+        *,
+        cluster_id: str,
+        tls: tuple[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            Application(Registry(store), _about(cluster_id)),
+            listening,
+            "schema registry",
+            log,
+            lambda: None,
+            protocol=PromptConnection,
+            connections=CONNECTIONS,
+            largest_head=_LARGEST_HEAD,
+            beside_broker=True,
+            tls=tls,
+        )
+
+
+def _about(cluster_id: str) -> Mapping[str, Any]:
+    """Return the answers of /v1/metadata."""
+    clusters = {"kafka-cluster": cluster_id, "schema-registry-cluster": "schema-registry"}
+    return {
+        "id": {"id": "", "scope": {"path": [], "clusters": clusters}},
+        "version": {"version": CONFLUENT, "commitId": ""},
+    }

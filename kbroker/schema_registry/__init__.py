@@ -1,0 +1,1 @@
+"""A schema registry with the REST API of Confluent's, over the topic `_schemas`."""

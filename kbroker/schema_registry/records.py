@@ -1,0 +1,281 @@
+"""The records of `_schemas`: JSON keys and values, as Confluent's registry writes and reads them.
+
+Owns the names and the order of their fields, because compaction compares keys byte by byte. Fields that a value has and
+this module does not know are dropped, as Confluent's registry drops them. Never decides.
+
+A key is one of
+
+    {"keytype":"SCHEMA","subject":S,"version":N,"magic":1}      a version of a subject; a tombstone deletes it for good
+    {"keytype":"CONFIG","subject":S,"magic":0}                  a config; without a subject the global one
+    {"keytype":"MODE","subject":S,"magic":0}                    a mode, likewise
+    {"keytype":"DELETE_SUBJECT","subject":S,"magic":0}          all versions up to one are deleted softly
+    {"keytype":"CLEAR_SUBJECT","subject":S,"magic":0}           what was deleted softly is forgotten
+    {"keytype":"CONTEXT","tenant":"default","context":C,"magic":0}
+    {"keytype":"NOOP","magic":0}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from kbroker.coordination.shard import CoordinatorRecord
+
+AVRO: Final = "AVRO"
+TENANT: Final = "default"
+CONFIG_FIELDS: Final = (
+    "alias",
+    "aliasForDeks",
+    "normalize",
+    "validateFields",
+    "validateNewSchemas",
+    "validateRules",
+    "compatibilityLevel",
+    "compatibilityPolicy",
+    "compatibilityGroup",
+    "defaultMetadata",
+    "overrideMetadata",
+    "defaultRuleSet",
+    "overrideRuleSet",
+)
+Json = Mapping[str, Any]
+
+
+class Reference(NamedTuple):
+    """A version of a subject, under the name by which a schema refers to it."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is the same wherever a schema is registered: its text and all that gives it a meaning.
+
+    Equal contents have the same id in a context.
+    """
+
+    schema: str
+    schema_type: str = AVRO
+    references: tuple[Reference, ...] = ()
+    metadata: Json | None = None
+    rule_set: Json | None = None
+
+    def digest(self) -> bytes:
+        """Return the MD5 over the parts, in Confluent's order: it is the schema's GUID, too."""
+        found = hashlib.md5(self.schema.encode(), usedforsecurity=False)
+        for name, subject, version in self.references:
+            found.update(name.encode() + subject.encode() + version.to_bytes(4, "big", signed=True))
+        if self.metadata is not None:
+            found.update(b"\x01")
+            _update(found, _of_metadata(self.metadata))
+        if self.rule_set is not None:
+            found.update(b"\x01")
+            _update(found, _of_rules(self.rule_set))
+        return found.digest()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the parts as the API and the records name them; what is empty is left out."""
+        found: dict[str, Any] = {}
+        if self.schema_type != AVRO:
+            found["schemaType"] = self.schema_type
+        if self.references:
+            found["references"] = [each._asdict() for each in self.references]
+        if self.metadata is not None:
+            found["metadata"] = self.metadata
+        if self.rule_set is not None:
+            found["ruleSet"] = self.rule_set
+        found["schema"] = self.schema
+        return found
+
+
+def _update(digest: Any, parts: Iterable[str]) -> None:
+    for part in parts:
+        digest.update(part.encode())
+
+
+def _of_metadata(metadata: Json) -> Iterable[str]:
+    for key, values in sorted((metadata.get("tags") or {}).items()):
+        yield key
+        yield from sorted(values)
+    for key, value in sorted((metadata.get("properties") or {}).items()):
+        yield key
+        yield value
+    yield from sorted(metadata.get("sensitive") or ())
+
+
+def _of_rules(rule_set: Json) -> Iterable[str]:
+    for kind in ("migrationRules", "domainRules", "encodingRules"):
+        for rule in rule_set.get(kind) or ():
+            for field in ("name", "doc", "kind", "mode", "type"):
+                yield rule.get(field) or ""
+            yield from sorted(rule.get("tags") or ())
+            for key, value in sorted((rule.get("params") or {}).items()):
+                yield key
+                yield value
+            for field in ("expr", "onSuccess", "onFailure"):
+                yield rule.get(field) or ""
+            if rule.get("disabled"):
+                yield "\x01"
+    yield rule_set.get("enableAt") or ""
+
+
+def guid_of(digest: bytes) -> str:
+    """Return a schema's GUID by its digest."""
+    return str(uuid.UUID(bytes=digest))
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    content: Content
+    deleted: bool = False
+
+
+class Key(NamedTuple):
+    """A key of the topic. `subject` is also a context's name; None is the global config or mode."""
+
+    kind: str
+    subject: str | None = None
+    version: int = 0
+
+
+# -- to bytes
+
+
+def schema_record(version: Version) -> CoordinatorRecord:
+    """Return the record of a version."""
+    value = {"subject": version.subject, "version": version.version, "id": version.id}
+    return CoordinatorRecord(
+        _schema_key(version.subject, version.version),
+        _encode(value | version.content.as_json() | {"deleted": version.deleted}),
+    )
+
+
+def schema_tombstone(subject: str, version: int) -> CoordinatorRecord:
+    """Return the record that deletes a version for good."""
+    return CoordinatorRecord(_schema_key(subject, version), None)
+
+
+def _schema_key(subject: str, version: int) -> bytes:
+    return _encode({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
+
+
+def delete_subject_record(subject: str, version: int) -> CoordinatorRecord:
+    """Return the record that deletes all versions up to one softly."""
+    return CoordinatorRecord(_subject_key("DELETE_SUBJECT", subject), _encode({"subject": subject, "version": version}))
+
+
+def clear_subject_record(subject: str | None) -> CoordinatorRecord:
+    """Return the record that forgets what was deleted softly."""
+    return CoordinatorRecord(_subject_key("CLEAR_SUBJECT", subject), _encode(_present(subject=subject)))
+
+
+def config_record(subject: str | None, config: Json | None) -> CoordinatorRecord:
+    """Return the record of a config; None deletes it."""
+    value = None if config is None else _encode(_present(subject=subject) | dict(config))
+    return CoordinatorRecord(_subject_key("CONFIG", subject), value)
+
+
+def mode_record(subject: str | None, mode: str | None) -> CoordinatorRecord:
+    """Return the record of a mode; None deletes it."""
+    value = None if mode is None else _encode(_present(subject=subject) | {"mode": mode})
+    return CoordinatorRecord(_subject_key("MODE", subject), value)
+
+
+def context_record(context: str, *, exists: bool = True) -> CoordinatorRecord:
+    """Return the record of a context, or of its deletion."""
+    key = {"keytype": "CONTEXT", "tenant": TENANT, "context": context, "magic": 0}
+    return CoordinatorRecord(_encode(key), _encode({"tenant": TENANT, "context": context}) if exists else None)
+
+
+def _subject_key(kind: str, subject: str | None) -> bytes:
+    return _encode({"keytype": kind} | _present(subject=subject) | {"magic": 0})
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _encode(value: Json) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+# -- from bytes
+
+
+def read_key(data: bytes) -> Key:
+    """Return a key; raises ValueError."""
+    found = _object(data)
+    kind = found.get("keytype")
+    if not isinstance(kind, str):
+        raise ValueError("the key has no keytype")
+    if kind == "SCHEMA":
+        return Key(kind, _text(found, "subject"), _number(found, "version"))
+    if kind == "CONTEXT":
+        return Key(kind, _text(found, "context"))
+    subject = found.get("subject")
+    return Key(kind, None if subject is None else _text(found, "subject"))
+
+
+def read_version(data: bytes) -> Version:
+    """Return a version of a subject; raises ValueError."""
+    found = _object(data)
+    references = tuple(
+        Reference(_text(each, "name"), _text(each, "subject"), _number(each, "version"))
+        for each in found.get("references") or ()
+    )
+    content = Content(
+        _text(found, "schema"), found.get("schemaType") or AVRO, references, found.get("metadata"), found.get("ruleSet")
+    )
+    deleted = bool(found.get("deleted"))
+    return Version(_text(found, "subject"), _number(found, "version"), _number(found, "id"), content, deleted)
+
+
+def read_config(data: bytes) -> dict[str, Any]:
+    """Return a config; raises ValueError."""
+    found = _object(data)
+    return {name: found[name] for name in CONFIG_FIELDS if found.get(name) is not None}
+
+
+def read_mode(data: bytes) -> str:
+    """Return a mode; raises ValueError."""
+    return _text(_object(data), "mode")
+
+
+def read_deletion(data: bytes) -> int:
+    """Return the version up to which a subject is deleted; raises ValueError."""
+    return _number(_object(data), "version")
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")
+    return found
+
+
+def _text(found: Json, name: str) -> str:
+    value = found.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is no text")
+    return value
+
+
+def _number(found: Json, name: str) -> int:
+    value = found.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} is no number")
+    return value

@@ -1,0 +1,355 @@
+"""The operations of a registry's API, by name, for whichever server offers them.
+
+Owns the order of a registration: a draft from the state, its check on another thread, the decision, and all of it
+again if the subject has changed meanwhile. Owns what the lists contain. Never speaks HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from kbroker.coordination.shard import Outcome
+from kbroker.long_work import each, in_order, turn
+from kbroker.schema_registry.drafts import Draft, Request, check_additions, drafted, formatted, resolved
+from kbroker.schema_registry.errors import Refusal
+from kbroker.schema_registry.records import Json, Version
+from kbroker.schema_registry.shard import LATEST, MODES, Checked, RegistryShard, Stale
+from kbroker.schema_registry.state import State
+from kbroker.schema_registry.subjects import (
+    ANY_CONTEXT,
+    DEFAULT_CONTEXT,
+    GLOBAL_CONTEXT,
+    Subject,
+    is_valid,
+    normalised,
+    parse,
+    qualified_context,
+)
+
+LEVELS: Final = (
+    "NONE",
+    "BACKWARD",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD",
+    "FORWARD_TRANSITIVE",
+    "FULL",
+    "FULL_TRANSITIVE",
+)
+_WITHOUT_EFFECT: Final = (
+    "alias",
+    "aliasForDeks",
+    "compatibilityPolicy",
+    "validateFields",
+    "validateNewSchemas",
+    "validateRules",
+)
+"""Fields of a config that only Confluent's registry heeds."""
+_TRIES: Final = 20
+"""How often a schema is checked whose subject changes all the time."""
+T = TypeVar("T")
+
+
+class Store(Protocol):
+    """A registry's state, wherever it is kept. All methods raise RegistryError."""
+
+    async def ask(self, question: Callable[[State], T]) -> T:
+        """Return the answer to a short question about the state, once what it tells is safe."""
+
+    async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
+        """Return the answer to a long question, which awaits `turn` once per element."""
+
+    async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
+        """Return the reply to a decision once its records are safe; raises a reply that is a RegistryError."""
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Return the result of long work, done where it delays nobody."""
+
+
+class Registry:
+    """The operations. Names of subjects are as the client has written them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    # -- schemas by subject
+
+    async def register(self, subject: str, request: Request, *, normalize: bool, force: bool = False) -> Version:
+        """Register a schema; return the version that has it. With `force`, it need not be compatible."""
+        if not is_valid(subject):
+            raise Refusal.INVALID_SUBJECT(subject)
+        subject = normalised(subject)
+        for _ in range(_TRIES):
+            draft = await self._store.ask(lambda state: drafted(state, subject, request, normalize=normalize))
+            checked = await self._store.aside(draft.check)
+            if force:
+                checked = checked._replace(incompatible=())
+            reply = await self._store.decide(lambda shard, checked=checked: shard.register(checked))  # type: ignore[misc]
+            if not isinstance(reply, Stale):
+                version: Version = reply
+                return version
+        raise Refusal.TIMED_OUT("Register operation timed out")
+
+    async def look_up(self, subject: str, request: Request, *, normalize: bool, deleted: bool) -> Version:
+        """Return the version of a subject, or of its name in any context, that has a schema."""
+        subject = normalised(subject)
+        for name in await self._store.ask(lambda state: _in_contexts(state, subject)):
+            draft = await self._store.ask(
+                lambda state, name=name: drafted(state, name, request, normalize=normalize, against=())  # type: ignore[misc]
+            )
+            checked = await self._store.aside(draft.check)
+            found = await self._store.ask(
+                lambda state, checked=checked: _registered(state, checked, deleted=deleted)  # type: ignore[misc]
+            )
+            if found is not None:
+                return found
+        if await self._store.ask(lambda state: state.has_subject(subject, deleted=deleted)):
+            raise Refusal.NO_SCHEMA.error
+        raise Refusal.SUBJECT_NOT_FOUND(subject)
+
+    async def compare(self, subject: str, version: int | None, request: Request, *, normalize: bool) -> Sequence[str]:
+        """Return what speaks against a schema: beside one version, or beside those that the subject's config names."""
+        subject = normalised(subject)
+
+        def draft(state: State) -> Draft:
+            against = None
+            if version is not None:
+                held = state.latest(subject) if version == LATEST else state.version(subject, version)
+                if held is None and version != LATEST:
+                    raise Refusal.VERSION_NOT_FOUND(version)
+                against = [] if held is None else [held]
+            return drafted(state, subject, request, normalize=normalize, against=against)
+
+        made = await self._store.ask(draft)
+        checked = await self._store.aside(made.check)
+        return checked.incompatible
+
+    async def version(self, subject: str, number: int, *, deleted: bool = False) -> Version:
+        """Return a version of a subject, or of its name in any context."""
+        subject = normalised(subject)
+        return await self._store.ask(lambda state: _version(state, subject, number, deleted=deleted))
+
+    async def versions(
+        self, subject: str, *, deleted: bool = False, deleted_only: bool = False, negative: bool = False
+    ) -> list[int]:
+        """Return the numbers of a subject's versions; `negative` lists the deleted ones below zero."""
+        subject = normalised(subject)
+
+        def listed(state: State) -> list[int]:
+            if not state.has_subject(subject, deleted=deleted or deleted_only):
+                raise Refusal.SUBJECT_NOT_FOUND(subject)
+            found = state.versions(subject, deleted=deleted or deleted_only or negative)
+            if negative:
+                return [-each.version if each.deleted else each.version for each in found]
+            return [each.version for each in found if each.deleted or not deleted_only]
+
+        return await self._store.ask(listed)
+
+    async def subjects(self, prefix: str, *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
+        """Return the subjects whose names begin with a prefix."""
+
+        async def listed(state: State) -> list[str]:
+            return [
+                name
+                async for name in _named(state, prefix)
+                if (deleted and not deleted_only) or state.has_subject(name) is not deleted_only
+            ]
+
+        return await self._store.ask_long(listed)
+
+    async def referenced_by(self, subject: str, number: int, *, deleted: bool = False) -> list[int]:
+        """Return the ids of the schemas that refer to a version."""
+        held = await self.version(subject, number, deleted=True)
+        return await self._store.ask(
+            lambda state: [each for _, each in state.referrers(held.subject, held.version, deleted=deleted)]
+        )
+
+    async def delete_version(self, subject: str, number: int, *, permanent: bool) -> int:
+        """Delete a version; return its number."""
+        subject = normalised(subject)
+        deleted: int = await self._store.decide(
+            lambda shard: shard.delete_version(subject, number, permanent=permanent)
+        )
+        return deleted
+
+    async def delete_subject(self, subject: str, *, permanent: bool) -> list[int]:
+        """Delete a subject; return the numbers of its versions."""
+        subject = normalised(subject)
+        deleted: list[int] = await self._store.decide(lambda shard: shard.delete_subject(subject, permanent=permanent))
+        return deleted
+
+    # -- schemas by id
+
+    async def by_id(self, schema_id: int, subject: str | None) -> Version:
+        """Return a version with an id."""
+        found = await self._store.ask(lambda state: state.find_by_id(schema_id, normalised(subject or "")))
+        if found is None:
+            raise Refusal.SCHEMA_NOT_FOUND(schema_id)
+        return found
+
+    async def max_id(self, subject: str | None) -> int:
+        """Return the highest id in a subject's context."""
+        return await self._store.ask(lambda state: state.max_id(parse(subject or "").context))
+
+    async def versions_of_id(self, schema_id: int, subject: str | None, *, deleted: bool) -> list[Version]:
+        """Return the newest version with an id in each subject."""
+
+        async def listed(state: State) -> list[Version]:
+            found = state.find_by_id(schema_id, normalised(subject or ""))
+            if found is None:
+                raise Refusal.NO_SCHEMA.error
+            among = state.with_id(parse(found.subject).context, schema_id)
+            held = await each(list(among.items()), lambda at: state.version(at[0], at[1], deleted=deleted))
+            return [version for version in held if version is not None]
+
+        return await self._store.ask_long(listed)
+
+    async def schemas(self, prefix: str, *, deleted: bool, latest_only: bool, rule_type: str = "") -> list[Version]:
+        """Return the versions of the subjects whose names begin with a prefix."""
+
+        async def listed(state: State) -> list[Version]:
+            found = []
+            async for name in _named(state, prefix):
+                versions = state.versions(name, deleted=deleted)
+                for version in versions[-1:] if latest_only else versions:
+                    if not rule_type or _has_rule(version, rule_type):
+                        found.append(version)
+                    await turn
+            return found
+
+        return await self._store.ask_long(listed)
+
+    async def formatted(self, version: Version, form: str) -> str:
+        """Return a version's text in a form, without one as it is stored."""
+        if not form.strip():
+            return version.content.schema
+        texts = await self._store.ask(lambda state: resolved(state, version.subject, version.content.references))
+        return await self._store.aside(lambda: formatted(version.content, texts, form))
+
+    # -- configs, modes, contexts; an empty name is the global one
+
+    async def config(self, subject: str, *, in_scope: bool) -> Json:
+        """Return a subject's own config, or the one that applies to it."""
+        name = _setting_of(subject)
+        found = await self._store.ask(lambda state: state.config_in_scope(name) if in_scope else state.config(name))
+        if found is None:
+            raise Refusal.NO_SUBJECT_CONFIG(name)
+        return found
+
+    async def change_config(self, subject: str, changes: Mapping[str, Any]) -> Json:
+        """Change a config; return the whole. A value of None removes a field."""
+        check_additions(
+            [changes.get("defaultMetadata"), changes.get("overrideMetadata")],
+            [changes.get("defaultRuleSet"), changes.get("overrideRuleSet")],
+        )
+        for field in _WITHOUT_EFFECT:
+            if changes.get(field) not in (None, False, "", "STRICT"):
+                raise Refusal.NOT_PERMITTED(f"{field} has no effect in this registry")
+        level = changes.get("compatibilityLevel")
+        if level is not None and str(level).upper() not in LEVELS:
+            raise Refusal.INVALID_COMPATIBILITY.error
+        if level is not None:
+            changes = {**changes, "compatibilityLevel": str(level).upper()}
+        name = _checked_setting(subject)
+        config: Json = await self._store.decide(lambda shard: shard.change_config(name, changes))
+        return config
+
+    async def delete_config(self, subject: str) -> Json:
+        """Delete a config; return it as it was."""
+        name = _setting_of(subject)
+        config: Json = await self._store.decide(lambda shard: shard.delete_config(name))
+        return config
+
+    async def mode(self, subject: str, *, in_scope: bool) -> str:
+        """Return a subject's own mode, or the one that applies to it."""
+        name = _setting_of(subject)
+        found = await self._store.ask(lambda state: state.mode_in_scope(name) if in_scope else state.mode(name))
+        if found is None:
+            raise Refusal.NO_SUBJECT_MODE(name)
+        return found
+
+    async def set_mode(self, subject: str, mode: str | None, *, force: bool) -> None:
+        """Set a mode; None removes it."""
+        name = _checked_setting(subject)
+        if mode is not None and mode.upper() not in MODES:
+            raise Refusal.INVALID_MODE.error
+        is_global = name is not None and parse(name) == Subject(GLOBAL_CONTEXT, "")
+        if mode is not None and mode.upper() == "FORWARD" and not is_global:
+            raise Refusal.FORWARD_IS_GLOBAL.error
+        wanted = None if mode is None else mode.upper()
+        await self._store.decide(lambda shard: shard.set_mode(name, wanted, force=force))
+
+    async def delete_mode(self, subject: str, *, recursive: bool) -> str | None:
+        """Delete a mode; return it as it was."""
+        name = _setting_of(subject)
+        mode: str | None = await self._store.decide(lambda shard: shard.delete_mode(name, recursive=recursive))
+        return mode
+
+    async def contexts(self, prefix: str = "") -> list[str]:
+        """Return the contexts whose names begin with a prefix."""
+        return await self._store.ask(
+            lambda state: [each for each in (DEFAULT_CONTEXT, *state.contexts) if each.startswith(prefix)]
+        )
+
+    async def delete_context(self, context: str) -> None:
+        """Delete a context without subjects."""
+        name = normalised(context)
+        await self._store.decide(lambda shard: shard.delete_context(name))
+
+
+def _version(state: State, subject: str, number: int, *, deleted: bool) -> Version:
+    for name in _in_contexts(state, subject):
+        found = state.latest(name) if number == LATEST else state.version(name, number, deleted=deleted)
+        if found is not None:
+            return found
+    if state.has_subject(subject, deleted=deleted):
+        raise Refusal.VERSION_NOT_FOUND(number)
+    raise Refusal.SUBJECT_NOT_FOUND(subject)
+
+
+def _in_contexts(state: State, subject: str) -> list[str]:
+    """Return a subject, and its name in the other contexts if it has none of its own."""
+    wanted = parse(subject)
+    if wanted.context != DEFAULT_CONTEXT:
+        return [subject]
+    return [subject, *(str(Subject(context, wanted.name)) for context in state.contexts)]
+
+
+def _registered(state: State, checked: Checked, *, deleted: bool) -> Version | None:
+    context = parse(checked.subject).context
+    known = state.id_of(context, checked.content.digest())
+    if known is not None:
+        number = state.with_id(context, known).get(checked.subject, 0)
+        found = state.version(checked.subject, number, deleted=deleted)
+        if found is not None:
+            return found
+    return state.version(checked.subject, checked.same_as, deleted=deleted)
+
+
+async def _named(state: State, prefix: str) -> AsyncIterator[str]:
+    """Yield the subjects whose names begin with a prefix, which may be in any context (":*:"), in order."""
+    begin: tuple[str, ...] = (prefix,)
+    if prefix.startswith(ANY_CONTEXT):
+        rest = prefix[len(ANY_CONTEXT) :]
+        begin = (rest, *(qualified_context(context) + rest for context in state.contexts)) if rest else ("",)
+    for name in await in_order(state.subjects()):
+        if name.startswith(begin):
+            yield name
+        await turn
+
+
+def _has_rule(version: Version, kind: str) -> bool:
+    rules = version.content.rule_set or {}
+    lists = (rules.get(each) or () for each in ("migrationRules", "domainRules", "encodingRules"))
+    return any(rule.get("type") == kind for each in lists for rule in each)
+
+
+def _setting_of(subject: str) -> str | None:
+    """Return the name under which a config or mode is kept."""
+    return normalised(subject) or None
+
+
+def _checked_setting(subject: str) -> str | None:
+    if not is_valid(subject, for_settings=True):
+        raise Refusal.INVALID_SUBJECT(subject)
+    return _setting_of(subject)

@@ -1,0 +1,137 @@
+"""A registry in a broker: a shard over `_schemas`, whose leader decides.
+
+Owns the lifecycle as a coordinator, the wait for a partition that is being created, elected or loaded, and the way from
+another thread's event loop to the broker's. Never decides: shard.py does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kbroker.clock import Clock
+from kbroker.coordination.service import CoordinatorService
+from kbroker.coordination.shard import Outcome, Writer
+from kbroker.long_work import awaited, in_slices
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.schema_registry.errors import Refusal, RegistryError
+from kbroker.schema_registry.shard import RegistryShard
+from kbroker.schema_registry.state import State
+
+SCHEMAS_TOPIC: Final = "_schemas"
+_PATIENCE_S: Final = 5.0
+"""How long a request waits for a leader that is being elected, or that loads the topic, in seconds."""
+_PAUSE_S: Final = 0.05
+_PASSING: Final = (
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+)
+_AT_ONCE: Final = 2
+"""How many schemas are parsed at once: more would only take turns with the interpreter's lock."""
+T = TypeVar("T")
+
+
+class _Failed(NamedTuple):
+    """The runtime could not answer."""
+
+    code: ErrorCode
+    message: str | None
+
+    @property
+    def error(self) -> RegistryError:
+        """The error for a client."""
+        if self.code in _PASSING:
+            return Refusal.UNKNOWN_LEADER.error
+        return Refusal.STORE_FAILED(f"Write to the Kafka store failed: {self.message or self.code.name}")
+
+
+class RegistryService(CoordinatorService[RegistryShard]):
+    """The registry's shard, if this broker leads it. `create` creates the topic if it is missing."""
+
+    def __init__(
+        self, writer: Writer, clock: Clock, write_timeout_ms: int, create: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._create = create
+        super().__init__(SCHEMAS_TOPIC, 1, lambda _partition: RegistryShard(), writer, clock, write_timeout_ms)
+
+    async def ask(self, question: Callable[[State], T]) -> T:
+        """Return the answer to a short question; raises RegistryError."""
+
+        async def asked() -> T | _Failed:
+            return await awaited(self._runtime.read(0, lambda shard, _now: question(shard.state), _Failed))
+
+        return await self._served(asked)
+
+    async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
+        """Return the answer to a question that awaits `turn`; raises RegistryError."""
+
+        async def asked() -> T | _Failed:
+            read: Any = self._runtime.read_divided(0, lambda shard, _now: question(shard.state), _Failed)
+            answer: T | _Failed = await awaited(await in_slices(read))
+            return answer
+
+        return await self._served(asked)
+
+    async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
+        """Return the reply to a decision, which is taken at most once; raises RegistryError."""
+
+        async def decided() -> Any:
+            try:
+                self._runtime.shard(0)
+            except ApiError as error:
+                return _Failed(error.code, None)  # nothing is decided yet
+            reply: Any = await awaited(self._runtime.run(0, lambda shard, _now: decision(shard), _Failed))
+            return reply.error if isinstance(reply, _Failed) else reply
+
+        reply = await self._served(decided)
+        if isinstance(reply, RegistryError):
+            raise reply
+        return reply
+
+    def _catch_up(self) -> None:
+        """Replay what others have written: `_schemas` may be mirrored, or have a registry beside its broker."""
+        with contextlib.suppress(ApiError):  # not led here
+            self._runtime.catch_up(0)
+
+    async def _served(self, ask: Callable[[], Awaitable[T | _Failed]]) -> T:
+        """Return an answer, once the partition is served here."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PATIENCE_S
+        while True:
+            if self._writer.partition_count() == 0:
+                await self._create()
+            self._catch_up()
+            answer = await ask()
+            if not isinstance(answer, _Failed):
+                return answer
+            if answer.code not in _PASSING or loop.time() >= until:
+                raise answer.error
+            await asyncio.sleep(_PAUSE_S)
+
+
+class FromOtherThread:
+    """The registry's store for a server in a thread of its own (`Store`); `loop` is the broker's."""
+
+    def __init__(self, service: RegistryService, loop: asyncio.AbstractEventLoop) -> None:
+        self._service = service
+        self._loop = loop
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(self, question: Callable[[State], T]) -> T:
+        return await self._there(self._service.ask(question))
+
+    async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
+        return await self._there(self._service.ask_long(question))
+
+    async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
+        return await self._there(self._service.decide(decision))
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        async with self._turns:
+            return await asyncio.to_thread(work)
+
+    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))

@@ -1,0 +1,271 @@
+"""The registry as a state machine over the one partition of `_schemas`: its leader decides, and gives ids.
+
+Owns the decisions of Confluent's KafkaSchemaRegistry: registration, both kinds of deletion, configs, modes. Pure: no
+I/O; the runtime (kbroker.coordination) writes, replays and answers. Never parses a schema: another thread parses it and
+compares it with the state at one revision of its subject (`Checked`). If the subject has changed since, the reply is
+STALE, and the caller checks again.
+
+Replies are values, or a RegistryError.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from kbroker.coordination.shard import CoordinatorRecord, Outcome
+from kbroker.schema_registry.errors import Refusal, RegistryError
+from kbroker.schema_registry.records import (
+    Content,
+    Version,
+    clear_subject_record,
+    config_record,
+    context_record,
+    delete_subject_record,
+    mode_record,
+    read_key,
+    schema_record,
+    schema_tombstone,
+)
+from kbroker.schema_registry.state import State
+from kbroker.schema_registry.subjects import DEFAULT_CONTEXT, parse, qualified_context
+
+log = logging.getLogger(__name__)
+
+LATEST: Final = -1
+"""In place of a version's number: the newest version."""
+IMPORT, FORWARD, READWRITE = "IMPORT", "FORWARD", "READWRITE"
+_READ_ONLY: Final = ("READONLY", "READONLY_OVERRIDE")
+MODES: Final = (READWRITE, *_READ_ONLY, IMPORT, FORWARD)
+
+
+class Stale:
+    """The subject has changed since it was looked at."""
+
+
+STALE: Final = Stale()
+
+
+class Checked(NamedTuple):
+    """A schema that was parsed, and compared with the versions of its subject.
+
+    `version` and `id` are those that the request asks for, 0 and -1 if it asks for none. `same_as` is a version that
+    means the same, 0 without one. `incompatible` are the reasons against its registration.
+    """
+
+    subject: str
+    content: Content
+    version: int = 0
+    id: int = -1
+    revision: tuple[int, int] = (0, 0)
+    same_as: int = 0
+    incompatible: Sequence[str] = ()
+
+
+class RegistryShard:
+    """Decides about one registry's state."""
+
+    steps_over_unreadable = True
+
+    def __init__(self) -> None:
+        self.state = State()
+
+    def replay(self, _offset: int, _producer_id: int, key: bytes, value: bytes | None) -> None:
+        self.state.apply(read_key(key), value)
+
+    def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
+        """Ignore a transaction's end: the topic has no transactions."""
+
+    def on_loaded(self, _now_ms: int) -> Outcome:
+        return Outcome()
+
+    def on_unloaded(self, _now_ms: int) -> Outcome:
+        return Outcome()
+
+    def on_timer(self, key: Hashable, _now_ms: int) -> Outcome:
+        raise ValueError(f"no timer {key!r}")
+
+    # -- schemas
+
+    def register(self, wanted: Checked) -> Outcome:
+        """Reply with the Version that has the schema: a new one, or one that has it already; or with STALE."""
+        state, subject, content = self.state, wanted.subject, wanted.content
+        refusal = self._not_writable(subject, has_id=wanted.id >= 0)
+        if refusal is not None:
+            return Outcome(reply=refusal)
+        if state.revision(subject) != wanted.revision:
+            return Outcome(reply=STALE)
+        context = parse(subject).context
+        schema_id = wanted.id
+        known = state.id_of(context, content.digest())
+        if known is not None and schema_id in (-1, known):
+            number = state.with_id(context, known).get(subject, 0)
+            held = state.version(subject, number)
+            if not wanted.version and held is not None:
+                return Outcome(reply=held)
+            schema_id = known
+        same = state.version(subject, wanted.same_as) if not wanted.version else None
+        if same is not None and schema_id in (-1, same.id):
+            return Outcome(reply=same)
+        is_import = state.mode_in_scope(subject) in (IMPORT, FORWARD)
+        if wanted.incompatible and not is_import:
+            return Outcome(reply=Refusal.INCOMPATIBLE(subject, ", ".join(wanted.incompatible)))
+        following = max((each.version for each in state.versions(subject, deleted=True)), default=0) + 1
+        if wanted.version > 0 and wanted.version != following and not is_import:
+            return Outcome(reply=Refusal.INVALID_SCHEMA("Version is not one more than previous version"))
+        held = state.get_by_id(schema_id, qualified_context(context)) if schema_id >= 0 else None
+        if held is not None and held.content != content:
+            text = f"Overwrite new schema with id {schema_id} in context {qualified_context(context)} is not permitted."
+            return Outcome(reply=Refusal.NOT_PERMITTED(text))
+        number = wanted.version if wanted.version > 0 else following
+        if schema_id < 0:
+            schema_id = state.max_id(context) + 1
+        version = Version(subject, number, schema_id, content)
+        records = [*self._replaced(version), schema_record(version)]
+        if context != DEFAULT_CONTEXT and context not in state.contexts:
+            records.insert(0, context_record(context))
+        return Outcome(reply=version, records=records)
+
+    def _replaced(self, version: Version) -> list[CoordinatorRecord]:
+        """Return the tombstones of earlier, softly deleted versions with the same schema, unless some schema refers."""
+        return [
+            schema_tombstone(each.subject, each.version)
+            for each in self.state.versions(version.subject, deleted=True)
+            if each.deleted
+            and each.id == version.id
+            and each.version < version.version
+            and not self.state.referrers(each.subject, each.version, deleted=True)
+        ]
+
+    def _not_writable(self, subject: str, *, has_id: bool) -> RegistryError | None:
+        mode = self.state.mode_in_scope(subject)
+        if mode in _READ_ONLY:
+            return _read_only(subject)
+        where = f"Subject {subject} in context {qualified_context(parse(subject).context)}"
+        if has_id and mode not in (IMPORT, FORWARD):
+            return Refusal.NOT_PERMITTED(f"{where} is not in import mode")
+        if not has_id and mode != READWRITE:
+            return Refusal.NOT_PERMITTED(f"{where} is not in read-write mode")
+        return None
+
+    def delete_version(self, subject: str, number: int, *, permanent: bool) -> Outcome:
+        """Reply with the number of the version that is deleted."""
+        state = self.state
+        version = state.latest(subject) if number == LATEST else state.version(subject, number, deleted=True)
+        if version is None:
+            if not state.has_subject(subject, deleted=True):
+                return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))
+            return Outcome(reply=Refusal.VERSION_NOT_FOUND(number))
+        number = version.version
+        if version.deleted and not permanent:
+            return Outcome(reply=Refusal.VERSION_SOFT_DELETED(subject, number))
+        if state.mode_in_scope(subject) in _READ_ONLY:
+            return Outcome(reply=_read_only(subject))
+        if state.referrers(subject, number, deleted=permanent):
+            return Outcome(reply=Refusal.REFERENCE_EXISTS(subject, number))
+        if not permanent:
+            return Outcome(reply=number, records=[schema_record(replace(version, deleted=True))])
+        if not version.deleted:
+            return Outcome(reply=Refusal.VERSION_NOT_SOFT_DELETED(subject, number))
+        records = [schema_tombstone(subject, number)]
+        if len(state.versions(subject, deleted=True)) == 1:
+            records += self._settings_tombstones(subject)
+        return Outcome(reply=number, records=records)
+
+    def delete_subject(self, subject: str, *, permanent: bool) -> Outcome:
+        """Reply with the numbers of the versions that are deleted."""
+        state = self.state
+        if not state.has_subject(subject, deleted=True):
+            return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))
+        if not permanent and not state.has_subject(subject):
+            return Outcome(reply=Refusal.SUBJECT_SOFT_DELETED(subject))
+        if state.mode_in_scope(subject) in _READ_ONLY:
+            return Outcome(reply=_read_only(subject))
+        versions = state.versions(subject, deleted=permanent)
+        for version in versions:
+            if self._is_used_elsewhere(version, deleted=permanent):
+                return Outcome(reply=Refusal.REFERENCE_EXISTS(subject, version.version))
+            if permanent and not version.deleted:
+                return Outcome(reply=Refusal.SUBJECT_NOT_SOFT_DELETED(subject))
+        numbers = [each.version for each in versions]
+        if not permanent:
+            return Outcome(reply=numbers, records=[delete_subject_record(subject, numbers[-1])])
+        records = [schema_tombstone(subject, number) for number in reversed(numbers)]
+        return Outcome(reply=numbers, records=records + self._settings_tombstones(subject), atomic=False)
+
+    def _is_used_elsewhere(self, version: Version, *, deleted: bool) -> bool:
+        """Whether a schema of another subject refers to a version."""
+        state = self.state
+        return any(
+            subject != version.subject and state.version(subject, number, deleted=deleted) is not None
+            for user in state.referrers(version.subject, version.version, deleted=deleted)
+            for subject, number in state.with_id(*user).items()
+        )
+
+    def _settings_tombstones(self, subject: str) -> list[CoordinatorRecord]:
+        records = []
+        if subject in self.state.modes:
+            records.append(mode_record(subject, None))
+        if subject in self.state.configs:
+            records.append(config_record(subject, None))
+        return records
+
+    # -- configs and modes; None is the global one
+
+    def change_config(self, subject: str | None, changes: Mapping[str, Any]) -> Outcome:
+        """Reply with the whole config after a change; a value of None removes a field."""
+        if self.state.mode_in_scope(subject) in _READ_ONLY:
+            return Outcome(reply=_read_only(subject))
+        fields = dict(self.state.configs.get(subject, {})) | dict(changes)
+        config = {name: value for name, value in fields.items() if value is not None}
+        return Outcome(reply=config, records=[config_record(subject, config)])
+
+    def delete_config(self, subject: str | None) -> Outcome:
+        """Reply with the config as it was."""
+        found = self.state.config(subject)
+        if found is None:
+            return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))
+        if self.state.mode_in_scope(subject) in _READ_ONLY:
+            return Outcome(reply=_read_only(subject))
+        return Outcome(reply=found, records=[config_record(subject, None)])
+
+    def set_mode(self, subject: str | None, mode: str | None, *, force: bool) -> Outcome:
+        """Reply with the mode. The mode IMPORT needs `force`, or a subject or context that has no schemas.
+
+        It forgets schemas that were deleted softly, because an import may use their ids.
+        """
+        state, records = self.state, list[CoordinatorRecord]()
+        if mode == IMPORT and state.mode_in_scope(subject) != IMPORT and not force:
+            if state.has_subject(subject):
+                return Outcome(reply=Refusal.NOT_PERMITTED("Cannot import since found existing subjects"))
+            for version in state.versions_within(subject):
+                if state.referrers(version.subject, version.version, deleted=True):
+                    return Outcome(reply=Refusal.REFERENCE_EXISTS(version.subject, version.version))
+                records.append(schema_tombstone(version.subject, version.version))
+            records.append(clear_subject_record(subject))
+        return Outcome(reply=mode, records=[*records, mode_record(subject, mode)], atomic=False)
+
+    def delete_mode(self, subject: str | None, *, recursive: bool) -> Outcome:
+        """Reply with the mode as it was; `recursive`, for a context, deletes those of its subjects, too."""
+        found = self.state.mode(subject)
+        if found is None and not recursive:
+            return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))
+        subjects: list[str | None] = [subject]
+        if recursive and (subject is None or parse(subject).is_context):
+            context = DEFAULT_CONTEXT if subject is None else parse(subject).context
+            subjects += [each for each in self.state.modes if each is not None and parse(each).context == context]
+        records = [mode_record(each, None) for each in dict.fromkeys(subjects)]
+        return Outcome(reply=found, records=records, atomic=False)
+
+    def delete_context(self, context: str) -> Outcome:
+        """Delete a context, as ":.context:", that has no subjects."""
+        if self.state.has_subject(context, deleted=True):
+            return Outcome(reply=Refusal.CONTEXT_NOT_EMPTY(context))
+        return Outcome(reply=None, records=[context_record(parse(context).context, exists=False)])
+
+
+def _read_only(subject: str | None) -> RegistryError:
+    context = "" if subject is None else qualified_context(parse(subject).context)
+    return Refusal.NOT_PERMITTED(f"Subject {subject} in context {context} is in read-only mode")

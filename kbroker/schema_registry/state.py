@@ -1,0 +1,307 @@
+"""What a registry knows: versions of subjects, ids, configs, modes and contexts, as the records of `_schemas` make it.
+
+Owns the indexes (by id, by content, by reference), which follow from the versions, and what a record changes
+(Confluent: InMemoryCache and KafkaStoreMessageHandler). Ids belong to a context: two contexts can give the same id to
+different schemas. Never decides, and never writes.
+
+`get_by_id` and `version` look up single entries only; another thread may call them while records are applied.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from kbroker.schema_registry.records import Key, Version, read_config, read_deletion, read_mode, read_version
+from kbroker.schema_registry.subjects import (
+    DEFAULT_CONTEXT,
+    GLOBAL_CONTEXT,
+    Subject,
+    beside,
+    normalised,
+    parse,
+    qualified_context,
+)
+
+log = logging.getLogger(__name__)
+
+BACKWARD: Final = "BACKWARD"
+"""The compatibility of a registry without a global config."""
+READWRITE: Final = "READWRITE"
+_INHERITED: Final = (
+    "normalize",
+    "validateFields",
+    "validateNewSchemas",
+    "validateRules",
+    "compatibilityPolicy",
+    "compatibilityGroup",
+)
+"""What a subject's config has from the global one, if it has none of its own."""
+Config = dict[str, Any]
+V = TypeVar("V")
+
+
+class _Context:
+    """The ids of one context."""
+
+    __slots__ = ("by_digest", "by_id", "live", "max_id")
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, dict[str, int]] = {}
+        """For each id, its newest version in each subject."""
+        self.by_digest: dict[bytes, int] = {}
+        self.live = 0
+        """The number of versions that are not deleted."""
+        self.max_id = 0
+
+
+class State:
+    """A registry's state. All names of subjects are normalised."""
+
+    def __init__(self) -> None:
+        self._subjects: dict[str, dict[int, Version]] = {}
+        self._ids: dict[str, _Context] = {}
+        self._referrers: dict[tuple[str, int], set[tuple[str, int]]] = {}
+        self.contexts: dict[str, None] = {}
+        """The contexts besides the default one, in the order of their creation."""
+        self.configs: dict[str | None, Config] = {}
+        self.modes: dict[str | None, str] = {}
+        self._change = 0
+        self._changes: dict[str, int] = {}
+        self._settings_changes = 0
+
+    # -- questions
+
+    def version(self, subject: str, number: int, *, deleted: bool = False) -> Version | None:
+        """Return a version of a subject; those deleted softly only with `deleted`."""
+        found = self._subjects.get(subject, {}).get(number)
+        return found if found is not None and (deleted or not found.deleted) else None
+
+    def versions(self, subject: str, *, deleted: bool = False) -> list[Version]:
+        """Return the versions of a subject, in order."""
+        found = self._subjects.get(subject, {})
+        return [found[number] for number in sorted(found) if deleted or not found[number].deleted]
+
+    def latest(self, subject: str) -> Version | None:
+        """Return the newest version that is not deleted."""
+        return next((each for each in reversed(self.versions(subject))), None)
+
+    def subjects(self) -> list[str]:
+        """Return all subjects, deleted ones too."""
+        return list(self._subjects)
+
+    def versions_within(self, subject: str | None) -> Iterator[Version]:
+        """Yield all versions of a subject, or of all subjects in a context; None stands for all contexts."""
+        is_context = subject is None or parse(subject).is_context
+        for name in list(self._subjects):
+            if name == subject or (is_context and is_within(name, subject)):
+                yield from self.versions(name, deleted=True)
+
+    def has_subject(self, subject: str | None, *, deleted: bool = False) -> bool:
+        """Whether a subject has versions; for a context, or None for all, whether any of its subjects has."""
+        if subject is not None and not parse(subject).is_context:
+            return any(deleted or not each.deleted for each in self._subjects.get(subject, {}).values())
+        context = GLOBAL_CONTEXT if subject is None else parse(subject).context
+        among = self._ids.values() if context == GLOBAL_CONTEXT else [self._ids.get(context, _Context())]
+        return any(each.live or (deleted and each.by_id) for each in among)
+
+    def get_by_id(self, schema_id: int, subject: str = "") -> Version | None:
+        """Return a version with an id, deleted or not: of the subject, or of any subject in its context."""
+        wanted = parse(subject)
+        context = self._ids.get(wanted.context)
+        found = None if context is None else context.by_id.get(schema_id)
+        if not found:
+            return None
+        if wanted.is_context:
+            subject, number = next(iter(found.items()))
+        elif subject in found:
+            number = found[subject]
+        else:
+            return None
+        return self.version(subject, number, deleted=True)
+
+    def find_by_id(self, schema_id: int, subject: str = "") -> Version | None:
+        """Return a version with an id as Confluent's registry finds it.
+
+        A subject without a context is looked for in all contexts; without success, any subject of the default one does.
+        """
+        wanted = parse(subject)
+        found = self.get_by_id(schema_id, subject)
+        if found is not None or wanted.is_context or wanted.context != DEFAULT_CONTEXT:
+            return found
+        for context in self.contexts:
+            found = self.get_by_id(schema_id, str(Subject(context, wanted.name)))
+            if found is not None:
+                return found
+        return self.get_by_id(schema_id)
+
+    def id_of(self, context: str, digest: bytes) -> int | None:
+        """Return the id that a content has in a context."""
+        held = self._ids.get(context)
+        found = None if held is None else held.by_digest.get(digest)
+        return found if found is not None and held is not None and held.by_id.get(found) else None
+
+    def with_id(self, context: str, schema_id: int) -> dict[str, int]:
+        """Return the newest version with an id in each subject of a context."""
+        held = self._ids.get(context)
+        return {} if held is None else held.by_id.get(schema_id, {})
+
+    def max_id(self, context: str) -> int:
+        """Return the highest id that was ever seen in a context, 0 without one."""
+        held = self._ids.get(context)
+        return 0 if held is None else held.max_id
+
+    def referrers(self, subject: str, number: int, *, deleted: bool) -> list[tuple[str, int]]:
+        """Return context and id of the schemas that refer to a version; `deleted` counts those deleted softly."""
+        return sorted(
+            each
+            for each in self._referrers.get((subject, number), ())
+            if deleted or any(self.version(*at) is not None for at in self.with_id(*each).items())
+        )
+
+    def config(self, subject: str | None) -> Config | None:
+        """Return a subject's own config; the global one is never missing."""
+        found = self.configs.get(subject)
+        if found is None and not _is_global(subject):
+            return None
+        return {"compatibilityLevel": BACKWARD, **(found or {})}
+
+    def config_in_scope(self, subject: str | None) -> Config:
+        """Return the config that applies to a subject: its own, its context's, or the global one."""
+        own = None if subject is None else self.config(subject)
+        if own is None:
+            return {"compatibilityLevel": BACKWARD, **(_in_scope(self.configs, subject) or {})}
+        everywhere = self.configs.get(None, {})
+        return {name: everywhere[name] for name in _INHERITED if name in everywhere} | own
+
+    def mode(self, subject: str | None) -> str | None:
+        """Return a subject's own mode; the global one is never missing."""
+        return self.modes.get(subject, READWRITE if _is_global(subject) else None)
+
+    def mode_in_scope(self, subject: str | None) -> str:
+        """Return the mode that applies to a subject."""
+        own = None if subject is None else self.modes.get(subject)
+        return own or _in_scope(self.modes, subject) or READWRITE
+
+    def revision(self, subject: str) -> tuple[int, int]:
+        """Return a value that differs once the subject, or any config or mode, has changed."""
+        return self._changes.get(subject, 0), self._settings_changes
+
+    # -- records
+
+    def apply(self, key: Key, value: bytes | None) -> None:
+        """Apply a record; raises ValueError if its value cannot be read."""
+        match key:
+            case ("SCHEMA", str(subject), number):
+                self._apply_version(normalised(subject), number, None if value is None else read_version(value))
+            case ("CONFIG", subject, _):
+                self._apply_setting(self.configs, subject, None if value is None else read_config(value))
+            case ("MODE", subject, _):
+                self._apply_setting(self.modes, subject, None if value is None else read_mode(value))
+            case ("DELETE_SUBJECT", str(subject), _) if value is not None:
+                self._delete_softly(normalised(subject), read_deletion(value))
+            case ("CLEAR_SUBJECT", subject, _) if value is not None:
+                self._forget_deleted(None if subject is None else normalised(subject))
+            case ("CONTEXT", str(context), _):
+                if value is None:
+                    self.contexts.pop(context, None)
+                else:
+                    self.contexts[context] = None
+            case _:
+                pass  # NOOP, and what newer registries write
+
+    def _apply_setting(self, settings: dict[str | None, Any], subject: str | None, value: Any) -> None:
+        where = None if subject is None else normalised(subject) or None
+        if value is None:
+            settings.pop(where, None)
+        else:
+            settings[where] = value
+        self._settings_changes += 1
+
+    def _apply_version(self, subject: str, number: int, version: Version | None) -> None:
+        if version is None:
+            self._remove(subject, number)
+            return
+        context = parse(subject).context
+        ids = self._ids.setdefault(context, _Context())
+        held = self.get_by_id(version.id, qualified_context(context))
+        content = version.content
+        if held is not None:
+            if held.content.schema != content.schema:
+                log.error("%s version %d: another schema has its id %d; it is ignored", subject, number, version.id)
+                return
+            if held.content == content:
+                content = held.content
+        self._put(subject, number, replace(version, subject=subject, version=number, content=content))
+        ids.by_id.setdefault(version.id, {})[subject] = number
+        ids.by_digest[content.digest()] = version.id
+        ids.max_id = max(ids.max_id, version.id)
+        for reference in content.references:
+            at = beside(subject, reference.subject), reference.version
+            self._referrers.setdefault(at, set()).add((context, version.id))
+
+    def _put(self, subject: str, number: int, version: Version | None) -> None:
+        """Set or remove a version; count the living ones, and the change."""
+        versions = self._subjects.setdefault(subject, {})
+        before = versions.get(number)
+        ids = self._ids[parse(subject).context]
+        ids.live += (version is not None and not version.deleted) - (before is not None and not before.deleted)
+        self._change += 1
+        self._changes[subject] = self._change
+        if version is not None:
+            versions[number] = version
+        elif before is not None:
+            del versions[number]
+        if not versions:
+            del self._subjects[subject], self._changes[subject]
+
+    def _remove(self, subject: str, number: int) -> None:
+        removed = self.version(subject, number, deleted=True)
+        if removed is None:
+            return
+        self._put(subject, number, None)
+        context = parse(subject).context
+        ids = self._ids[context]
+        of_id = ids.by_id.get(removed.id, {})
+        if of_id.get(subject) == number:
+            del of_id[subject]
+        if of_id:
+            return
+        ids.by_id.pop(removed.id, None)
+        if ids.by_digest.get(digest := removed.content.digest()) == removed.id:
+            del ids.by_digest[digest]
+        for reference in removed.content.references:
+            at = beside(subject, reference.subject), reference.version
+            users = self._referrers.get(at, set())
+            users.discard((context, removed.id))
+            if not users:
+                self._referrers.pop(at, None)
+
+    def _delete_softly(self, subject: str, last: int) -> None:
+        for version in self.versions(subject):
+            if version.version <= last:
+                self._put(subject, version.version, replace(version, deleted=True))
+
+    def _forget_deleted(self, subject: str | None) -> None:
+        for version in self.versions_within(subject):
+            if version.deleted:
+                self._remove(version.subject, version.version)
+
+
+def is_within(subject: str, context: str | None) -> bool:
+    """Whether a subject is in a context, as ":.context:"; None stands for all contexts."""
+    wanted = GLOBAL_CONTEXT if context is None else parse(context).context
+    return wanted in (GLOBAL_CONTEXT, parse(subject).context)
+
+
+def _is_global(subject: str | None) -> bool:
+    return subject is None or parse(subject).context == GLOBAL_CONTEXT
+
+
+def _in_scope(settings: Mapping[str | None, V], subject: str | None) -> V | None:
+    """Return what is set for a subject's context, else for all contexts."""
+    context = DEFAULT_CONTEXT if subject is None else parse(subject).context
+    found = settings.get(None if context == DEFAULT_CONTEXT else qualified_context(context))
+    return settings.get(qualified_context(GLOBAL_CONTEXT)) if found is None else found
