@@ -26,7 +26,8 @@ PAGES = (
     "benchmarks/results/*.md",
 )
 PICTURES = ("docs/*.png", "docs/*/*.png", "docs/*.css")
-SHOWN = ("examples/**/*.py",)
+SHOWN = ("examples/**/*.py", "examples/**/*.java")
+LANGUAGES = {".py": "python", ".java": "java"}
 RESULTS = "benchmarks/results"
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[#)])")
 
@@ -37,7 +38,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     found = [each for each in files if each.abs_src_path is None or docs not in Path(each.abs_src_path).parents]
     found += [File.generated(config, _place(each), abs_src_path=str(each)) for each in _matching(PAGES + PICTURES)]
     for each in _matching(SHOWN):
-        content = f"# {each.name}\n\n```python\n{each.read_text(encoding='utf-8')}```\n"
+        content = f"# {each.name}\n\n```{LANGUAGES[each.suffix]}\n{each.read_text(encoding='utf-8')}```\n"
         found.append(File.generated(config, f"{_place(each)}.md", content=content))
     found.append(File.generated(config, f"{RESULTS}/index.md", content=_results()))
     return Files(found)
@@ -51,7 +52,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
         path = Path(os.path.normpath(folder / link[1]))
         if path.is_dir():
             return f"{link[1].rstrip('/')}/{'index' if _place(path) == RESULTS else 'README'}.md"
-        return f"{link[1]}.md" if path.suffix == ".py" else link[1]
+        return f"{link[1]}.md" if path.suffix in LANGUAGES else link[1]
 
     return _LINK.sub(target, markdown)
 
