@@ -95,6 +95,7 @@ def page(window: Browser) -> Iterator[Browser]:
     window.size(1280)
     window.dark(False)
     window.driver.delete_all_cookies()
+    window.driver.get("about:blank")  # the page before asks a console that has ended
     window.complaints()
     yield window
     assert window.complaints() == []
