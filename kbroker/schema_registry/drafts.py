@@ -55,7 +55,7 @@ class Draft:
         same_as = next((each.version for each in self.twins if _are_same(content, each.content)), 0)
         reasons: list[str] = []
         if not self.is_import and not same_as:
-            earlier = [(each.version, parsed(each.content, texts)) for each, texts in self.previous]
+            earlier = [(each.version, parsed(each.content, texts, is_new=False)) for each, texts in self.previous]
             try:
                 reasons = check(self.config["compatibilityLevel"], schema, earlier)
             except InvalidSchema as error:
@@ -70,10 +70,10 @@ def _are_same(new: Content, held: Content) -> bool:
     return new.schema == held.schema or (new.schema_type == "JSON" and from_json(new.schema) == from_json(held.schema))
 
 
-def parsed(content: Content, texts: Texts) -> Schema:
-    """Parse a schema; raises RegistryError."""
+def parsed(content: Content, texts: Texts, *, is_new: bool = True) -> Schema:
+    """Parse a schema, less strictly one that is registered already; raises RegistryError."""
     try:
-        return parse(content.schema_type, content.schema, texts)
+        return parse(content.schema_type, content.schema, texts, is_new=is_new)
     except InvalidSchema as error:
         raise Refusal.INVALID_SCHEMA(error) from None
 
@@ -82,7 +82,7 @@ def formatted(content: Content, texts: Texts, form: str) -> str:
     """Return a schema in a form; "serialized" is the descriptor of a Protobuf file, in base64. Raises RegistryError."""
     if form == "default":
         return content.schema
-    found = parsed(content, texts).serialized if form == "serialized" else None
+    found = parsed(content, texts, is_new=False).serialized if form == "serialized" else None
     if found is None:
         raise Refusal.INVALID_SCHEMA(f"Unsupported format type {form} for a schema of type {content.schema_type}")
     return found

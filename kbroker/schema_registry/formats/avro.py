@@ -106,7 +106,7 @@ class AvroSchema(Schema):
             for each in self.given:
                 make_avsc_object(avro_model.plain(each, known), names)
             if self.root.named is not None:
-                return names.names[self.root.full]
+                return names.names[avro_model.whole(self.root.full)]
             return make_avsc_object(avro_model.plain(self.root, known), names)
         except (AvroException, RecursionError) as error:
             raise InvalidSchema(f"Invalid schema of type AVRO, details: {str(error)[:500]}") from None
@@ -248,7 +248,7 @@ class _Pairs:
             return (yield self.of(reader.values, writer.values, "values", at))
         found: list[_Finding] = []
         if reader.type in ("record", "enum", "fixed") and not self._library.schema_name_equals(reader, writer):
-            found.append(("NAME_MISMATCH", [*at, "name"], f"expected: {writer.fullname}"))
+            found.append(("NAME_MISMATCH", [*at, "name"], f"expected: {_shown(writer.fullname)}"))
         if reader.type == "record":
             return found + (yield self._of_records(reader, writer, at))
         if reader.type == "fixed" and reader.size != writer.size:
@@ -302,6 +302,10 @@ class _Pairs:
                 else:
                     found.append(("READER_FIELD_MISSING_DEFAULT_VALUE", place, one.name))
         return found
+
+
+def _shown(name: str) -> str:
+    return name.removeprefix(f"{avro_model.NO_NAMESPACE}.")
 
 
 def _place(location: list[str]) -> str:

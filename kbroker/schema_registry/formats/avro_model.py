@@ -16,6 +16,8 @@ from kbroker.schema_registry.formats.common import InvalidSchema, to_json
 
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 NAMED: Final = ("record", "error", "enum", "fixed")
+NO_NAMESPACE: Final = "kbroker_no_namespace"
+"""The namespace that the libraries see where there is none."""
 MOST_FIELDS: Final = 10_000
 """The most fields of a record: the library compares each name with all earlier ones."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -333,8 +335,13 @@ def _sorted(value: Any) -> Any:
     return value
 
 
+def whole(full: str) -> str:
+    """Return a full name that means the same in every namespace: the libraries read one without a dot as relative."""
+    return full if "." in full else f"{NO_NAMESPACE}.{full}"
+
+
 def plain(kind: Type, known: set[str]) -> Any:
-    """Return the schema as JSON with full names, without what compatibility does not look at."""
+    """Return the schema as JSON with whole names, without what compatibility and values do not need."""
     if kind.kind == "union":
         return [plain(each, known) for each in kind.inner]
     if kind.kind in ("array", "map"):
@@ -342,13 +349,12 @@ def plain(kind: Type, known: set[str]) -> Any:
     if not kind.full:
         return kind.kind
     if kind.full in known:
-        return kind.full
+        return whole(kind.full)
     known.add(kind.full)
     kind = kind.named or kind
-    # An empty namespace, so that a name without a dot means itself wherever it stands.
-    said: dict[str, Any] = {"type": "record" if kind.kind == "error" else kind.kind, "name": kind.full, "namespace": ""}
+    said: dict[str, Any] = {"type": "record" if kind.kind == "error" else kind.kind, "name": whole(kind.full)}
     if kind.aliases:
-        said["aliases"] = kind.aliases
+        said["aliases"] = [whole(each) for each in kind.aliases]
     if kind.kind == "enum":
         said["symbols"] = kind.symbols
         if kind.default is not None:

@@ -48,9 +48,10 @@ def differences(original: JsonSchema, update: JsonSchema) -> list[Difference]:
             once = _Comparison(original.model, update.model, steps, refuted)
             found = run(once.of(original.model.root, update.model.root))
             now = once.incompatible_pairs()
-            if not once.has_assumed or now.keys() == refuted.keys():
+            if not once.has_assumed or now.keys() <= refuted.keys():
                 return found
-            refuted = now
+            # What was found first of a pair is kept: what is found later contains it, and would grow with each pass.
+            refuted = now | refuted
     except RecursionError:
         raise InvalidSchema("these schemas are nested too deeply to be compared") from None
 

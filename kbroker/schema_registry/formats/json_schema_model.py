@@ -74,6 +74,7 @@ class Model:
         self._anchors: dict[tuple[str, str], Any] = {}
         self._nodes: dict[tuple[int, str], Node] = {}
         self._unfilled: list[tuple[Node, dict[str, Any], str]] = []
+        self._anything = Node("empty")
         self._numbers: dict[object, int] = {}
         self._numbered: dict[int, int] = {}
         for address, document in documents.items():
@@ -118,7 +119,7 @@ class Model:
         seen = set()
         while node.kind == "reference":
             if id(node) in seen:
-                return Node("empty")
+                return self._anything
             seen.add(id(node))
             node = self._resolved(*node.reference)
         return node

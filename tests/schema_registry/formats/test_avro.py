@@ -310,6 +310,12 @@ def test_values() -> None:
     for wrong in (b"", b"\x02", b"\x02\x04", b"\x02\x00\x00", b"\x02\x02\x06x"):
         with pytest.raises(InvalidValue):
             schema.check_value(wrong)
+    # A type without a namespace within one that has one, referred to from both.
+    inner = {"type": "record", "name": "I", "namespace": "", "fields": [{"name": "i", "type": ["null", "I"]}]}
+    mixed = avro(record("S", ("r", inner), ("q", "I"), namespace="x"))
+    mixed.check_value(b"\x02\x00\x00")
+    assert [each.additional_info for each in compatible(avro(record("J")), avro(record("I")))] == ["expected: I"]
+    assert compatible(mixed, mixed) == []
     avro(LIST).check_value(b"\x02\x02\x04\x00")
     referring = avro(record("S", ("r", "T")), {"t": json.dumps(record("T", ("x", "long")))})
     referring.check_value(b"\x02")

@@ -281,6 +281,7 @@ REFERENCES_TO_THEMSELVES = [
     '{"not":{"$ref":"#"}}',
     '{"$ref":"#/definitions/a","definitions":{"a":{"$ref":"#/definitions/b"},"b":{"$ref":"#/definitions/a"}}}',
     '{"properties":{"a":{"$ref":"#"}},"additionalProperties":{"$ref":"#"}}',
+    '{"minLength":0,"allOf":[{"$ref":"#/definitions/d"},{"$ref":"#"}],"definitions":{"d":{"$ref":"#/definitions/d"}}}',
     '{"$schema":"https://json-schema.org/draft/2020-12/schema","$dynamicAnchor":"n","items":{"$dynamicRef":"#n"}}',
 ]
 
@@ -292,6 +293,7 @@ def test_references_in_a_circle(text: str) -> None:
         other = parse("JSON", '{"type":"object","properties":{"a":{"type":"string"}}}')
         for reader, writer in ((schema, schema), (schema, other), (other, schema)):
             compatible(reader, writer)
+        assert compatible(schema, schema) == []
         for value in (b"1", b'{"a":{"a":{}}}', b"[[[]]]"):
             with suppress(InvalidValue):
                 schema.check_value(value)
