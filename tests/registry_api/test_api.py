@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 from confluent_kafka import Producer
@@ -222,5 +223,35 @@ def test_the_topic_is_read_as_another_registry_has_left_it(broker: Broker, regis
     assert registry.ok("GET", "/schemas/ids/7")["schema"] == text(TWO)
     assert registry.ok("GET", "/config") == {"compatibilityLevel": "FULL"}
     assert registry.register("c", OTHER)["id"] == 8
-    keys = [json.loads(each.key) for each in broker.topics["_schemas"].records() if each.key != b"nonsense"]
+    keys = [json.loads(each.key or b"") for each in broker.topics["_schemas"].records() if each.key != b"nonsense"]
     assert keys[0] == {"keytype": "SCHEMA", "subject": "a", "version": 1, "magic": 1}
+
+
+def test_writers_of_one_subject_at_once_get_ids_without_a_hole(registry: Http) -> None:
+    answers: list[tuple[int, int]] = []
+
+    def write(name: str) -> None:
+        for number in range(20):
+            field = {"name": f"{name}{number}", "type": "int", "default": 0}
+            found = registry.register("s", {"type": "record", "name": "One", "fields": [field]})
+            answers.append((found["version"], found["id"]))
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for each in writers:
+        each.start()
+    for each in writers:
+        each.join(60)
+    assert sorted(answers) == [(number, number) for number in range(1, 81)]
+
+
+def test_a_registry_goes_with_its_broker_and_is_kept_in_a_snapshot() -> None:
+    before = threading.active_count()
+    with Broker(registry=True) as broker:
+        http = Http(broker.registry_url)
+        http.register("a", ONE)
+        kept = broker.snapshot()
+        broker.reset()
+        assert http.ok("GET", "/subjects") == []
+        broker.restore(kept)
+        assert http.ok("GET", "/subjects") == ["a"]
+    assert threading.active_count() == before
