@@ -53,6 +53,8 @@ class Wanted:
     """Whether to pass over letters that cannot be replayed; they count as replayed then."""
     before: Mapping[int, int] | None = None
     """The ends of the partitions, from a preview; letters that came later stay."""
+    mark: Mapping[int, int] | None = None
+    """The mark of a preview: the replay is refused if it has moved since."""
     most_bytes: int | None = None
     """The bytes after which no further letter is replayed."""
 
@@ -93,7 +95,7 @@ class Row:
 
 
 class Replay:
-    """One replay: of the letters that there are when it is made, from the mark of then on."""
+    """One replay: of the letters that there are when it is made, from the mark on."""
 
     def __init__(self, admin: Any, wanted: Wanted) -> None:
         """Raises AdminError, also if a topic does not exist."""
@@ -107,7 +109,7 @@ class Replay:
         self._target = None if wanted.to is None else topic_view(admin, wanted.to)
         if self._target is not None and self._target.internal:
             raise WrongInput(f"{wanted.to} takes no replayed letters")
-        self.mark = replayed_to(admin, wanted.topic)
+        self._mark: Mapping[int, int] | None = None
         self.is_cut = False
         """Whether the last look ended before the last letter, because of `count` or `most_bytes`."""
 
@@ -115,6 +117,13 @@ class Replay:
     def ends(self) -> dict[int, int]:
         """The end of each partition: letters from there on are not replayed."""
         return {index: end for index, (_, end) in self._letters.bounds.items()}
+
+    @property
+    def mark(self) -> Mapping[int, int]:
+        """The offset of each partition before which all is replayed; read once, and anew when the replay begins."""
+        if self._mark is None:
+            self._mark = replayed_to(self._admin, self._wanted.topic)
+        return self._mark
 
     def preview(self) -> list[Row]:
         """Return where the letters go. Raises UnreadableBatch."""
@@ -126,15 +135,16 @@ class Replay:
     def execute(self, connection: Connection) -> list[Row]:
         """Write the letters to where they go; return what was replayed, and what was passed over.
 
-        Raises AdminError if a letter cannot be replayed, or if another replay has moved the mark. What earlier
-        transactions have written stays then, and the mark is behind it.
+        An earlier replay that still runs ends. Raises AdminError if a letter cannot be replayed, or if the mark is not
+        that of the preview. What earlier transactions have written stays then, and the mark is behind it.
         """
-        if not self._wanted.skip:
-            check(self.preview())
         rows: dict[tuple[object, ...], Row] = {}
-        with _producer(connection, self._wanted.topic) as producer:
-            if replayed_to(self._admin, self._wanted.topic) != self.mark:
+        with _producer(connection, self._wanted.topic) as producer:  # the mark rests from here on
+            self._mark = None
+            if self._wanted.mark is not None and self.mark != self._wanted.mark:
                 raise AdminError(f"the letters of {self._wanted.topic} were replayed meanwhile; look again")
+            if not self._wanted.skip:
+                check(self.preview())
             back = {index: first for index, (first, _) in self._letters.bounds.items()} if self._wanted.again else {}
             for part in _parts(self._steps()):
                 if not self._wanted.skip:

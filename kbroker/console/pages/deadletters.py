@@ -97,7 +97,7 @@ async def find_replay(console: Console, values: Values) -> Facts:
     facts: Facts = {"topic": values.needed("topic", "the topic"), "values": values, "rows": None, "failure": None}
     if values.flag("show"):
         try:
-            facts |= await console.ask(_impatiently(lambda admin: _preview(Replay(admin, _wanted(values, None)))))
+            facts |= await console.ask(_impatiently(lambda admin: _preview(Replay(admin, _wanted(values)))))
         except AdminError as error:
             facts["failure"] = str(error)
     return facts
@@ -110,7 +110,7 @@ def _preview(work: Replay) -> Facts:
     return {"rows": rows, "ends": work.ends, "mark": work.mark, "count": count, "left": left, "is_cut": work.is_cut}
 
 
-def _wanted(values: Values, before: Mapping[int, int] | None) -> Wanted:
+def _wanted(values: Values, before: Mapping[int, int] | None = None, mark: Mapping[int, int] | None = None) -> Wanted:
     return Wanted(
         values.needed("topic", "the topic"),
         to=values.text("to") or None,
@@ -120,17 +120,15 @@ def _wanted(values: Values, before: Mapping[int, int] | None) -> Wanted:
         count=_MOST_REPLAYED,
         most_bytes=_MOST_BYTES,
         before=before,
+        mark=mark,
     )
 
 
 def replay(console: Console, values: Values) -> Done:
     """Replay the letters that were shown."""
-    wanted = _wanted(values, _entries(values.all("end")))
+    wanted = _wanted(values, before=_entries(values.all("end")), mark=_entries(values.all("mark")))
     with console.connection.admin() as admin:
-        work = Replay(admin, wanted)
-        if work.mark != _entries(values.all("mark")):
-            raise AdminError(f"the letters of {wanted.topic} were replayed meanwhile; look again")
-        rows = work.execute(console.connection)
+        rows = Replay(admin, wanted).execute(console.connection)
     count = sum(row.count for row in rows if row.problem is None)
     passed = sum(row.count for row in rows) - count
     text = f"{plural(count, 'dead letter')} replayed{f', {number(passed)} passed over' if passed else ''}."
