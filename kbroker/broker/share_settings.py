@@ -19,6 +19,8 @@ from kbroker.controller.features import DEAD_LETTERS_SINCE, SHARE_VERSION
 from kbroker.share_partition.persister import EARLIEST, LATEST
 from kbroker.share_partition.states import Limits
 
+_MOST_KNOWN: Final = 1_000
+"""The groups whose limits are kept: a client may ask for groups that do not exist."""
 _RESETS: Final = {"latest": LATEST, "earliest": EARLIEST}
 
 
@@ -47,10 +49,20 @@ class ShareSettings:
             ),
         }
         """The broker's own setting, and the least and greatest that a group may set, by the group's key."""
+        self._known: dict[str, Limits] = {}
+        self._known_of: ClusterState | None = None
 
     def limits(self, group: str) -> Limits:
-        """Return a group's present limits."""
+        """Return a group's present limits. Each ShareFetch asks for them several times."""
         state = self._state()
+        if state is not self._known_of or len(self._known) > _MOST_KNOWN:
+            self._known, self._known_of = {}, state
+        limits = self._known.get(group)
+        if limits is None:
+            limits = self._known[group] = self._read(state, group)
+        return limits
+
+    def _read(self, state: ClusterState, group: str) -> Limits:
         own = state.group_configs.get(group, {})
         has_letters = bool(_text(own, TOPIC_NAME, "")) and state.features.get(SHARE_VERSION, 0) >= DEAD_LETTERS_SINCE
         limits = Limits(

@@ -72,3 +72,12 @@ def test_how_long_a_record_that_came_back_is_kept() -> None:
     assert (
         settings_of(share_release_backoff_ms="50", share_release_backoff_max_ms="20").limits("g").backoff_after(1) == 20
     )
+
+
+def test_a_changed_config_applies_from_the_next_use_on() -> None:
+    states = [ClusterState("", group_configs={"g": {"share.delivery.count.limit": text}}) for text in ("3", "4")]
+    settings = ShareSettings(CONFIG, ManualClock(), lambda: states[0])
+    assert settings.limits("g") is settings.limits("g")
+    assert settings.limits("g").delivery_count == 3
+    del states[0]
+    assert settings.limits("g").delivery_count == 4
