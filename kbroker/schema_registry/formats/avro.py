@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, cast
 
-from kbroker.schema_registry.formats import avro_model
+from kbroker.schema_registry.formats import avro_model, avro_values
 from kbroker.schema_registry.formats.common import (
     Incompatibility,
     InvalidSchema,
@@ -23,6 +23,7 @@ from kbroker.schema_registry.formats.common import (
     from_json,
     need,
     run,
+    value_in,
 )
 
 _TEXTS: Final = {
@@ -112,16 +113,21 @@ class AvroSchema(Schema):
             raise InvalidSchema(f"Invalid schema of type AVRO, details: {str(error)[:500]}") from None
 
     @cached_property
-    def _read(self) -> Callable[[bytes], object]:
+    def _values(self) -> Any:
+        """The schema as fastavro has it."""
         need("fastavro")
         from fastavro.schema import parse_schema
 
         if has_free_items(self.root):
             raise InvalidValue("this schema has a list of elements without bytes: a few bytes could make it endless")
         try:
-            schema = parse_schema(avro_model.plain(self.root, set()), _write_hint=False)
+            return parse_schema(avro_model.plain(self.root, set(), values=True), _write_hint=False)
         except Exception as error:  # noqa: BLE001 - whatever fastavro says of a schema that Avro's rules allow
             raise InvalidValue(f"this schema cannot be read: {str(error)[:200]}") from None
+
+    @cached_property
+    def _read(self) -> Callable[[bytes], object]:
+        schema = self._values
         if holds_itself(self.root):
             # The reader in C has no limit of depth, so a deeply nested value would end the process.
             from fastavro._read_py import schemaless_reader
@@ -132,6 +138,21 @@ class AvroSchema(Schema):
     def check_value(self, data: bytes) -> None:
         """Raise InvalidValue unless the bytes are one value of this schema."""
         self._read(data)
+
+    def value_of(self, data: bytes) -> Any:
+        """Return the value."""
+        return self._read(data)
+
+    def data_of(self, text: str) -> bytes:
+        """Return the bytes of a value in Avro's JSON encoding, or in plain JSON."""
+        from fastavro._write_py import schemaless_writer  # that in C has no limit of depth
+
+        value, out = value_in(text, "Avro schema"), io.BytesIO()
+        try:
+            schemaless_writer(out, self._values, avro_values.from_json(self.root, value))
+        except (ValueError, TypeError, RecursionError, ArithmeticError) as error:
+            raise InvalidValue(f"does not match the Avro schema: {str(error)[:300]}") from None
+        return out.getvalue()
 
 
 def _decoded(read: Callable[..., Any], schema: Any, data: bytes) -> object:

@@ -25,6 +25,7 @@ _RESERVED: Final = frozenset(
     ("doc", "fields", "items", "name", "namespace", "size", "symbols", "values", "type", "aliases")
 )
 _FIELD_RESERVED: Final = frozenset(("default", "doc", "name", "order", "type", "aliases"))
+_LOGICAL: Final = ("logicalType", "precision", "scale")
 _ORDERS: Final = ("ascending", "descending", "ignore")
 
 
@@ -340,14 +341,19 @@ def whole(full: str) -> str:
     return full if "." in full else f"{NO_NAMESPACE}.{full}"
 
 
-def plain(kind: Type, known: set[str]) -> Any:
-    """Return the schema as JSON with whole names, without what compatibility and values do not need."""
+def plain(kind: Type, known: set[str], *, values: bool = False) -> Any:
+    """Return the schema as JSON with whole names, without what compatibility does not need.
+
+    With `values`, also with what values need: the defaults themselves, and logical types.
+    """
     if kind.kind == "union":
-        return [plain(each, known) for each in kind.inner]
+        return [plain(each, known, values=values) for each in kind.inner]
     if kind.kind in ("array", "map"):
-        return {"type": kind.kind, "items" if kind.kind == "array" else "values": plain(kind.inner[0], known)}
+        inner = plain(kind.inner[0], known, values=values)
+        return {"type": kind.kind, "items" if kind.kind == "array" else "values": inner}
+    logical: dict[str, Any] = {name: kind.props[name] for name in _LOGICAL if values and name in kind.props}
     if not kind.full:
-        return kind.kind
+        return {"type": kind.kind, **logical} if logical else kind.kind
     if kind.full in known:
         return whole(kind.full)
     known.add(kind.full)
@@ -360,16 +366,25 @@ def plain(kind: Type, known: set[str]) -> Any:
         if kind.default is not None:
             said["default"] = kind.default
     elif kind.kind == "fixed":
-        said["size"] = kind.size
+        said |= {"size": kind.size, **logical}
     else:
-        said["fields"] = [_plain_field(each, known) for each in kind.fields]
+        said["fields"] = [_plain_field(each, known, values=values) for each in kind.fields]
     return said
 
 
-def _plain_field(one: Field, known: set[str]) -> dict[str, Any]:
-    said: dict[str, Any] = {"name": one.name, "type": plain(one.type, known)}
+def _plain_field(one: Field, known: set[str], *, values: bool) -> dict[str, Any]:
+    said: dict[str, Any] = {"name": one.name, "type": plain(one.type, known, values=values)}
     if one.has_default:
-        said["default"] = None
+        said["default"] = plain_numbers(one.default) if values else None
     if one.aliases:
         said["aliases"] = one.aliases
     return said
+
+
+def plain_numbers(value: Any) -> Any:
+    """Return a default with numbers as JSON's parser gives them."""
+    if isinstance(value, dict):
+        return {name: plain_numbers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [plain_numbers(each) for each in value]
+    return float(value) if isinstance(value, Decimal) else value

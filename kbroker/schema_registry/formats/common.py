@@ -108,6 +108,20 @@ class Schema(ABC):
         For Protobuf they begin with the indexes of the message.
         """
 
+    @abstractmethod
+    def value_of(self, data: bytes) -> Any:
+        """Return the value of these bytes, which are those of `check_value`; raises InvalidValue.
+
+        What JSON lacks is left as the format's library has it: bytes, decimals, dates.
+        """
+
+    @abstractmethod
+    def data_of(self, text: str) -> bytes:
+        """Return the bytes of a value in JSON, those of `value_of`; raises InvalidValue.
+
+        Avro: a branch of a union as {"type": value}, or just the value. Protobuf: its JSON form of the first message.
+        """
+
 
 def need(module: str) -> None:
     """Raise ImportError with the way to install the extra if a library is missing."""
@@ -147,6 +161,16 @@ def check_nesting(text: str, *, json_text: bool, deepest: int = DEEPEST) -> None
         elif not json_text and token.startswith("/*") and "/*" in token[2:]:
             # The compiler would tell of each.
             raise InvalidSchema('"/*" inside of a comment')
+
+
+def value_in(text: str, what: str) -> Any:
+    """Return a value in JSON; raises InvalidValue, which says that it is not `what`."""
+    try:
+        check_nesting(text, json_text=True)
+        return json.loads(text)
+    except (InvalidSchema, ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, (InvalidSchema, RecursionError)) else "not JSON"
+        raise InvalidValue(f"does not match the {what}: {reason}") from None
 
 
 def _no_constant(name: str) -> Any:

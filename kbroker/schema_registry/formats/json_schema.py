@@ -18,10 +18,10 @@ from kbroker.schema_registry.formats.common import (
     InvalidSchema,
     InvalidValue,
     Schema,
-    check_nesting,
     from_json,
     need,
     to_json,
+    value_in,
 )
 from kbroker.schema_registry.formats.json_schema_model import Model
 
@@ -171,15 +171,24 @@ class JsonSchema(Schema):
 
     def check_value(self, data: bytes) -> None:
         """Raise InvalidValue unless the bytes are JSON of this schema."""
+        self._check(self.value_of(data))
+
+    def value_of(self, data: bytes) -> Any:
+        """Return the JSON, whether it matches or not."""
+        try:
+            return value_in(data.decode(), "JSON schema")
+        except UnicodeDecodeError:
+            raise InvalidValue("does not match the JSON schema: not JSON") from None
+
+    def data_of(self, text: str) -> bytes:
+        """Return the JSON of a value that matches."""
+        value = value_in(text, "JSON schema")
+        self._check(value)
+        return json.dumps(value, ensure_ascii=False).encode()
+
+    def _check(self, value: Any) -> None:
         import jsonschema_rs
 
-        try:
-            text = data.decode()
-            check_nesting(text, json_text=True)
-            value = json.loads(text)
-        except (InvalidSchema, ValueError, RecursionError) as error:
-            reason = "nested too deeply" if isinstance(error, (InvalidSchema, RecursionError)) else "not JSON"
-            raise InvalidValue(f"does not match the JSON schema: {reason}") from None
         depth = _depth(value)
         if self.model.costs.of(depth) > MOST_EVALUATIONS:
             raise InvalidValue("the JSON schema has too many alternatives within each other for a value of this depth")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from kbroker.schema_registry.formats.common import InvalidSchema, InvalidValue, Schema, need
+from kbroker.schema_registry.formats.common import InvalidSchema, InvalidValue, Schema, need, value_in
 from kbroker.schema_registry.formats.protobuf_compiler import compiled, from_base64
 from kbroker.schema_registry.formats.protobuf_printing import printed
 
@@ -138,6 +138,32 @@ class ProtobufSchema(Schema):
 
     def check_value(self, data: bytes) -> None:
         """Raise InvalidValue unless the bytes are indexes of a message of this file, and that message."""
+        self._message_of(data)
+
+    def value_of(self, data: bytes) -> Any:
+        """Return the message in Protobuf's JSON form, with the names of the file."""
+        from google.protobuf.json_format import MessageToDict
+
+        try:
+            return MessageToDict(self._message_of(data), preserving_proto_field_name=True)
+        except (ValueError, TypeError, RecursionError) as error:  # as an Any of an unknown type
+            raise InvalidValue(f"the Protobuf message has no JSON form: {str(error)[:300]}") from None
+
+    def data_of(self, text: str) -> bytes:
+        """Return the indexes and the bytes of a first message."""
+        from google.protobuf.json_format import ParseDict, ParseError
+
+        value = value_in(text, "Protobuf message")
+        if not isinstance(value, dict):
+            raise InvalidValue("does not match the Protobuf message: not an object")
+        message = self._messages(self._message_at([0]))()
+        try:
+            ParseDict(value, message)
+            return b"\0" + bytes(message.SerializeToString())
+        except (ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise InvalidValue(f"does not match the Protobuf message: {str(error)[:300]}") from None
+
+    def _message_of(self, data: bytes) -> Any:
         from google.protobuf.message import DecodeError
 
         indexes, position = _indexes(data)
@@ -148,6 +174,7 @@ class ProtobufSchema(Schema):
             raise InvalidValue("does not match the Protobuf message") from None
         if not message.IsInitialized():
             raise InvalidValue("does not match the Protobuf message: a required field is missing")
+        return message
 
     def _message_at(self, indexes: list[int]) -> str:
         messages, name = self.file.message_type, str(self.file.package)
