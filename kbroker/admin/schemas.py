@@ -11,25 +11,32 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
-from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.errors import AdminError, Unreachable, WrongInput
 
 _MEDIA: Final = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT_S: Final = 30.0
 _LARGEST: Final = 64 * 1024 * 1024
 
 
+class Unknown(AdminError):  # noqa: N818 - an outcome
+    """The registry has no such subject, version, schema or setting."""
+
+
 class SchemaRegistry:
     """A registry at a URL, like "http://127.0.0.1:8081" or "https://user:password@registry"; raises AdminError."""
 
-    def __init__(self, url: str, ca: str | None = None) -> None:
+    def __init__(self, url: str, ca: str | Path | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise WrongInput(f"a registry's address is a URL, as http://127.0.0.1:8081, not {url!r}")
         host = parts.netloc.rpartition("@")[2]
-        self._url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+        self.url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+        """The address, without a login."""
         self._headers = {"accept": _MEDIA}
         if parts.username is not None:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -44,7 +51,7 @@ class SchemaRegistry:
         where = "".join(f"/{quote(str(part), safe='')}" for part in path)
         given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
         sent = {name: value for name, value in given.items() if value is not None}
-        url = f"{self._url}{where}{'?' + urlencode(sent) if sent else ''}"
+        url = f"{self.url}{where}{'?' + urlencode(sent) if sent else ''}"
         data = None if body is None else json.dumps(body).encode()
         headers = self._headers if data is None else {**self._headers, "content-type": _MEDIA}
         request = urllib.request.Request(url, data, headers, method=method)
@@ -53,11 +60,11 @@ class SchemaRegistry:
                 content = answer.read(_LARGEST)
             return json.loads(content) if content else None
         except urllib.error.HTTPError as error:
-            raise AdminError(_refusal(error)) from None
+            raise (Unknown if error.code == HTTPStatus.NOT_FOUND else AdminError)(_refusal(error)) from None
         except urllib.error.URLError as error:
-            raise AdminError(f"no registry answers at {self._url}: {error.reason}") from None
+            raise Unreachable(f"no registry answers at {self.url}: {error.reason}") from None
         except (OSError, ValueError) as error:
-            raise AdminError(f"{self._url} is no schema registry: {error}") from None
+            raise AdminError(f"{self.url} is no schema registry: {error}") from None
 
 
 def _refusal(error: urllib.error.HTTPError) -> str:

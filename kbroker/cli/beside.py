@@ -195,14 +195,16 @@ _PATIENCE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ConsolePlace(_Place):
-    """Where the web console is served."""
+    """Where the web console is served, and the address of the broker's own registry, if it has one."""
 
     public: bool
+    registry: str | None = None
 
     @contextlib.asynccontextmanager
     async def served(self, node: Node) -> AsyncIterator[ConsoleServer]:
         """Serve as long as the broker does. Raises ConfigError without a suitable listener."""
         from kbroker.admin.connection import Connection
+        from kbroker.admin.schemas import SchemaRegistry
         from kbroker.console.console import Settings
         from kbroker.console.server import ConsoleServer
 
@@ -211,7 +213,8 @@ class ConsolePlace(_Place):
         where = _plain_address(node)
         told = partial(_in_flight, node, asyncio.get_running_loop())
         settings = Settings(public=self.public, cli=("--bootstrap", where), in_flight=told)
-        server = ConsoleServer(Connection(where, {}), self.socket, settings).start()
+        registry = None if self.registry is None else SchemaRegistry(self.registry)
+        server = ConsoleServer(Connection(where, {}), self.socket, settings, registry=registry).start()
         try:
             yield server
         finally:  # in a thread, because running requests may wait for this loop
@@ -304,9 +307,6 @@ def places(
                 )
             made = closing(_http_socket("control", str(control), public=control_public))
             of_control = ControlPlace(made, SteeredClock(), control_public)
-        if _is_wanted("console", console, public=console_public):
-            made = closing(_http_socket("console", str(console), public=console_public))
-            of_console = ConsolePlace(made, console_public)
         of_registry = None
         if _is_wanted("registry", registry, public=registry_public):
             if config.in_cluster:
@@ -314,6 +314,9 @@ def places(
                     "--registry is for a broker that is alone, and zookeeper.connect makes it one of a cluster"
                 )
             of_registry = RegistryPlace(closing(_http_socket("registry", str(registry), public=registry_public)))
+        if _is_wanted("console", console, public=console_public):
+            made = closing(_http_socket("console", str(console), public=console_public))
+            of_console = ConsolePlace(made, console_public, of_registry.url if of_registry else None)
         yield Beside(of_control, of_metrics, of_console, traces_place(traces, traces_ratio), of_registry)
 
 

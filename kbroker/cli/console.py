@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import AdminError
+from kbroker.admin.schemas import SchemaRegistry
 from kbroker.cli.client import client_options
 from kbroker.local_http import CONSOLE, parse
 
@@ -58,6 +59,13 @@ _PATH: Final = click.Path(path_type=Path)
     metavar="DIR",
     help="Schemas by which values are shown: of Avro (*.avsc), descriptor sets of Protobuf (*.desc).",
 )
+@click.option(
+    "--registry",
+    metavar="URL",
+    envvar="KBROKER_REGISTRY",
+    help="A schema registry: its subjects get pages, and values are shown by their schemas.",
+)
+@click.option("--registry-ca", type=_FILE, help="A file of the authority that signed the registry's certificate.")
 @click.option("--ready-file", metavar="FILE", help="Write the address there once it serves.")
 @client_options
 def command(connection: Connection, **options: Any) -> None:
@@ -83,9 +91,10 @@ def command(connection: Connection, **options: Any) -> None:
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
+    registry = None if options["registry"] is None else SchemaRegistry(options["registry"], options["registry_ca"])
     made = CONSOLE.listening(host, port, "--listen", public=bool(users) or options["console_public"])
     try:
-        server = ConsoleServer(connection, made, settings, schemas=options["schemas"], tls=tls)
+        server = ConsoleServer(connection, made, settings, schemas=options["schemas"], registry=registry, tls=tls)
     except OSError as error:  # also an ssl error
         made.close()
         raise AdminError(f"--tls-cert: {error.strerror or error}") from None

@@ -41,6 +41,7 @@ _LISTS: Final = (
     ("/topics/", "/topics", "To the topics"),
     ("/group", "/groups", "To the groups"),
     ("/deadletters", "/groups", "To the groups"),
+    ("/subject", "/subjects", "To the subjects"),
     ("/transaction", "/transactions", "To the transactions"),
     ("/broker", "/cluster", "To the cluster"),
     ("/cluster/", "/cluster", "To the cluster"),
@@ -122,6 +123,7 @@ class Web:
             "view_of": self.console.sampler.samples.view,
             "bootstrap": self.console.connection.bootstrap,
             "theme": _theme(request),
+            "has_registry": self.console.schemas.registry is not None,
         }
         assert not common.keys() & facts.keys(), "a page's facts hide what all pages have"
         template = self.templates.get_template(name)
@@ -210,6 +212,8 @@ class Web:
             raise
         note("done")
         self.console.changed()
+        if done.stays and request.headers.get("hx-request"):
+            return self._shown("refused.html", {"text": done.text, "kind": "good"}, request, key, user)
         return self._done(request, done)
 
     def _done(self, request: Request, done: Done) -> Response:
@@ -222,7 +226,7 @@ class Web:
 
     def _refused(self, request: Request, error: Exception, key: str, user: str | None) -> Response:
         if request.headers.get("hx-request"):  # show the error in the form that was sent
-            return self._shown("refused.html", {"text": _in_words(error)}, request, key, user)
+            return self._shown("refused.html", {"text": _in_words(error), "kind": "bad"}, request, key, user)
         return self._trouble(request, error, key, user)
 
     async def _form(self, request: Request) -> Values:

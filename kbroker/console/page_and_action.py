@@ -52,6 +52,8 @@ class Done:
 
     text: str
     href: str
+    stays: bool = False
+    """Whether the form stays open with the text: the action only looked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from kbroker.admin.connection import Connection
+from kbroker.admin.registry_schemas import RegistrySchemas
+from kbroker.admin.schemas import SchemaRegistry
 from kbroker.console.application import application
 from kbroker.console.console import Console, Settings
 from kbroker.console.decoding.schemas import Schemas
@@ -30,10 +32,13 @@ class ConsoleServer(WebServer):
         settings: Settings,
         *,
         schemas: Path | None = None,
+        registry: SchemaRegistry | None = None,
         tls: tuple[str, str] | None = None,
     ) -> None:
         settings = replace(settings, port=int(listening.getsockname()[1]), secure=tls is not None)
-        self.console = Console(connection, settings, Schemas(schemas))
+        self.console = Console(
+            connection, settings, Schemas(schemas, None if registry is None else RegistrySchemas(registry))
+        )
         super().__init__(
             application(self.console),
             listening,

@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @contextmanager
 def served(bootstrap: str, **settings: Any) -> Iterator[ConsoleServer]:
     """Serve a console of a cluster, on a free port of this machine."""
-    own = {key: settings.pop(key) for key in ("schemas", "tls", "connection") if key in settings}
+    own = {key: settings.pop(key) for key in ("schemas", "registry", "tls", "connection") if key in settings}
     connection = Connection(bootstrap, own.pop("connection", {}))
     made = CONSOLE.listening("127.0.0.1", 0, "--listen", public=False)
     told = Settings(**{"cli": ("--bootstrap", bootstrap), "period_s": 0.5, **settings})

@@ -20,6 +20,7 @@ TRIED = {
     "transaction-abort", "config", "feature", "acl-add", "acl-remove", "user-add", "user-remove", "token-expire",
     "quota-set", "quota-remove", "schema-add", "schema-remove", "move", "move-cancel", "drain", "elect-all",
     "deadletter-replay", "deadletter-purge",
+    "subject-check", "subject-register", "subject-level", "subject-delete",
 }  # fmt: skip
 
 

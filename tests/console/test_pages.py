@@ -13,7 +13,7 @@ from kbroker.console import console as consoles
 from kbroker.console.configs_shown import meaning
 from kbroker.console.listing import place
 from kbroker.console.number_text import span
-from kbroker.console.pages import PAGES
+from kbroker.console.pages import PAGES, subjects
 from kbroker.console.render import breakable
 from kbroker.console.sampler import Sampler
 from kbroker.protocol.messages.cluster import MetadataResponsePartition
@@ -23,7 +23,7 @@ from tests.console.world import HOSTILE
 
 
 def test_the_walk_goes_to_every_page():
-    for each in PAGES:
+    for each in (page for page in PAGES if page not in subjects.PAGES):  # which need a registry: test_subjects.py
         pattern = re.sub(r"{[^}]*}", "[^/?]+", each.path)
         assert any(re.fullmatch(pattern + r"(\?.*)?", path) for path in WALK), each.path
 

@@ -1,7 +1,7 @@
-"""Schemas for decoding values: Avro's and descriptor sets of Protobuf, from a directory or from a form.
+"""Schemas for decoding values: Avro's and descriptor sets of Protobuf, from a directory or from a form; and a registry.
 
 Owns the schemas, in bounded memory: a restart forgets those added on a page. A file 42.avsc, or a schema named 42, is
-the schema for Confluent's id 42. Never fetches a schema from anywhere.
+the schema for Confluent's id 42; other ids are those of the registry, if the console has one. Fetches nothing else.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.registry_schemas import RegistrySchemas
 
 MOST: Final = 200
 LARGEST: Final = 1024 * 1024
@@ -35,9 +36,10 @@ class Schema:
 
 
 class Schemas:
-    """The schemas of one console."""
+    """The schemas of one console, and the `registry` that has further ones by their ids."""
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, registry: RegistrySchemas | None = None) -> None:
+        self.registry = registry
         self._by_name: dict[str, Schema] = {}
         self._lock = threading.Lock()
         if directory is not None:

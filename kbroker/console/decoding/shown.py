@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kbroker.admin.errors import WrongInput
+from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.registry_schemas import InvalidValue, framed_id
 from kbroker.console.decoding import protobuf
 from kbroker.console.decoding.schemas import Schemas, as_json
 
@@ -90,24 +91,28 @@ def _guess(data: bytes, schemas: Schemas) -> Shown:
     return _hex(data)
 
 
-def frame(data: bytes) -> int | None:
-    """Return the schema id of Confluent's framing; None without the framing."""
-    return int.from_bytes(data[1:_FRAME], "big") if len(data) >= _FRAME and data[0] == 0 else None
-
-
 def _framed(data: bytes, schemas: Schemas) -> Shown | None:
-    number = frame(data)
+    number = framed_id(data)
     schema = schemas.of_id(number) if number is not None else None
     if schema is not None:
         found = _by_schema(data, schema.name, schemas)
         if found.kind != "hex":
             return found
     note = f"Confluent's framing, schema id {number}"
+    if number is not None and schemas.registry is not None:
+        try:
+            registered = schemas.registry.of_id(number)
+            value = registered.value_of(data[_FRAME:])
+            return _decoded(registered.schema_type.lower(), value, f"{note}: {registered.name or 'without a name'}")
+        except (AdminError, InvalidValue) as error:
+            note = f"{note}: {error}"
     rest = data[_FRAME:]
     inner = _json(rest) if rest[:1] in (b"{", b"[") else None
     if inner is not None:
         return Shown("json", inner.text, note, inner.cut, inner.value)
-    return _hex(data, f"{note}; a schema of the name {number} would decode it")
+    return _hex(
+        data, note if schemas.registry is not None else f"{note}; a schema of the name {number} would decode it"
+    )
 
 
 def _by_schema(data: bytes, name: str, schemas: Schemas) -> Shown:
@@ -116,7 +121,7 @@ def _by_schema(data: bytes, name: str, schemas: Schemas) -> Shown:
         raise WrongInput(f"there is no schema {name[:100]!r}")
     if len(data) > LARGEST:
         return _hex(data, f"it has {len(data):,} bytes: too many to decode here")
-    number = frame(data)
+    number = framed_id(data)
     bodies: list[tuple[bytes, str | None]] = [(data, None)]
     if number is not None:
         bodies.insert(0, (_body(data, schema.kind), f"Confluent's framing, schema id {number}"))
@@ -152,7 +157,7 @@ def _json(data: bytes) -> Shown | None:
 
 def _wire(data: bytes) -> Shown | None:
     bodies: Sequence[tuple[bytes, str | None]] = [(data, None)]
-    number = frame(data)
+    number = framed_id(data)
     if number is not None:
         bodies = [(_body(data, "protobuf"), f"Confluent's framing, schema id {number}")]
     for body, note in bodies:

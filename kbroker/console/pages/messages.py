@@ -18,6 +18,7 @@ from kbroker.admin.cluster_view import TopicView, cluster_view
 from kbroker.admin.errors import AdminError, NotThere, WrongInput
 from kbroker.admin.fetching import Found, fetch
 from kbroker.admin.records import write_record
+from kbroker.admin.registry_schemas import InvalidValue
 from kbroker.console.console import Console
 from kbroker.console.decoding.schemas import from_form
 from kbroker.console.decoding.shown import forms, shown
@@ -168,14 +169,18 @@ async def find_one(console: Console, values: Values) -> Facts:
     schemas = console.schemas
     path = place("/topics", record.topic, "records", record.partition, record.offset)
     topic = await console.topic(record.topic)
-    key, value = await console.cluster.work(
-        lambda: (shown(record.key, kform, schemas), shown(record.value, vform, schemas))
+    key, value, headers = await console.cluster.work(
+        lambda: (
+            shown(record.key, kform, schemas),
+            shown(record.value, vform, schemas),
+            [(name, shown(data, "auto", schemas)) for name, data in record.headers],
+        )
     )
     return {
         "record": record,
         "key": key,
         "value": value,
-        "headers": [(name, shown(data, "auto", schemas)) for name, data in record.headers],
+        "headers": headers,
         "command": command(console, record),
         "forms": forms(schemas),
         "kform": kform,
@@ -246,7 +251,7 @@ def produce(console: Console, values: Values) -> Done:
     """Write a record."""
     topic = values.needed("topic", "the topic")
     key = values.raw("key").encode("utf-8", "surrogateescape") or (b"" if values.flag("empty_key") else None)
-    value = None if values.flag("tombstone") else values.raw("value").encode("utf-8", "surrogateescape")
+    value = None if values.flag("tombstone") else _value(console, values)
     headers = []
     for line in values.raw("headers").splitlines():
         if line.strip():
@@ -257,6 +262,17 @@ def produce(console: Console, values: Values) -> Done:
     where = values.optional_number("partition", "the partition")
     partition, offset = write_record(console.cluster.connection, topic, key, value, headers, where)
     return Done(f"The record is at offset {offset} of partition {partition}.", place("/topics", topic, "messages"))
+
+
+def _value(console: Console, values: Values) -> bytes:
+    """Return the value that was typed: as it is, or by the latest schema of a subject."""
+    text, subject, registry = values.raw("value"), values.text("subject"), console.schemas.registry
+    if not subject or registry is None:
+        return text.encode("utf-8", "surrogateescape")
+    try:
+        return registry.framed(subject, "latest", text)
+    except InvalidValue as error:
+        raise WrongInput(f"the value {error}") from None
 
 
 # -- the schemas by which values are shown, which belong to this console and not to the cluster

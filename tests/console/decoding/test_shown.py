@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.registry_schemas import framed_id
 from kbroker.console.decoding import protobuf
 from kbroker.console.decoding.schemas import Schemas, from_form
-from kbroker.console.decoding.shown import FORMS, LONGEST, frame, shown
+from kbroker.console.decoding.shown import FORMS, LONGEST, shown
 from tests.console.world import ORDER, avro
 
 NONE = Schemas()
@@ -64,7 +65,7 @@ def test_avro_by_a_schema_framed_or_not():
     schemas.add_avro("order", json.dumps(ORDER))
     value = {"id": 1, "customer": "c", "total": 1.5, "items": ["a"]}
     framed = avro(value)
-    assert frame(framed) == 42
+    assert framed_id(framed) == 42
     for data in (framed, framed[5:]):
         found = shown(data, "schema:order", schemas)
         assert (found.kind, found.value) == ("avro", value)

@@ -1,0 +1,105 @@
+"""Schemas of a registry, by id: what a framed key or value is read and written with.
+
+Owns the cache, in bounded memory, and the resolution of references. A schema never changes under its id, so it is kept;
+that an id is unknown, or that no registry answers, is remembered for some seconds. Never registers a schema.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+from kbroker.admin.errors import AdminError
+from kbroker.admin.schemas import SchemaRegistry
+from kbroker.extras import how_to_install
+from kbroker.schema_registry.formats.common import InvalidSchema, InvalidValue, Schema
+from kbroker.schema_registry.formats.parsing import parse
+
+MAGIC: Final = b"\0"
+"""The byte with which Confluent's framing begins; then come four bytes of the id, and the value."""
+_MOST: Final = 500
+_MOST_REFERENCES: Final = 1_000
+_ASK_AGAIN_S: Final = 10.0
+
+
+class RegistrySchemas:
+    """The schemas of one registry. Calls block: use it in a thread."""
+
+    def __init__(self, registry: SchemaRegistry, clock: Callable[[], float] = time.monotonic) -> None:
+        self.registry = registry
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: OrderedDict[int, Schema] = OrderedDict()
+        self._failed: OrderedDict[int, tuple[float, str]] = OrderedDict()
+
+    def of_id(self, number: int) -> Schema:
+        """Return the schema of an id; raises AdminError if there is none, or if it cannot be used."""
+        with self._lock:
+            known = self._known.get(number)
+            if known is not None:
+                self._known.move_to_end(number)
+                return known
+            until, reason = self._failed.get(number, (0.0, ""))
+            if self._clock() < until:
+                raise AdminError(reason)
+        try:
+            found = self._parsed(self.registry.ask("GET", "schemas", "ids", number))
+        except AdminError as error:
+            self._keep(self._failed, number, (self._clock() + _ASK_AGAIN_S, str(error)))
+            raise
+        self._keep(self._known, number, found)
+        return found
+
+    def framed(self, subject: str, version: int | str, text: str) -> bytes:
+        """Return a value in JSON as the framed bytes of a version of a subject; raises AdminError, InvalidValue."""
+        told = self.registry.ask("GET", "subjects", subject, "versions", version)
+        number: int = _field(told, "id", int)
+        return MAGIC + number.to_bytes(4, "big") + self.of_id(number).data_of(text)
+
+    def _keep(self, where: OrderedDict[int, Any], number: int, what: Any) -> None:
+        with self._lock:
+            where[number] = what
+            while len(where) > _MOST:
+                where.popitem(last=False)
+
+    def _parsed(self, told: Any) -> Schema:
+        kind = told.get("schemaType", "AVRO") if isinstance(told, dict) else ""
+        references: dict[str, str] = {}
+        self._add_references(told, references, set())
+        try:
+            return parse(kind, _field(told, "schema", str), references, is_new=False)
+        except ImportError:
+            raise AdminError(f"schemas of a registry need more: {how_to_install('registry')}") from None
+        except InvalidSchema as error:
+            raise AdminError(str(error)) from None
+
+    def _add_references(self, told: Any, found: dict[str, str], within: set[tuple[str, int]]) -> None:
+        """Add the texts of what a schema refers to, each behind those that it needs."""
+        for each in (told.get("references") if isinstance(told, dict) else None) or ():
+            name, at = _field(each, "name", str), (_field(each, "subject", str), _field(each, "version", int))
+            if name in found or at in within:
+                continue
+            if len(within) >= _MOST_REFERENCES:
+                raise AdminError(f"a schema refers to more than {_MOST_REFERENCES:,} others")
+            within.add(at)
+            inner = self.registry.ask("GET", "subjects", at[0], "versions", at[1], deleted=True)
+            self._add_references(inner, found, within)
+            found[name] = _field(inner, "schema", str)
+
+
+def _field(told: Any, name: str, kind: type[Any]) -> Any:
+    value = told.get(name) if isinstance(told, dict) else None
+    if not isinstance(value, kind):
+        raise AdminError(f"the registry's answer has no {name}: is it a schema registry?")
+    return value
+
+
+def framed_id(data: bytes) -> int | None:
+    """Return the schema id of Confluent's framing; None without the framing."""
+    return int.from_bytes(data[1:5], "big") if len(data) >= 5 and data[:1] == MAGIC else None
+
+
+__all__ = ["InvalidValue", "RegistrySchemas", "framed_id"]
