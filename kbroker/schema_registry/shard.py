@@ -18,6 +18,11 @@ from typing import Any, Final, NamedTuple
 from kbroker.coordination.shard import CoordinatorRecord, Outcome
 from kbroker.schema_registry.errors import Refusal, RegistryError
 from kbroker.schema_registry.records import (
+    FORWARD,
+    IMPORT,
+    MOST,
+    READ_ONLY,
+    READWRITE,
     Content,
     Version,
     clear_subject_record,
@@ -30,15 +35,12 @@ from kbroker.schema_registry.records import (
     schema_tombstone,
 )
 from kbroker.schema_registry.state import State
-from kbroker.schema_registry.subjects import DEFAULT_CONTEXT, parse, qualified_context
+from kbroker.schema_registry.subjects import DEFAULT_CONTEXT, beside, parse, qualified_context
 
 log = logging.getLogger(__name__)
 
 LATEST: Final = -1
 """In place of a version's number: the newest version."""
-IMPORT, FORWARD, READWRITE = "IMPORT", "FORWARD", "READWRITE"
-_READ_ONLY: Final = ("READONLY", "READONLY_OVERRIDE")
-MODES: Final = (READWRITE, *_READ_ONLY, IMPORT, FORWARD)
 
 
 class Stale:
@@ -51,8 +53,10 @@ STALE: Final = Stale()
 class Checked(NamedTuple):
     """A schema that was parsed, and compared with the versions of its subject.
 
-    `version` and `id` are those that the request asks for, 0 and -1 if it asks for none. `same_as` is a version that
-    means the same, 0 without one. `incompatible` are the reasons against its registration.
+    `content` has what a schema inherits from the latest version and the config, `given` only what the request says; it
+    is None where nobody would look for that. `version` and `id` are those that the request asks for, 0 and -1 if it
+    asks for none. `same_as` is a version that means the same as `content`, `given_as` one that means the same as
+    `given`, 0 without one. `incompatible` are the reasons against its registration.
     """
 
     subject: str
@@ -62,6 +66,8 @@ class Checked(NamedTuple):
     revision: tuple[int, int] = (0, 0)
     same_as: int = 0
     incompatible: Sequence[str] = ()
+    given: Content | None = None
+    given_as: int = 0
 
 
 class RegistryShard:
@@ -92,11 +98,14 @@ class RegistryShard:
     def register(self, wanted: Checked) -> Outcome:
         """Reply with the Version that has the schema: a new one, or one that has it already; or with STALE."""
         state, subject, content = self.state, wanted.subject, wanted.content
+        if state.revision(subject) != wanted.revision or not self._has_all(subject, content):
+            return Outcome(reply=STALE)
+        found = self._as_given(wanted)
+        if found is not None:  # whatever the mode: nothing is written
+            return Outcome(reply=found)
         refusal = self._not_writable(subject, has_id=wanted.id >= 0)
         if refusal is not None:
             return Outcome(reply=refusal)
-        if state.revision(subject) != wanted.revision:
-            return Outcome(reply=STALE)
         context = parse(subject).context
         schema_id = wanted.id
         known = state.id_of(context, content.digest())
@@ -122,11 +131,47 @@ class RegistryShard:
         number = wanted.version if wanted.version > 0 else following
         if schema_id < 0:
             schema_id = state.max_id(context) + 1
+        if schema_id > MOST or number > MOST:
+            what = "id" if schema_id > MOST else "version"
+            text = f"Subject {subject} cannot have another {what}: {MOST} is taken"
+            return Outcome(reply=Refusal.NOT_PERMITTED(text))
         version = Version(subject, number, schema_id, content)
         records = [*self._replaced(version), schema_record(version)]
-        if context != DEFAULT_CONTEXT and context not in state.contexts:
+        if context != DEFAULT_CONTEXT and not state.has_context(context):
             records.insert(0, context_record(context))
         return Outcome(reply=version, records=records)
+
+    def _has_all(self, subject: str, content: Content) -> bool:
+        """Whether all that a schema refers to is still there; what that refers to in turn cannot be deleted."""
+        state = self.state
+        for _, name, number in content.references:
+            at = beside(subject, name)
+            held = state.latest(at) if number == LATEST else state.version(at, number, deleted=True)
+            if held is None:
+                return False
+        return True
+
+    def _as_given(self, wanted: Checked) -> Version | None:
+        """Return the version that a request already has, without what a new version would inherit."""
+        state, subject = self.state, wanted.subject
+        if wanted.given is None:
+            return None
+        found = None
+        if wanted.version != LATEST:
+            context, digest = parse(subject).context, wanted.given.digest()
+            known = state.id_of(context, digest)
+            number = 0 if known is None else state.with_id(context, known).get(subject, 0)
+            found = state.version(subject, number)
+        if found is None:
+            found = state.version(subject, wanted.given_as)
+        if found is None or wanted.id not in (-1, found.id):
+            return None
+        if wanted.version in (0, LATEST):
+            return found
+        if wanted.id < 0:
+            return None
+        older = state.version(subject, wanted.version)  # an import may give several versions to one schema
+        return older if older is not None and (older.id, older.content) == (found.id, found.content) else None
 
     def _replaced(self, version: Version) -> list[CoordinatorRecord]:
         """Return the tombstones of earlier, softly deleted versions with the same schema, unless some schema refers."""
@@ -141,7 +186,7 @@ class RegistryShard:
 
     def _not_writable(self, subject: str, *, has_id: bool) -> RegistryError | None:
         mode = self.state.mode_in_scope(subject)
-        if mode in _READ_ONLY:
+        if mode in READ_ONLY:
             return _read_only(subject)
         where = f"Subject {subject} in context {qualified_context(parse(subject).context)}"
         if has_id and mode not in (IMPORT, FORWARD):
@@ -161,7 +206,7 @@ class RegistryShard:
         number = version.version
         if version.deleted and not permanent:
             return Outcome(reply=Refusal.VERSION_SOFT_DELETED(subject, number))
-        if state.mode_in_scope(subject) in _READ_ONLY:
+        if state.mode_in_scope(subject) in READ_ONLY:
             return Outcome(reply=_read_only(subject))
         if state.referrers(subject, number, deleted=permanent):
             return Outcome(reply=Refusal.REFERENCE_EXISTS(subject, number))
@@ -181,9 +226,11 @@ class RegistryShard:
             return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))
         if not permanent and not state.has_subject(subject):
             return Outcome(reply=Refusal.SUBJECT_SOFT_DELETED(subject))
-        if state.mode_in_scope(subject) in _READ_ONLY:
+        if state.mode_in_scope(subject) in READ_ONLY:
             return Outcome(reply=_read_only(subject))
         versions = state.versions(subject, deleted=permanent)
+        if not versions:
+            return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))  # a context has subjects, and no versions
         for version in versions:
             if self._is_used_elsewhere(version, deleted=permanent):
                 return Outcome(reply=Refusal.REFERENCE_EXISTS(subject, version.version))
@@ -216,7 +263,7 @@ class RegistryShard:
 
     def change_config(self, subject: str | None, changes: Mapping[str, Any]) -> Outcome:
         """Reply with the whole config after a change; a value of None removes a field."""
-        if self.state.mode_in_scope(subject) in _READ_ONLY:
+        if self.state.mode_in_scope(subject) in READ_ONLY:
             return Outcome(reply=_read_only(subject))
         fields = dict(self.state.configs.get(subject, {})) | dict(changes)
         config = {name: value for name, value in fields.items() if value is not None}
@@ -227,7 +274,7 @@ class RegistryShard:
         found = self.state.config(subject)
         if found is None:
             return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))
-        if self.state.mode_in_scope(subject) in _READ_ONLY:
+        if self.state.mode_in_scope(subject) in READ_ONLY:
             return Outcome(reply=_read_only(subject))
         return Outcome(reply=found, records=[config_record(subject, None)])
 
