@@ -26,6 +26,8 @@ MOST_BODY: Final = 2 * 1024 * 1024
 """The most bytes of a body: `_schemas` takes records of one MiB, and a schema in JSON is escaped."""
 MOST_BODIES: Final = 64 * 1024 * 1024
 """The most bytes of the bodies of all requests that are not answered yet."""
+ALWAYS_TAKEN: Final = 64 * 1024
+"""So many bytes of a body are taken however many others there are."""
 BODY_S: Final = 10.0
 """How many seconds a body may take to arrive."""
 MEDIA: Final = "application/vnd.schemaregistry.v1+json"
@@ -121,7 +123,7 @@ class Bodies:
         self._held += size
         if scope["body_size"] > MOST_BODY:
             raise Refused(413, f"A body has at most {MOST_BODY} bytes")
-        if self._held > MOST_BODIES:
+        if self._held > MOST_BODIES and scope["body_size"] > ALWAYS_TAKEN:
             raise Refused(503, "Too many large bodies at once")
 
 

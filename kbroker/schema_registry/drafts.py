@@ -84,6 +84,10 @@ class Draft:
             schema = parsed(self._tagged(schema.canonical, self.request), self.texts, is_new=is_new)
         normalize = (self.normalize or bool(self.config.get("normalize"))) and not self.is_import
         text = schema.normalized if normalize else schema.canonical
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Refusal.INVALID_SCHEMA("The schema has half of a surrogate pair") from None
         content = replace(self.content, schema=text)
         given = None if self.given is None else replace(self.given, schema=text)
         given_as = 0 if given is None else self._twin(given, self.twins[:1] if self.version == LATEST else self.twins)

@@ -31,7 +31,7 @@ from kbroker.schema_registry.errors import Refusal, RegistryError
 from kbroker.schema_registry.formats.levels import LEVELS
 from kbroker.schema_registry.formats.tags import Tagged, tagged
 from kbroker.schema_registry.records import AVRO, MODES, Json, Version
-from kbroker.schema_registry.shard import LATEST, Checked, RegistryShard, Stale
+from kbroker.schema_registry.shard import LATEST, Checked, More, RegistryShard, Stale
 from kbroker.schema_registry.state import State
 from kbroker.schema_registry.subjects import (
     ANY_CONTEXT,
@@ -252,10 +252,18 @@ class Registry:
 
     async def delete_subject(self, subject: str, *, permanent: bool) -> list[int]:
         """Delete a subject; return the numbers of its versions."""
-        deleted: list[int] = await self._store.decide(
-            lambda shard: shard.delete_subject(shard.state.aliased(normalised(subject)), permanent=permanent)
-        )
-        return deleted
+        name = await self._store.ask(lambda state: state.aliased(normalised(subject)))
+        deleted: list[int] = []
+        while True:
+            goes_on = bool(deleted)
+            reply = await self._store.decide(
+                lambda shard, goes_on=goes_on: shard.delete_subject(  # type: ignore[misc]
+                    name, permanent=permanent, goes_on=goes_on
+                )
+            )
+            if not isinstance(reply, More):
+                return [*reply, *deleted]
+            deleted = [*reply.done, *deleted]
 
     # -- schemas by id
 
@@ -386,7 +394,8 @@ class Registry:
         if mode is not None and mode.upper() == "FORWARD" and not is_global:
             raise Refusal.FORWARD_IS_GLOBAL.error
         wanted = None if mode is None else mode.upper()
-        await self._store.decide(lambda shard: shard.set_mode(name, wanted, force=force))
+        while isinstance(await self._store.decide(lambda shard: shard.set_mode(name, wanted, force=force)), More):
+            pass
 
     async def delete_mode(self, subject: str, *, recursive: bool) -> str | None:
         """Delete a mode; return it as it was."""

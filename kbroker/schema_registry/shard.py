@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 LATEST: Final = -1
 """In place of a version's number: the newest version."""
+LARGEST_RECORD: Final = 1024 * 1024 - 1024
+"""The most bytes of a schema's record: the default of `max.message.bytes`, less what surrounds a record in a batch."""
 
 
 class Stale:
@@ -48,6 +50,16 @@ class Stale:
 
 
 STALE: Final = Stale()
+
+
+class More(NamedTuple):
+    """A part of a long deletion is decided; the rest is to be asked for again."""
+
+    done: list[int]
+
+
+MOST_AT_ONCE: Final = 200
+"""How many versions one decision deletes: each is written and replayed in the same step of the broker's loop."""
 
 
 class Checked(NamedTuple):
@@ -119,9 +131,10 @@ class RegistryShard:
         if same is not None and schema_id in (-1, same.id):
             return Outcome(reply=same)
         is_import = state.mode_in_scope(subject) in (IMPORT, FORWARD)
+        every = state.versions(subject, deleted=True)
         if wanted.incompatible and not is_import:
             return Outcome(reply=Refusal.INCOMPATIBLE(subject, ", ".join(wanted.incompatible)))
-        following = max((each.version for each in state.versions(subject, deleted=True)), default=0) + 1
+        following = every[-1].version + 1 if every else 1
         if wanted.version > 0 and wanted.version != following and not is_import:
             return Outcome(reply=Refusal.INVALID_SCHEMA("Version is not one more than previous version"))
         held = state.get_by_id(schema_id, qualified_context(context)) if schema_id >= 0 else None
@@ -136,7 +149,10 @@ class RegistryShard:
             text = f"Subject {subject} cannot have another {what}: {MOST} is taken"
             return Outcome(reply=Refusal.NOT_PERMITTED(text))
         version = Version(subject, number, schema_id, content)
-        records = [*self._replaced(version), schema_record(version)]
+        record = schema_record(version)
+        if len(record.key) + len(record.value or b"") > LARGEST_RECORD:
+            return Outcome(reply=Refusal.SCHEMA_TOO_LARGE.error)
+        records = [*self._replaced(version, every), record]
         if context != DEFAULT_CONTEXT and not state.has_context(context):
             records.insert(0, context_record(context))
         return Outcome(reply=version, records=records)
@@ -173,11 +189,11 @@ class RegistryShard:
         older = state.version(subject, wanted.version)  # an import may give several versions to one schema
         return older if older is not None and (older.id, older.content) == (found.id, found.content) else None
 
-    def _replaced(self, version: Version) -> list[CoordinatorRecord]:
+    def _replaced(self, version: Version, every: Sequence[Version]) -> list[CoordinatorRecord]:
         """Return the tombstones of earlier, softly deleted versions with the same schema, unless some schema refers."""
         return [
             schema_tombstone(each.subject, each.version)
-            for each in self.state.versions(version.subject, deleted=True)
+            for each in every
             if each.deleted
             and each.id == version.id
             and each.version < version.version
@@ -219,9 +235,14 @@ class RegistryShard:
             records += self._settings_tombstones(subject)
         return Outcome(reply=number, records=records)
 
-    def delete_subject(self, subject: str, *, permanent: bool) -> Outcome:
-        """Reply with the numbers of the versions that are deleted."""
+    def delete_subject(self, subject: str, *, permanent: bool, goes_on: bool = False) -> Outcome:
+        """Reply with the numbers of the versions that are deleted.
+
+        For many versions the reply is `More`, with the last of them; it `goes_on` with those before.
+        """
         state = self.state
+        if goes_on and not state.has_subject(subject, deleted=True):
+            return Outcome(reply=[])
         if not state.has_subject(subject, deleted=True):
             return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))
         if not permanent and not state.has_subject(subject):
@@ -231,7 +252,7 @@ class RegistryShard:
         versions = state.versions(subject, deleted=permanent)
         if not versions:
             return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))  # a context has subjects, and no versions
-        for version in versions:
+        for version in versions[-MOST_AT_ONCE:] if goes_on else versions:
             if self._is_used_elsewhere(version, deleted=permanent):
                 return Outcome(reply=Refusal.REFERENCE_EXISTS(subject, version.version))
             if permanent and not version.deleted:
@@ -239,8 +260,11 @@ class RegistryShard:
         numbers = [each.version for each in versions]
         if not permanent:
             return Outcome(reply=numbers, records=[delete_subject_record(subject, numbers[-1])])
-        records = [schema_tombstone(subject, number) for number in reversed(numbers)]
-        return Outcome(reply=numbers, records=records + self._settings_tombstones(subject), atomic=False)
+        last = numbers[-MOST_AT_ONCE:]
+        records = [schema_tombstone(subject, number) for number in reversed(last)]
+        if len(last) < len(numbers):
+            return Outcome(reply=More(last), records=records, atomic=False)
+        return Outcome(reply=last, records=records + self._settings_tombstones(subject), atomic=False)
 
     def _is_used_elsewhere(self, version: Version, *, deleted: bool) -> bool:
         """Whether a schema of another subject refers to a version."""
@@ -281,7 +305,8 @@ class RegistryShard:
     def set_mode(self, subject: str | None, mode: str | None, *, force: bool) -> Outcome:
         """Reply with the mode. The mode IMPORT needs `force`, or a subject or context that has no schemas.
 
-        It forgets schemas that were deleted softly, because an import may use their ids.
+        It forgets schemas that were deleted softly, because an import may use their ids. If these are many, the reply
+        is `More`.
         """
         state, records = self.state, list[CoordinatorRecord]()
         if mode == IMPORT and state.mode_in_scope(subject) != IMPORT and not force:
@@ -291,6 +316,8 @@ class RegistryShard:
                 if state.referrers(version.subject, version.version, deleted=True):
                     return Outcome(reply=Refusal.REFERENCE_EXISTS(version.subject, version.version))
                 records.append(schema_tombstone(version.subject, version.version))
+                if len(records) > MOST_AT_ONCE:
+                    return Outcome(reply=More([]), records=records, atomic=False)
             records.append(clear_subject_record(subject))
         return Outcome(reply=mode, records=[*records, mode_record(subject, mode)], atomic=False)
 

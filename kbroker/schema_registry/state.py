@@ -359,9 +359,13 @@ class State:
                 self._referrers.pop(at, None)
 
     def _delete_softly(self, subject: str, last: int) -> None:
-        for version in self.versions(subject):
-            if version.version <= last:
-                self._put(subject, version.version, replace(version, deleted=True))
+        versions = self._subjects.get(subject, {})
+        living = [each for each in versions.values() if not each.deleted and each.version <= last]
+        if living:
+            versions.update((each.version, replace(each, deleted=True)) for each in living)
+            self._ids[parse(subject).context].live -= len(living)
+            self._change += 1
+            self._changes[subject] = self._change
 
     def _forget_deleted(self, subject: str | None) -> None:
         for version in self.versions_within(subject):

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.coordination.encoding import record_batch
 from kbroker.schema_registry.errors import RegistryError
-from kbroker.schema_registry.shard import LATEST, STALE
+from kbroker.schema_registry.shard import LATEST, MOST_AT_ONCE, STALE, More
 from kbroker.schema_registry.state import State
 from tests.coordination.still import START_MS
 from tests.schema_registry.context import Context
@@ -353,3 +353,31 @@ def test_contexts_are_listed_in_order():
     context.delete(":.b:s")
     context.delete(":.b:s", permanent=True)
     assert context.state.elsewhere("s") == [":.a:s", ":.c:s"]
+
+
+def test_a_long_deletion_is_decided_in_parts():
+    context = Context()
+    for number in range(MOST_AT_ONCE + 5):
+        context.register("a", str(number))
+    context.configure("a", compatibilityLevel="NONE")
+    assert len(context.delete("a")) == MOST_AT_ONCE + 5
+    first = context.delete("a", permanent=True)
+    assert isinstance(first, More)
+    assert first.done == list(range(6, MOST_AT_ONCE + 6))
+    assert context.state.config("a") is not None
+    rest = context.decided(lambda shard: shard.delete_subject("a", permanent=True, goes_on=True))
+    assert rest == [1, 2, 3, 4, 5]
+    assert context.state.config("a") is None
+    assert context.decided(lambda shard: shard.delete_subject("a", permanent=True, goes_on=True)) == []
+    assert not context.restarted().state.subjects()
+
+
+def test_an_import_forgets_many_schemas_in_parts():
+    context = Context()
+    for number in range(MOST_AT_ONCE + 5):
+        context.register("a", str(number))
+    context.delete("a")
+    assert isinstance(context.set_mode(None, "IMPORT"), More)
+    assert context.state.mode(None) == "READWRITE"
+    assert context.set_mode(None, "IMPORT") == "IMPORT"
+    assert context.state.subjects() == []
