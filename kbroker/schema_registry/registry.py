@@ -432,7 +432,7 @@ def _in_contexts(state: State, subject: str) -> list[str]:
 
 def _registered(state: State, checked: Checked, *, deleted: bool) -> Version | None:
     context = parse(checked.subject).context
-    known = state.id_of(context, checked.content.digest())
+    known = state.id_of(context, checked.content)
     if known is not None:
         number = state.with_id(context, known).get(checked.subject, 0)
         found = state.version(checked.subject, number, deleted=deleted)

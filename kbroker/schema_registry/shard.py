@@ -120,7 +120,7 @@ class RegistryShard:
             return Outcome(reply=refusal)
         context = parse(subject).context
         schema_id = wanted.id
-        known = state.id_of(context, content.digest())
+        known = state.id_of(context, content)
         if known is not None and schema_id in (-1, known):
             number = state.with_id(context, known).get(subject, 0)
             held = state.version(subject, number)
@@ -174,8 +174,8 @@ class RegistryShard:
             return None
         found = None
         if wanted.version != LATEST:
-            context, digest = parse(subject).context, wanted.given.digest()
-            known = state.id_of(context, digest)
+            context = parse(subject).context
+            known = state.id_of(context, wanted.given)
             number = 0 if known is None else state.with_id(context, known).get(subject, 0)
             found = state.version(subject, number)
         if found is None:

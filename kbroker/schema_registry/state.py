@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from kbroker.schema_registry.records import Key, Version, read_config, read_deletion, read_mode, read_version
+from kbroker.schema_registry.records import Content, Key, Version, read_config, read_deletion, read_mode, read_version
 from kbroker.schema_registry.subjects import (
     DEFAULT_CONTEXT,
     GLOBAL_CONTEXT,
@@ -203,7 +203,7 @@ class State:
 
     def ids_of(self, digest: bytes) -> list[tuple[str, int]]:
         """Return, for each context that has a content, the context and the id, in order."""
-        found = [(context, self.id_of(context, digest)) for context in (DEFAULT_CONTEXT, *self.contexts)]
+        found = [(context, self._by_digest(context, digest)) for context in (DEFAULT_CONTEXT, *self.contexts)]
         return [(context, number) for context, number in found if number is not None]
 
     def aliased(self, subject: str) -> str:
@@ -211,11 +211,18 @@ class State:
         alias = self.configs.get(subject, {}).get("alias") if subject else None
         return beside(subject, alias) if alias else subject
 
-    def id_of(self, context: str, digest: bytes) -> int | None:
-        """Return the id that a content has in a context."""
+    def id_of(self, context: str, content: Content) -> int | None:
+        """Return the id that a content has in a context.
+
+        Contents that differ may have one digest: Confluent's has no limits between its parts, and MD5 is broken.
+        """
+        found = self._by_digest(context, content.digest())
+        held = None if found is None else self.get_by_id(found, qualified_context(context))
+        return found if held is not None and held.content == content else None
+
+    def _by_digest(self, context: str, digest: bytes) -> int | None:
         held = self._ids.get(context)
-        found = None if held is None else held.by_digest.get(digest)
-        return found if found is not None and held is not None and held.by_id.get(found) else None
+        return None if held is None else held.by_digest.get(digest)
 
     def with_id(self, context: str, schema_id: int) -> dict[str, int]:
         """Return the newest version with an id in each subject of a context."""

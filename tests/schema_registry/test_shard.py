@@ -6,7 +6,8 @@ import pytest
 
 from kbroker.coordination.encoding import record_batch
 from kbroker.schema_registry.errors import RegistryError
-from kbroker.schema_registry.shard import LATEST, MOST_AT_ONCE, STALE, More
+from kbroker.schema_registry.records import Content, Reference
+from kbroker.schema_registry.shard import LATEST, MOST_AT_ONCE, STALE, Checked, More
 from kbroker.schema_registry.state import State
 from tests.coordination.still import START_MS
 from tests.schema_registry.context import Context
@@ -381,3 +382,17 @@ def test_an_import_forgets_many_schemas_in_parts():
     assert context.state.mode(None) == "READWRITE"
     assert context.set_mode(None, "IMPORT") == "IMPORT"
     assert context.state.subjects() == []
+
+
+def test_contents_that_differ_are_two_schemas_even_with_one_digest():
+    context = Context()
+    for name in ("ab", "a"):
+        context.register(name, name)
+    one, two = (Content("x", references=(Reference(*each, 1),)) for each in (("bc", "ab"), ("bca", "b")))
+    assert one.digest() == two.digest()
+    context.register("b", "b")
+    ids = []
+    for content in (one, two):
+        checked = Checked("s", content, revision=context.state.revision("s"), given=content)
+        ids.append(context.decided(lambda shard, checked=checked: shard.register(checked)).id)
+    assert ids == [4, 5]
