@@ -50,6 +50,7 @@ class Application:
         if scope["type"] != "http":
             return
         try:
+            _refuse_foreign_pages(scope)
             with self._bodies(scope):
                 answer = await self._endpoint(scope)(self._registry, Request(scope, receive))
             response = _response(answer)
@@ -82,6 +83,16 @@ class Application:
 
 def _parts(path: bytes) -> list[str]:
     return [unquote(part) for part in path.decode("latin-1").strip("/").split("/")]
+
+
+def _refuse_foreign_pages(scope: Scope) -> None:
+    """Raise Refused if a page of another site made a browser send the request, for the registry asks for no login."""
+    found: dict[bytes, bytes] = dict(scope["headers"])
+    origin, host = found.get(b"origin"), found.get(b"host", b"")
+    if origin is not None and origin.lower() not in (b"http://" + host.lower(), b"https://" + host.lower()):
+        raise Refused(403, "HTTP 403 Forbidden: a page of another site may not ask this")
+    if found.get(b"sec-fetch-site", b"").lower() in (b"cross-site", b"same-site"):
+        raise Refused(403, "HTTP 403 Forbidden: a page of another site may not ask this")
 
 
 def _in_context(parts: list[str]) -> tuple[list[str], str | None]:
@@ -126,5 +137,5 @@ def _response(answer: Any) -> Response:
 
 def _error(status: int, code: int, message: str) -> Response:
     # A body that was not read to its end is not read: the connection closes.
-    headers = {"connection": "close"} if status in (408, 413, 415, 503) else None
+    headers = {"connection": "close"} if status in (403, 408, 413, 415, 503) else None
     return Response(json.dumps({"error_code": code, "message": message}).encode(), status, headers, MEDIA)

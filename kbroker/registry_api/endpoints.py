@@ -16,6 +16,7 @@ from kbroker.registry_api.requests import (
     Refused,
     Text,
     body,
+    bounds,
     changes_in,
     field,
     first,
@@ -186,17 +187,16 @@ async def _delete_version(registry: Registry, request: Request) -> Any:
 
 
 async def _schemas(registry: Registry, request: Request) -> Any:
+    begin, end = bounds(request, MOST_SCHEMAS)
     found = await registry.schemas(
         _prefix(request, ""),
+        end,
         deleted=flag(request, "deleted"),
         latest_only=flag(request, "latestOnly"),
         rule_type=first(request, "ruleType"),
         aliases=flag(request, "aliases"),
     )
-    return [
-        of_version(version) | ({"aliases": aliases} if aliases else {})
-        for version, aliases in page(request, found, MOST_SCHEMAS)
-    ]
+    return [of_version(version) | ({"aliases": aliases} if aliases else {}) for version, aliases in found[begin:end]]
 
 
 async def _by_id(registry: Registry, request: Request) -> Any:

@@ -96,10 +96,16 @@ def version_number(text: str) -> int:
 
 
 def page(request: Request, found: list[Any], most: int = MOST) -> list[Any]:
-    """Return the part of a list that `offset` and `limit` name; a limit that is none is the greatest."""
+    """Return the part of a list that `offset` and `limit` name."""
+    begin, end = bounds(request, most)
+    return found[begin:end]
+
+
+def bounds(request: Request, most: int = MOST) -> tuple[int, int]:
+    """Return where the part of a list begins and ends that `offset` and `limit` name; by default it is the greatest."""
     offset = max(number(first(request, "offset", "0"), "offset"), 0)
     limit = number(first(request, "limit", "-1"), "limit")
-    return found[offset : offset + (limit if 0 < limit <= most else most)]
+    return offset, offset + (limit if 0 < limit <= most else most)
 
 
 class Bodies:

@@ -230,7 +230,7 @@ class Registry:
         async def listed(state: State) -> list[str]:
             return [
                 name
-                async for name in _named(state, prefix, state.subjects())
+                async for name in _named(prefix, state.subjects())
                 if (deleted and not deleted_only) or state.has_subject(name) is not deleted_only
             ]
 
@@ -308,27 +308,29 @@ class Registry:
         return await self._store.ask_long(listed)
 
     async def schemas(
-        self, prefix: str, *, deleted: bool, latest_only: bool, rule_type: str = "", aliases: bool = False
+        self, prefix: str, most: int, *, deleted: bool, latest_only: bool, rule_type: str = "", aliases: bool = False
     ) -> list[tuple[Version, list[str]]]:
-        """Return the versions of the subjects whose names begin with a prefix, with the subject's aliases.
+        """Return the first versions of the subjects whose names begin with a prefix, with the subject's aliases.
 
         With `aliases` these may begin with it as well.
         """
 
         async def listed(state: State) -> list[tuple[Version, list[str]]]:
-            names = [name async for name in _named(state, prefix, state.subjects())]
+            names = [name async for name in _named(prefix, state.subjects())]
             other: dict[str, list[str]] = {}
             if aliases:
                 configured = [each for each, config in state.configs.items() if each and config.get("alias")]
-                async for name in _named(state, prefix, configured):
+                async for name in _named(prefix, configured):
                     other.setdefault(state.aliased(name), []).append(name)
-                names = [name async for name in _named(state, "", [*{*names, *other}], everywhere=True)]
+                names = [name async for name in _named("", [*{*names, *other}], everywhere=True)]
             found = []
             for name in names:
                 versions = state.versions(name, deleted=deleted)
                 for version in versions[-1:] if latest_only else versions:
                     if not rule_type or _has_rule(version, rule_type):
                         found.append((version, other.get(name, [])))
+                        if len(found) >= most:
+                            return found
                     await turn
             return found
 
@@ -448,18 +450,17 @@ def _ids(state: State, guid: str) -> list[tuple[str, int]]:
         return []
 
 
-async def _named(state: State, prefix: str, subjects: list[str], *, everywhere: bool = False) -> AsyncIterator[str]:
+async def _named(prefix: str, subjects: list[str], *, everywhere: bool = False) -> AsyncIterator[str]:
     """Yield those subjects whose names begin with a prefix, in order.
 
     The prefix may be in any context (":*:"); without a context, it is in the default one, unless `everywhere`.
     """
     everywhere = everywhere or prefix.startswith((":.", ANY_CONTEXT))
-    begin: tuple[str, ...] = (prefix,)
-    if prefix.startswith(ANY_CONTEXT):
-        rest = prefix[len(ANY_CONTEXT) :]
-        begin = (rest, *(qualified_context(context) + rest for context in state.contexts)) if rest else ("",)
+    is_any, rest = prefix.startswith(ANY_CONTEXT), prefix.removeprefix(ANY_CONTEXT)
     for name in await in_order(subjects):
-        if name.startswith(begin) and (everywhere or parse(name).context == DEFAULT_CONTEXT):
+        within = parse(name)
+        begins = within.name.startswith(rest) if is_any else name.startswith(prefix)
+        if begins and (everywhere or within.context == DEFAULT_CONTEXT):
             yield name
         await turn
 

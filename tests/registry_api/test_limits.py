@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 from typing import Any
@@ -95,6 +96,26 @@ def test_large_bodies_are_refused_while_there_are_many(monkeypatch: pytest.Monke
             bodies.take(small, 1_000)
     with bodies(other):
         bodies.take(other, 2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"origin": "http://{host}", "sec-fetch-site": "same-origin"}, 200),
+    ],
+)
+def test_pages_of_other_sites_may_not_ask(registry: Http, headers: dict[str, str], status: int) -> None:
+    sent = {name: value.format(host=registry.address) for name, value in headers.items()}
+    connection = http.client.HTTPConnection(registry.address, timeout=20)
+    try:
+        connection.request("POST", VERSIONS, json.dumps({"schema": text(ONE)}), sent)
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read()).get("error_code", 200)) == (status, status)
+    finally:
+        connection.close()
 
 
 def test_of_several_parameters_the_first_one_counts(registry: Http) -> None:
