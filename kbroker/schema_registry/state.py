@@ -166,13 +166,14 @@ class State:
         found = None if context is None else context.by_id.get(schema_id)
         if not found:
             return None
-        if wanted.is_context:
-            subject, number = next(iter(found.items()))
-        elif subject in found:
-            number = found[subject]
-        else:
-            return None
-        return self.version(subject, number, deleted=True)
+        if not wanted.is_context:
+            return self.version(subject, found.get(subject, 0), deleted=True)
+        while True:
+            try:
+                subject, number = next(iter(found.items()), ("", 0))
+            except RuntimeError:
+                continue  # a record was applied in between, if this is another thread
+            return self.version(subject, number, deleted=True)
 
     def find_by_id(self, schema_id: int, subject: str = "") -> Version | None:
         """Return a version with an id as Confluent's registry finds it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 from urllib.parse import quote
 
@@ -216,6 +217,49 @@ def test_latest_is_never_a_deleted_version(registry: Http) -> None:
     assert registry.refused("DELETE", "/subjects/a/versions/latest?permanent=true")[0] == 40407
     registry.ok("DELETE", "/subjects/a/versions/-1")
     assert registry.refused("DELETE", "/subjects/a/versions/latest") == (40402, "Version -1 not found.")
+
+
+def test_no_schema_refers_to_what_was_deleted_meanwhile(registry: Http) -> None:
+    """One deletes a schema for good again and again, while others register schemas that refer to it."""
+    holder = {"type": "record", "name": "Holder", "fields": [{"name": "one", "type": "One"}]}
+    registry.ok("PUT", "/config", {"compatibility": "NONE"})
+    registry.register("base", ONE)
+    over = threading.Event()
+    told: list[int] = []
+
+    def refer(name: str) -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            at = registry.raw("GET", "/subjects/base/versions/latest")
+            version = json.loads(at[1])["version"] if at[0] == 200 else 1
+            body = {
+                "schema": text({**holder, "doc": f"{name}{number}"}),
+                "references": [{"name": "One", "subject": "base", "version": version}],
+            }
+            told.append(registry.raw("POST", f"/subjects/{name}/versions", json.dumps(body).encode())[0])
+            registry.raw("DELETE", f"/subjects/{name}")
+            registry.raw("DELETE", f"/subjects/{name}?permanent=true")
+
+    writers = [threading.Thread(target=refer, args=(name,)) for name in ("h1", "h2")]
+    for each in writers:
+        each.start()
+    deleted = 0
+    for _ in range(60):
+        registry.raw("DELETE", "/subjects/base")
+        deleted += registry.raw("DELETE", "/subjects/base?permanent=true")[0] == 200
+        registry.raw("POST", "/subjects/base/versions", json.dumps({"schema": text(ONE)}).encode())
+        for name in ("h1", "h2"):
+            for version in json.loads(registry.raw("GET", f"/schemas?subjectPrefix={name}")[1]):
+                reference = version["references"][0]
+                found = registry.raw("GET", f"/subjects/base/versions/{reference['version']}?deleted=true")
+                still = registry.raw("GET", f"/subjects/{name}/versions/{version['version']}")
+                assert found[0] == 200 or still[0] == 404, version
+    over.set()
+    for each in writers:
+        each.join(60)
+    assert deleted
+    assert set(told) <= {200, 422}
 
 
 # -- imports
