@@ -40,7 +40,7 @@ _TAKEN: Final = (
 )
 MOST_SCHEMAS: Final = 1_000
 """How many schemas a list has without a limit, and at most."""
-MOST_VALUES: Final = 50_000
+MOST_VALUES: Final = 20_000
 """How many commas and colons the JSON of a body has outside of its texts: all values of metadata, rules, references."""
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,:]', re.DOTALL)
 _INTEGER: Final = re.compile("[+-]?[0-9]{1,10}")

@@ -402,7 +402,10 @@ class Registry:
     async def delete_mode(self, subject: str, *, recursive: bool) -> str | None:
         """Delete a mode; return it as it was."""
         name = _setting_of(subject)
-        mode: str | None = await self._store.decide(lambda shard: shard.delete_mode(name, recursive=recursive))
+        reply = first = await self._store.decide(lambda shard: shard.delete_mode(name, recursive=recursive))
+        while isinstance(reply, More):
+            reply = await self._store.decide(lambda shard: shard.delete_mode(name, recursive=True))
+        mode: str | None = first.done if isinstance(first, More) else first
         return mode
 
     async def contexts(self, prefix: str = "") -> list[str]:

@@ -55,11 +55,11 @@ STALE: Final = Stale()
 class More(NamedTuple):
     """A part of a long deletion is decided; the rest is to be asked for again."""
 
-    done: list[int]
+    done: Any
 
 
 MOST_AT_ONCE: Final = 200
-"""How many versions one decision deletes: each is written and replayed in the same step of the broker's loop."""
+"""How many versions or modes one decision deletes: each is written and replayed in one step of the broker's loop."""
 
 
 class Checked(NamedTuple):
@@ -253,7 +253,8 @@ class RegistryShard:
         if not versions:
             return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))  # a context has subjects, and no versions
         for version in versions[-MOST_AT_ONCE:] if goes_on else versions:
-            if self._is_used_elsewhere(version, deleted=permanent):
+            is_referenced = state.is_referenced(subject, version.version)
+            if is_referenced and self._is_used_elsewhere(version, deleted=permanent):
                 return Outcome(reply=Refusal.REFERENCE_EXISTS(subject, version.version))
             if permanent and not version.deleted:
                 return Outcome(reply=Refusal.SUBJECT_NOT_SOFT_DELETED(subject))
@@ -322,7 +323,10 @@ class RegistryShard:
         return Outcome(reply=mode, records=[*records, mode_record(subject, mode)], atomic=False)
 
     def delete_mode(self, subject: str | None, *, recursive: bool) -> Outcome:
-        """Reply with the mode as it was; `recursive`, for a context, deletes those of its subjects, too."""
+        """Reply with the mode as it was; `recursive`, for a context, deletes those of its subjects, too.
+
+        If these are many, the reply is `More`, with the mode as it was.
+        """
         found = self.state.mode(subject)
         if found is None and not recursive:
             return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))
@@ -330,8 +334,9 @@ class RegistryShard:
         if recursive and (subject is None or parse(subject).is_context):
             context = DEFAULT_CONTEXT if subject is None else parse(subject).context
             subjects += [each for each in self.state.modes if each is not None and parse(each).context == context]
-        records = [mode_record(each, None) for each in dict.fromkeys(subjects)]
-        return Outcome(reply=found, records=records, atomic=False)
+        records = [mode_record(each, None) for each in list(dict.fromkeys(subjects))[:MOST_AT_ONCE]]
+        reply = More(found) if len(subjects) > MOST_AT_ONCE else found
+        return Outcome(reply=reply, records=records, atomic=False)
 
     def delete_context(self, context: str) -> Outcome:
         """Delete a context, as ":.context:", that has no subjects."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from kbroker.schema_registry.records import Content, Key, Version, read_config, read_deletion, read_mode, read_version
@@ -243,6 +242,10 @@ class State:
             if deleted or any(self.version(*at) is not None for at in self.with_id(*each).items())
         )
 
+    def is_referenced(self, subject: str, number: int) -> bool:
+        """Whether a schema refers, or referred before it was deleted softly, to a version."""
+        return (subject, number) in self._referrers
+
     def config(self, subject: str | None) -> Config | None:
         """Return a subject's own config; the global one is never missing."""
         found = self.configs.get(subject)
@@ -318,10 +321,11 @@ class State:
             if held.content == content:
                 content = held.content
         before = self.version(subject, number, deleted=True)
-        self._put(subject, number, replace(version, subject=subject, version=number, content=content))
+        made = Version(subject, number, version.id, content, version.deleted)
+        self._put(subject, number, made)
         if before is not None and (before.id != version.id or before.content != content):
             self._unlink(subject, before)  # an import, or another registry, has replaced a version
-        ids.add(subject, replace(version, version=number, content=content))
+        ids.add(subject, made)
         for reference in content.references:
             at = beside(subject, reference.subject), reference.version
             self._referrers.setdefault(at, set()).add((context, version.id))
@@ -370,7 +374,8 @@ class State:
         versions = self._subjects.get(subject, {})
         living = [each for each in versions.values() if not each.deleted and each.version <= last]
         if living:
-            versions.update((each.version, replace(each, deleted=True)) for each in living)
+            for each in living:
+                versions[each.version] = Version(subject, each.version, each.id, each.content, True)
             self._ids[parse(subject).context].live -= len(living)
             self._change += 1
             self._changes[subject] = self._change

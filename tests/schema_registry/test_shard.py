@@ -396,3 +396,14 @@ def test_contents_that_differ_are_two_schemas_even_with_one_digest():
         checked = Checked("s", content, revision=context.state.revision("s"), given=content)
         ids.append(context.decided(lambda shard, checked=checked: shard.register(checked)).id)
     assert ids == [4, 5]
+
+
+def test_many_modes_are_deleted_in_parts():
+    context = Context()
+    for number in range(MOST_AT_ONCE + 5):
+        context.set_mode(f"s{number}", "READONLY")
+    context.set_mode(None, "IMPORT")
+    reply = context.decided(lambda shard: shard.delete_mode(None, recursive=True))
+    assert reply == More("IMPORT")
+    assert context.decided(lambda shard: shard.delete_mode(None, recursive=True)) == "READWRITE"
+    assert context.state.modes == {}
