@@ -75,6 +75,8 @@ class Draft:
     """The schema's references, with numbers in place of "the latest version"."""
     request: Request | None = None
     """The request, if it changes tags."""
+    before: Version | None = None
+    """The latest version, whose reserved fields stay reserved."""
 
     def check(self) -> Checked:
         """Return the schema in the form that is stored, with what speaks against it; raises RegistryError."""
@@ -96,11 +98,31 @@ class Draft:
         reasons: list[str] = []
         if not self.is_import and not exists:
             earlier = [(each.version, parsed(each.content, texts, is_new=False)) for each, texts in self.previous]
+            level = self.config["compatibilityLevel"]
             try:
-                reasons = check(self.config["compatibilityLevel"], schema, earlier)
+                reasons = check(level, schema, earlier)
+                if self.config.get("validateFields"):
+                    reasons = self._with_reserved(schema, reasons, level)
             except InvalidSchema as error:
                 raise Refusal.INVALID_SCHEMA(error) from None
         return Checked(self.subject, content, self.version, self.id, self.revision, same_as, reasons, given, given_as)
+
+    def _with_reserved(self, schema: Schema, reasons: list[str], level: str) -> list[str]:
+        """Return what speaks against a schema's fields, and then the other reasons; raises InvalidSchema."""
+        if schema.schema_type == "JSON" and any(name.startswith("$$") for name in schema.fields):
+            raise InvalidSchema("Field names cannot start with $$ prefix")
+        new, old = _reserved(self.content), set[str]() if self.before is None else _reserved(self.before.content)
+        found = [
+            f"The new schema has reserved field {name} removed from its metadata which is present in the old schema's "
+            "metadata."
+            for name in sorted(old - new)
+        ]
+        found += [
+            f"The new schema has field that conflicts with the reserved field {name}."
+            for name in sorted(new & schema.fields)
+        ]
+        found += reasons[:-1]  # the last one tells the settings
+        return [*found, f"{{validateFields: 'true', compatibility: '{level}'}}"] if found else []
 
     def _tagged(self, text: str, request: Request) -> Content:
         """Return the content with tags added and removed."""
@@ -117,6 +139,12 @@ class Draft:
     def _twin(self, content: Content, twins: Sequence[Twin]) -> int:
         """Return the newest version that means the same as a content, 0 without one."""
         return next((each.version.version for each in twins if _is_same(content, self.settled, each)), 0)
+
+
+def _reserved(content: Content) -> set[str]:
+    """Return the names that no field of a schema may have."""
+    named = str(_property(content.metadata, _RESERVED) or "")
+    return {name.strip() for name in named.split(",")} - {""}
 
 
 def _is_same(new: Content, settled: tuple[Reference, ...], held: Twin) -> bool:
@@ -282,6 +310,7 @@ async def _drafted(
         await _twins(resolver, living, content),
         resolver.settled(content.references),
         request if changes_tags else None,
+        living[-1] if living else None,
     )
 
 
@@ -341,6 +370,7 @@ async def drafted_comparison(
         False,
         await resolver.texts(content.references),
         [(each, await resolver.texts(each.content.references)) for each in _compared(against, content, config)],
+        before=against[-1] if against else None,
     )
 
 
@@ -442,6 +472,7 @@ def _with_additions(content: Content, previous: Content, config: Config) -> Cont
 
 
 _VERSION: Final = "confluent:version"
+_RESERVED: Final = "confluent:reserved"
 
 
 def merged_metadata(weak: Json | None, strong: Json | None) -> Json | None:

@@ -44,7 +44,7 @@ from kbroker.schema_registry.subjects import (
     qualified_context,
 )
 
-_WITHOUT_EFFECT: Final = ("aliasForDeks", "compatibilityPolicy", "validateFields", "validateRules")
+_WITHOUT_EFFECT: Final = ("aliasForDeks", "compatibilityPolicy", "validateRules")
 """Fields of a config that only Confluent's registry heeds."""
 _TRIES: Final = 20
 """How often a schema is checked whose subject changes all the time."""

@@ -188,7 +188,7 @@ def test_head_is_as_get_without_a_body(registry: Http, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("aliasForDeks", "other"), ("validateFields", True), ("compatibilityPolicy", "LENIENT")]
+    ("name", "value"), [("aliasForDeks", "other"), ("validateRules", True), ("compatibilityPolicy", "LENIENT")]
 )
 def test_a_config_without_effect_is_refused(registry: Http, name: str, value: object) -> None:
     code, message = registry.refused("PUT", "/config/a", {name: value})

@@ -168,3 +168,28 @@ def test_tags_that_a_registration_adds_removes_and_keeps(registry: Http) -> None
     assert latest(registry) == (4, "4")
     found = registry.ok("GET", "/subjects/test/versions/latest?findTags=TAG1&findTags=TAG2")["schemaTags"]
     assert [each["schemaEntity"]["entityPath"] for each in found] == ["myrecord", "myrecord.f1"]
+
+
+def test_reserved_fields(registry: Http) -> None:
+    """testRegisterSchemaWithReservedFields."""
+    both = {**ONE, "fields": [{"name": "f", "type": "string"}, {"name": "g", "type": "string", "default": "d"}]}
+    of_f, of_g = ({"schema": text(both), "metadata": {"properties": {"confluent:reserved": each}}} for each in "fg")
+    registry.ok("PUT", "/config", {"compatibility": "BACKWARD", "validateFields": True})
+    code, message = registry.refused("POST", "/subjects/s0/versions", of_f)
+    assert (code, message.partition("details: ")[2]) == (
+        40901,
+        "[The new schema has field that conflicts with the reserved field f., "
+        "{validateFields: 'true', compatibility: 'BACKWARD'}]",
+    )
+    assert registry.ok("POST", "/compatibility/subjects/s0/versions", of_f) == {"is_compatible": False}
+    registry.ok("PUT", "/config/s1", {"validateFields": False})
+    assert registry.ok("POST", "/subjects/s1/versions", of_f)["id"] == 1
+    assert registry.ok("POST", "/subjects/s1/versions", of_g)["id"] == 2
+    registry.ok("PUT", "/config", {"validateFields": False})
+    assert registry.ok("POST", "/subjects/s0/versions", of_f)["id"] == 1
+    registry.ok("PUT", "/config", {"validateFields": True})
+    only_g = {**of_g, "schema": text({**both, "fields": both["fields"][1:]})}
+    code, message = registry.refused("POST", "/subjects/s0/versions", only_g)
+    assert (code, message.count("reserved field f removed"), message.count("reserved field g")) == (40901, 1, 1)
+    odd = {"schema": text({"type": "object", "properties": {"$$a": {}}}), "schemaType": "JSON"}
+    assert registry.refused("POST", "/subjects/j/versions", odd)[0] == 42201
