@@ -28,7 +28,7 @@ from kbroker.broker.latest_offsets import LatestOffsets
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.own_produce import OwnProduce, ProduceAnywhere, ProduceHere
 from kbroker.broker.quotas import BrokerQuotas
-from kbroker.broker.schemas_topic import create_schemas_topic
+from kbroker.broker.schemas_topic import provide_schemas_topic
 from kbroker.broker.share_persister import SharePersister
 from kbroker.broker.share_settings import ShareSettings
 from kbroker.clock import Clock
@@ -243,7 +243,7 @@ class Node(LogEvents, ABC):
     def open_registry(self) -> RegistryService:
         """Keep a schema registry in `_schemas` from now on. Call it once, after the start."""
         registry_log = CoordinatorLog(SCHEMAS_TOPIC, self.metadata, self.replicas)
-        create = partial(create_schemas_topic, self.metadata)
+        create = partial(provide_schemas_topic, self.metadata, self.replicas)
         registry = RegistryService(registry_log, self.clock, _REGISTRY_WRITE_TIMEOUT_MS, create)
         self._parts.callback(registry.close)
         self._coordinators.add(SCHEMAS_TOPIC, registry, [each for each in self.replicas if each.topic == SCHEMAS_TOPIC])

@@ -19,6 +19,7 @@ Result = TypeVar("Result")
 _DEFAULT: Final = "http://127.0.0.1:8081"
 _TYPES: Final = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
 _LATEST: Final = "latest"
+_ANY_CONTEXT: Final = ":*:"
 
 
 @click.group("schema", cls=Verbs)
@@ -105,10 +106,13 @@ def _reference(text: str) -> dict[str, Any]:
 def list_schemas(prefix: str, deleted: bool, output: Output, registry: SchemaRegistry) -> None:
     """List subjects with their latest schemas."""
     rows: list[dict[str, Any]] = []
+    prefix = prefix or _ANY_CONTEXT
     while True:  # a registry returns 1,000 at most
         found = registry.ask(
             "GET", "schemas", subjectPrefix=prefix, deleted=deleted, latestOnly=True, offset=len(rows), limit=1000
         )
+        if rows and found[:1] == rows[:1]:
+            break  # this registry knows no offset
         rows += found
         if len(found) < 1000:
             break
@@ -167,7 +171,7 @@ def _pretty(found: dict[str, Any]) -> str:
         return text
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

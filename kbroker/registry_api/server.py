@@ -52,4 +52,5 @@ def _about(cluster_id: str) -> Mapping[str, Any]:
     return {
         "id": {"id": "", "scope": {"path": [], "clusters": clusters}},
         "version": {"version": CONFLUENT, "commitId": ""},
+        "deployment": {"attributes": []},
     }

@@ -6,37 +6,62 @@ another thread, `Draft.check` parses and compares, for as long as that takes. Ne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from kbroker.schema_registry.errors import Refusal
-from kbroker.schema_registry.formats.common import InvalidSchema, Schema, from_json
+from kbroker.long_work import turn
+from kbroker.schema_registry.errors import Refusal, RegistryError
+from kbroker.schema_registry.formats.common import InvalidSchema, Schema, from_json, to_json
 from kbroker.schema_registry.formats.levels import check
 from kbroker.schema_registry.formats.parsing import parse
-from kbroker.schema_registry.formats.rules import InvalidRules, check_metadata, check_rule_set
-from kbroker.schema_registry.records import Content, Json, Reference, Version
-from kbroker.schema_registry.shard import FORWARD, IMPORT, LATEST, Checked
+from kbroker.schema_registry.formats.rules import (
+    InvalidRules,
+    check_metadata,
+    check_rule_set,
+    normal_metadata,
+    normal_rule_set,
+)
+from kbroker.schema_registry.formats.tags import Tagged, retagged, tagged
+from kbroker.schema_registry.records import AVRO, FORWARD, IMPORT, Content, Json, Reference, Version
+from kbroker.schema_registry.shard import LATEST, Checked
 from kbroker.schema_registry.state import Config, State
 from kbroker.schema_registry.subjects import beside, normalised
 
 MOST_REFERENCES: Final = 1_000
 """The most schemas to which one refers, directly or not."""
+MOST_RESOLVED: Final = 100_000
+"""The most schemas to which the versions refer with which one is compared."""
+FORMS: Final = ("resolved", "serialized")
+"""The forms of a schema besides the stored one."""
 _OF_LATEST: Final = ("BACKWARD", "FORWARD", "FULL")
+ADDITIONS: Final = ("defaultMetadata", "overrideMetadata", "defaultRuleSet", "overrideRuleSet")
+"""What a config adds to each new schema."""
 Texts = Mapping[str, str]
 """Schemas by the name of the reference to them, each behind those to which it refers."""
+
+
+class Twin(NamedTuple):
+    """A version that may mean the same as a schema; `texts` only if that may have its references within itself."""
+
+    version: Version
+    settled: tuple[Reference, ...]
+    texts: Texts | None
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A schema, as it was given, and its subject at one revision.
 
-    `previous` are the versions with which it is compared, the oldest first, with what they refer to. `twins` are those
-    that may mean the same.
+    `content` is what would be stored: with what it inherits. `given` is what the request says alone; None where that is
+    of no interest. `previous` are the versions with which it is compared, the oldest first, with what they refer to.
+    `twins` are those that may mean the same, the newest first.
     """
 
     subject: str
     content: Content
+    given: Content | None
     version: int
     id: int
     normalize: bool
@@ -45,29 +70,134 @@ class Draft:
     is_import: bool
     texts: Texts
     previous: Sequence[tuple[Version, Texts]] = ()
-    twins: Sequence[Version] = ()
+    twins: Sequence[Twin] = ()
+    settled: tuple[Reference, ...] = ()
+    """The schema's references, with numbers in place of "the latest version"."""
+    request: Request | None = None
+    """The request, if it changes tags."""
+    before: Version | None = None
+    """The latest version, whose reserved fields stay reserved."""
 
     def check(self) -> Checked:
         """Return the schema in the form that is stored, with what speaks against it; raises RegistryError."""
-        schema = parsed(self.content, self.texts)
+        is_new = self.id < 0 and self.config.get("validateNewSchemas") is not False
+        schema = parsed(self.content, self.texts, is_new=is_new)
+        if self.request is not None:
+            schema = parsed(self._tagged(schema.canonical, self.request), self.texts, is_new=is_new)
         normalize = (self.normalize or bool(self.config.get("normalize"))) and not self.is_import
-        content = replace(self.content, schema=schema.normalized if normalize else schema.canonical)
-        same_as = next((each.version for each in self.twins if _are_same(content, each.content)), 0)
+        text = schema.normalized if normalize else schema.canonical
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise Refusal.INVALID_SCHEMA("The schema has half of a surrogate pair") from None
+        content = replace(self.content, schema=text)
+        given = None if self.given is None else replace(self.given, schema=text)
+        given_as = 0 if given is None else self._twin(given, self.twins[:1] if self.version == LATEST else self.twins)
+        same_as = given_as if given == content else self._twin(content, self.twins)
+        exists = (given_as and self.version in (0, LATEST)) or (same_as and not self.version)
         reasons: list[str] = []
-        if not self.is_import and not same_as:
+        if not self.is_import and not exists:
             earlier = [(each.version, parsed(each.content, texts, is_new=False)) for each, texts in self.previous]
+            level = self.config["compatibilityLevel"]
             try:
-                reasons = check(self.config["compatibilityLevel"], schema, earlier)
+                reasons = check(level, schema, earlier)
+                if self.config.get("validateFields"):
+                    reasons = self._with_reserved(schema, reasons, level)
             except InvalidSchema as error:
                 raise Refusal.INVALID_SCHEMA(error) from None
-        return Checked(self.subject, content, self.version, self.id, self.revision, same_as, reasons)
+        return Checked(self.subject, content, self.version, self.id, self.revision, same_as, reasons, given, given_as)
+
+    def _with_reserved(self, schema: Schema, reasons: list[str], level: str) -> list[str]:
+        """Return what speaks against a schema's fields, and then the other reasons; raises InvalidSchema."""
+        if schema.schema_type == "JSON" and any(name.startswith("$$") for name in schema.fields):
+            raise InvalidSchema("Field names cannot start with $$ prefix")
+        new, old = _reserved(self.content), set[str]() if self.before is None else _reserved(self.before.content)
+        found = [
+            f"The new schema has reserved field {name} removed from its metadata which is present in the old schema's "
+            "metadata."
+            for name in sorted(old - new)
+        ]
+        found += [
+            f"The new schema has field that conflicts with the reserved field {name}."
+            for name in sorted(new & schema.fields)
+        ]
+        found += reasons[:-1]  # the last one tells the settings
+        return [*found, f"{{validateFields: 'true', compatibility: '{level}'}}"] if found else []
+
+    def _tagged(self, text: str, request: Request) -> Content:
+        """Return the content with tags added and removed."""
+        if self.content.schema_type != AVRO:
+            raise Refusal.INVALID_SCHEMA(f"Tags within schemas of type {self.content.schema_type} are not supported")
+        try:
+            text = retagged(text, request.add_tags, request.remove_tags)
+            if request.keep_tags and self.twins and self.twins[0].version.content.schema_type == AVRO:
+                text = retagged(text, tagged(self.twins[0].version.content.schema), ())
+        except InvalidSchema as error:
+            raise Refusal.INVALID_SCHEMA(error) from None
+        return replace(self.content, schema=text)
+
+    def _twin(self, content: Content, twins: Sequence[Twin]) -> int:
+        """Return the newest version that means the same as a content, 0 without one."""
+        return next((each.version.version for each in twins if _is_same(content, self.settled, each)), 0)
 
 
-def _are_same(new: Content, held: Content) -> bool:
-    """Whether two contents mean the same; only the texts of JSON schemas are stored as they were written."""
-    if replace(new, schema=held.schema) != held:
+def _reserved(content: Content) -> set[str]:
+    """Return the names that no field of a schema may have."""
+    named = str(_property(content.metadata, _RESERVED) or "")
+    return {name.strip() for name in named.split(",")} - {""}
+
+
+def _is_same(new: Content, settled: tuple[Reference, ...], held: Twin) -> bool:
+    """Whether a version means what a new schema says (Confluent: ParsedSchema.canLookup).
+
+    An Avro schema also stands for one with references if it has within itself what that one refers to.
+    """
+    old = held.version.content
+    if new.schema_type != old.schema_type or not _are_additions_same(new, held.version):
         return False
-    return new.schema == held.schema or (new.schema_type == "JSON" and from_json(new.schema) == from_json(held.schema))
+    if settled == held.settled and _is_text_same(new, old):
+        return True
+    if new.schema_type != "AVRO" or new.references or held.texts is None:
+        return False
+    try:
+        return new.schema == parse("AVRO", old.schema, held.texts, is_new=False).resolved
+    except InvalidSchema:
+        return False
+
+
+def _is_text_same(new: Content, old: Content) -> bool:
+    if new.schema == old.schema:
+        return True
+    if new.schema_type != "JSON":
+        return False
+    try:
+        return new.schema == to_json(from_json(old.schema))  # older registries store JSON as it was written
+    except InvalidSchema:
+        return False
+
+
+def _are_additions_same(new: Content, held: Version) -> bool:
+    """Whether metadata and rules are the same, but for a number of the version that only one of them tells."""
+    old = held.content
+    if new.rule_set != old.rule_set:
+        return False
+    tells, told = _number_told(new.metadata), _number_told(old.metadata)
+    if (tells is None) == (told is None):
+        return new.metadata == old.metadata
+    if tells is not None and tells != held.version:
+        return False
+    return _without_number(new.metadata) == _without_number(old.metadata)
+
+
+def _number_told(metadata: Json | None) -> int | None:
+    number = _property(metadata, _VERSION)
+    return int(number) if isinstance(number, str) and re.fullmatch("[+-]?[0-9]{1,10}", number) else None
+
+
+def _without_number(metadata: Json | None) -> Json:
+    found = dict(metadata or {})
+    found["properties"] = {name: value for name, value in (found.get("properties") or {}).items() if name != _VERSION}
+    return normal_metadata(found) or {}
 
 
 def parsed(content: Content, texts: Texts, *, is_new: bool = True) -> Schema:
@@ -79,13 +209,14 @@ def parsed(content: Content, texts: Texts, *, is_new: bool = True) -> Schema:
 
 
 def formatted(content: Content, texts: Texts, form: str) -> str:
-    """Return a schema in a form; "serialized" is the descriptor of a Protobuf file, in base64. Raises RegistryError."""
-    if form == "default":
-        return content.schema
-    found = parsed(content, texts, is_new=False).serialized if form == "serialized" else None
-    if found is None:
-        raise Refusal.INVALID_SCHEMA(f"Unsupported format type {form} for a schema of type {content.schema_type}")
-    return found
+    """Return a schema in a form; as in Confluent's registry, a form that its type does not have is the stored one.
+
+    "resolved" is an Avro schema with what it refers to within itself; "serialized" is the descriptor of a Protobuf
+    file, in base64. Raises RegistryError.
+    """
+    schema = parsed(content, texts, is_new=False)
+    found = {"resolved": schema.resolved, "serialized": schema.serialized}.get(form)
+    return content.schema if found is None else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +230,21 @@ class Request:
     rule_set: Json | None = None
     version: int = 0
     id: int = -1
+    add_tags: tuple[Tagged, ...] = ()
+    remove_tags: tuple[Tagged, ...] = ()
+    keep_tags: bool = False
+    """Whether the schema gets the tags of the latest version, too."""
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether the request adds or removes tags."""
+        return bool(self.add_tags or self.remove_tags)
 
     def __post_init__(self) -> None:
-        """Check metadata and rules; raises RegistryError."""
+        """Check metadata and rules, and bring them into their one form; raises RegistryError."""
         check_additions([self.metadata], [self.rule_set])
+        object.__setattr__(self, "metadata", normal_metadata(self.metadata))
+        object.__setattr__(self, "rule_set", normal_rule_set(self.rule_set))
 
 
 def check_additions(metadata: Iterable[Any], rule_sets: Iterable[Any]) -> None:
@@ -116,35 +258,176 @@ def check_additions(metadata: Iterable[Any], rule_sets: Iterable[Any]) -> None:
         raise Refusal.INVALID_RULES(error) from None
 
 
-def drafted(
-    state: State, subject: str, request: Request, *, normalize: bool, against: Sequence[Version] | None = None
+def normal_addition(name: str, value: Any) -> Any:
+    """Return a field of a config in the one form that metadata and rule sets have; other fields as they are."""
+    if name.endswith("Metadata"):
+        return normal_metadata(value)
+    return normal_rule_set(value) if name.endswith("RuleSet") else value
+
+
+async def drafted(state: State, subject: str, request: Request, *, normalize: bool) -> Draft | None:
+    """Return a draft for a registration, or None if the subject has changed meanwhile; raises RegistryError.
+
+    Awaits `turn`.
+    """
+    revision = state.revision(subject)
+    try:
+        return await _drafted(state, subject, request, revision, normalize=normalize)
+    except RegistryError:
+        if state.revision(subject) == revision:
+            raise
+        return None  # what was missing may belong to versions that are gone, too
+
+
+async def _drafted(
+    state: State, subject: str, request: Request, revision: tuple[int, int], *, normalize: bool
 ) -> Draft:
-    """Return a draft; raises RegistryError. It is compared with `against`, or with what the subject's config says."""
     config = state.config_in_scope(subject)
     is_import = state.mode_in_scope(subject) in (IMPORT, FORWARD)
-    living = state.versions(subject)
-    content = Content(request.schema, request.schema_type, request.references, request.metadata, request.rule_set)
+    every = state.versions(subject, deleted=True)
+    living = [each for each in every if not each.deleted]
+    given = content = _content(request)
+    version = LATEST if request.has_tags and not request.version else request.version
     if not is_import:
-        content = _completed(content, living[-1].content if living else None, config, request.version, living)
-    if not content.schema.strip():
-        raise Refusal.INVALID_SCHEMA("Empty schema")
-    previous = _compared(living if against is None else against, content, config, narrow=against is None)
+        following = max((each.version for each in every), default=0) + 1
+        content = _completed(content, living[-1].content if living else None, config, version, following)
+    _check_not_empty(content)
+    changes_tags = request.has_tags or request.keep_tags
+    looks = given.schema.strip() and not changes_tags and not any(config.get(name) for name in ADDITIONS)
+    resolver = _Resolver(state, subject)
     return Draft(
         subject,
         content,
-        request.version,
+        given if looks else None,
+        version,
         request.id,
         normalize,
-        state.revision(subject),
+        revision,
         config,
         is_import,
-        resolved(state, subject, content.references),
-        [(each, resolved(state, subject, each.content.references)) for each in previous],
-        living[::-1],
+        await resolver.texts(content.references),
+        [(each, await resolver.texts(each.content.references)) for each in _compared(living, content, config)],
+        await _twins(resolver, living, content),
+        resolver.settled(content.references),
+        request if changes_tags else None,
+        living[-1] if living else None,
     )
 
 
-def _compared(versions: Sequence[Version], content: Content, config: Config, *, narrow: bool) -> Sequence[Version]:
+async def drafted_question(
+    state: State, subject: str, request: Request, *, normalize: bool, deleted: bool, inherits: bool
+) -> Draft | None:
+    """Return a draft for a look-up; raises RegistryError. Awaits `turn`.
+
+    With `inherits` it has the metadata and rules that a registration would give it, or is None if those are none.
+    """
+    config = state.config_in_scope(subject)
+    content = _content(request)
+    if inherits:
+        latest = state.latest(subject)
+        given = content
+        content = given if latest is None else _with_additions(given, latest.content, config)
+        if content == given:
+            return None
+    resolver = _Resolver(state, subject)
+    return Draft(
+        subject,
+        content,
+        None,
+        0,
+        0,
+        normalize,
+        state.revision(subject),
+        {"compatibilityLevel": "NONE", "normalize": config.get("normalize")},
+        state.mode_in_scope(subject) in (IMPORT, FORWARD),
+        await resolver.texts(content.references),
+        (),
+        await _twins(resolver, state.versions(subject, deleted=deleted), content),
+        resolver.settled(content.references),
+    )
+
+
+async def drafted_comparison(
+    state: State, subject: str, request: Request, *, normalize: bool, against: Sequence[Version]
+) -> Draft:
+    """Return a draft that is only compared, with all of `against` that the subject's config wants.
+
+    It inherits nothing. Raises RegistryError. Awaits `turn`.
+    """
+    config = state.config_in_scope(subject)
+    content = _content(request)
+    _check_not_empty(content)
+    resolver = _Resolver(state, subject)
+    return Draft(
+        subject,
+        content,
+        None,
+        0,
+        -1,
+        normalize,
+        state.revision(subject),
+        config,
+        False,
+        await resolver.texts(content.references),
+        [(each, await resolver.texts(each.content.references)) for each in _compared(against, content, config)],
+        before=against[-1] if against else None,
+    )
+
+
+def _check_not_empty(content: Content) -> None:
+    if not content.schema.strip():
+        raise Refusal.INVALID_SCHEMA("Empty schema")
+
+
+def _content(request: Request) -> Content:
+    return Content(request.schema, request.schema_type, request.references, request.metadata, request.rule_set)
+
+
+async def _twins(resolver: _Resolver, versions: Sequence[Version], content: Content) -> Sequence[Twin]:
+    found = []
+    for each in versions[::-1]:
+        references = each.content.references
+        holds = content.schema_type == each.content.schema_type == "AVRO" and not content.references and references
+        try:
+            texts = await resolver.texts(references) if holds else None
+        except RegistryError:  # what it refers to was deleted by another registry, or is too much
+            texts = None
+        found.append(Twin(each, resolver.settled(references), texts))
+        await turn
+    return found
+
+
+class _Resolver:
+    """What the versions of one subject refer to. Bounds all of it together, for versions may be many."""
+
+    def __init__(self, state: State, subject: str) -> None:
+        self._state = state
+        self._subject = subject
+        self._known: dict[tuple[Reference, ...], Texts] = {}
+        self._left = MOST_RESOLVED
+
+    async def texts(self, references: tuple[Reference, ...]) -> Texts:
+        """Return the schemas to which references lead; raises RegistryError. Awaits `turn`."""
+        found = self._known.get(references)
+        if found is None:
+            found = self._known[references] = await resolved(self._state, self._subject, references)
+            self._left -= len(found)
+            if self._left < 0:
+                raise Refusal.INVALID_SCHEMA(f"The versions of a subject refer to at most {MOST_RESOLVED} others")
+        return found
+
+    def settled(self, references: tuple[Reference, ...]) -> tuple[Reference, ...]:
+        """Return references with the numbers of the latest versions where they ask for these."""
+        if all(each.version != LATEST for each in references):
+            return references
+        latest = [self._state.latest(beside(self._subject, each.subject)) for each in references]
+        return tuple(
+            each if each.version != LATEST or held is None else each._replace(version=held.version)
+            for each, held in zip(references, latest, strict=True)
+        )
+
+
+def _compared(versions: Sequence[Version], content: Content, config: Config) -> Sequence[Version]:
     """Return the versions with which a schema is compared."""
     group = config.get("compatibilityGroup")
     if group is not None:
@@ -153,37 +436,43 @@ def _compared(versions: Sequence[Version], content: Content, config: Config, *, 
     level = config["compatibilityLevel"]
     if level == "NONE":
         return ()
-    return versions[-1:] if narrow and level in _OF_LATEST else versions
+    return versions[-1:] if level in _OF_LATEST else versions
 
 
 def _property(metadata: Json | None, name: str) -> Any:
     return ((metadata or {}).get("properties") or {}).get(name)
 
 
-def _completed(
-    content: Content, previous: Content | None, config: Config, version: int, living: Sequence[Version]
-) -> Content:
-    """Return a schema with what it inherits: text from the latest version, metadata and rules from there and config."""
+def _completed(content: Content, previous: Content | None, config: Config, version: int, following: int) -> Content:
+    """Return a schema with what it inherits: text from the latest version, metadata and rules from there and config.
+
+    `following` is the number that it would have.
+    """
     if not content.schema.strip():
         if previous is None:
             raise Refusal.INVALID_SCHEMA("Empty schema")
         content = replace(
             content, schema=previous.schema, schema_type=previous.schema_type, references=previous.references
         )
-    inherited = previous or Content("")
-    metadata = content.metadata if content.metadata is not None else inherited.metadata
-    rules = content.rule_set if content.rule_set is not None else inherited.rule_set
+    content = _with_additions(content, previous or Content(""), config)
+    metadata = content.metadata
+    if version or _property(metadata, _VERSION) is not None:
+        properties = {**((metadata or {}).get("properties") or {}), _VERSION: str(following)}
+        content = replace(content, metadata=normal_metadata({**(metadata or {}), "properties": properties}))
+    return content
+
+
+def _with_additions(content: Content, previous: Content, config: Config) -> Content:
+    """Return a schema with the metadata and rules of the latest version, if it has none, and those of the config."""
+    metadata = content.metadata if content.metadata is not None else previous.metadata
+    rules = content.rule_set if content.rule_set is not None else previous.rule_set
     metadata = merged_metadata(merged_metadata(config.get("defaultMetadata"), metadata), config.get("overrideMetadata"))
     rules = merged_rules(merged_rules(config.get("defaultRuleSet"), rules), config.get("overrideRuleSet"))
-    number = _property(metadata, _VERSION)
-    if version or number is not None:
-        following = max((each.version for each in living), default=0) + 1
-        properties = {**((metadata or {}).get("properties") or {}), _VERSION: str(following)}
-        metadata = {**(metadata or {}), "properties": properties}
-    return replace(content, metadata=metadata, rule_set=rules)
+    return replace(content, metadata=normal_metadata(metadata), rule_set=normal_rule_set(rules))
 
 
 _VERSION: Final = "confluent:version"
+_RESERVED: Final = "confluent:reserved"
 
 
 def merged_metadata(weak: Json | None, strong: Json | None) -> Json | None:
@@ -212,8 +501,19 @@ def merged_rules(weak: Json | None, strong: Json | None) -> Json | None:
     return found | ({"enableAt": enabled} if enabled else {})
 
 
-def resolved(state: State, subject: str, references: Iterable[Reference]) -> Texts:
-    """Return the schemas to which references lead; raises RegistryError for one that does not exist."""
+def without_rules(rules: Json | None, names: Iterable[str]) -> Json | None:
+    """Return a rule set without the rules of some names."""
+    if rules is None:
+        return None
+    dropped = set(names)
+    return {
+        kind: [each for each in value if each.get("name") not in dropped] if isinstance(value, list) else value
+        for kind, value in rules.items()
+    }
+
+
+async def resolved(state: State, subject: str, references: Iterable[Reference]) -> Texts:
+    """Return the schemas to which references lead; raises RegistryError for one that does not exist. Awaits `turn`."""
     texts: dict[str, str] = {}
     begun: set[tuple[str, str, int]] = set()
     steps: list[tuple[str, Reference, str | None]] = [(subject, each, None) for each in reversed([*references])]
@@ -234,4 +534,5 @@ def resolved(state: State, subject: str, references: Iterable[Reference]) -> Tex
             raise Refusal.INVALID_SCHEMA(f'No schema reference found for subject "{wanted}" and version {number}')
         steps.append((parent, reference, held.content.schema))
         steps += [(at, each, None) for each in reversed(held.content.references)]
+        await turn
     return texts

@@ -1,7 +1,8 @@
 """The records of `_schemas`: JSON keys and values, as Confluent's registry writes and reads them.
 
 Owns the names and the order of their fields, because compaction compares keys byte by byte. Fields that a value has and
-this module does not know are dropped, as Confluent's registry drops them. Never decides.
+this module does not know are dropped, as Confluent's registry drops them. Others may write into the topic, so whatever
+a record holds, it is read as what it claims to be, or ValueError is raised. Never decides.
 
 A key is one of
 
@@ -24,7 +25,11 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from kbroker.coordination.shard import CoordinatorRecord
+from kbroker.schema_registry.formats.levels import LEVELS
+from kbroker.schema_registry.formats.rules import InvalidRules, normal_metadata, normal_rule_set
 
+MOST: Final = 2**31 - 1
+"""The highest id, and the highest number of a version."""
 AVRO: Final = "AVRO"
 TENANT: Final = "default"
 CONFIG_FIELDS: Final = (
@@ -42,6 +47,12 @@ CONFIG_FIELDS: Final = (
     "defaultRuleSet",
     "overrideRuleSet",
 )
+_METADATA: Final = ("defaultMetadata", "overrideMetadata")
+_RULE_SETS: Final = ("defaultRuleSet", "overrideRuleSet")
+_SWITCHES: Final = ("normalize", "validateFields", "validateNewSchemas", "validateRules")
+IMPORT, FORWARD, READWRITE = "IMPORT", "FORWARD", "READWRITE"
+READ_ONLY: Final = ("READONLY", "READONLY_OVERRIDE")
+MODES: Final = (READWRITE, *READ_ONLY, IMPORT, FORWARD)
 Json = Mapping[str, Any]
 
 
@@ -57,7 +68,7 @@ class Reference(NamedTuple):
 class Content:
     """What is the same wherever a schema is registered: its text and all that gives it a meaning.
 
-    Equal contents have the same id in a context.
+    Equal contents have the same id in a context. Metadata and rule set are in their one form (rules.py).
     """
 
     schema: str
@@ -230,26 +241,58 @@ def read_key(data: bytes) -> Key:
 def read_version(data: bytes) -> Version:
     """Return a version of a subject; raises ValueError."""
     found = _object(data)
+    given = found.get("references") or []
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise ValueError("references are no list of objects")
     references = tuple(
-        Reference(_text(each, "name"), _text(each, "subject"), _number(each, "version"))
-        for each in found.get("references") or ()
+        Reference(_text(each, "name"), _text(each, "subject"), _number(each, "version")) for each in given
     )
-    content = Content(
-        _text(found, "schema"), found.get("schemaType") or AVRO, references, found.get("metadata"), found.get("ruleSet")
-    )
-    deleted = bool(found.get("deleted"))
-    return Version(_text(found, "subject"), _number(found, "version"), _number(found, "id"), content, deleted)
+    schema_type = AVRO if found.get("schemaType") is None else _text(found, "schemaType")
+    try:
+        metadata, rule_set = normal_metadata(found.get("metadata")), normal_rule_set(found.get("ruleSet"))
+    except InvalidRules as error:
+        raise ValueError(error) from None
+    content = Content(_text(found, "schema"), schema_type, references, metadata, rule_set)
+    if b"\\u" in data:
+        content.digest()  # raises UnicodeEncodeError, a ValueError, for half of a surrogate pair in any text
+    subject, number, schema_id = _text(found, "subject"), _number(found, "version"), _number(found, "id")
+    if number < 1 or schema_id < 0:
+        raise ValueError("version or id is below its lowest")
+    return Version(subject, number, schema_id, content, bool(found.get("deleted")))
 
 
 def read_config(data: bytes) -> dict[str, Any]:
     """Return a config; raises ValueError."""
     found = _object(data)
-    return {name: found[name] for name in CONFIG_FIELDS if found.get(name) is not None}
+    config = {name: found[name] for name in CONFIG_FIELDS if found.get(name) is not None}
+    try:
+        for name in config:
+            config[name] = _setting(name, config)
+    except InvalidRules as error:
+        raise ValueError(error) from None
+    _encode(config)  # raises UnicodeEncodeError, a ValueError, for half of a surrogate pair in any text
+    return config
+
+
+def _setting(name: str, config: Json) -> Any:
+    if name in _METADATA:
+        return normal_metadata(config[name])
+    if name in _RULE_SETS:
+        return normal_rule_set(config[name])
+    if name in _SWITCHES:
+        return bool(config[name])
+    text = _text(config, name)
+    if name == "compatibilityLevel" and text not in LEVELS:
+        raise ValueError(f"no level of compatibility: {text}")
+    return text
 
 
 def read_mode(data: bytes) -> str:
     """Return a mode; raises ValueError."""
-    return _text(_object(data), "mode")
+    mode = _text(_object(data), "mode")
+    if mode not in MODES:
+        raise ValueError(f"no mode: {mode}")
+    return mode
 
 
 def read_deletion(data: bytes) -> int:
@@ -271,6 +314,7 @@ def _text(found: Json, name: str) -> str:
     value = found.get(name)
     if not isinstance(value, str):
         raise ValueError(f"{name} is no text")
+    value.encode()  # raises UnicodeEncodeError, a ValueError, for half of a surrogate pair
     return value
 
 
@@ -278,4 +322,6 @@ def _number(found: Json, name: str) -> int:
     value = found.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{name} is no number")
+    if not -MOST <= value <= MOST:
+        raise ValueError(f"{name} is no number of 32 bits")
     return value

@@ -6,15 +6,32 @@ again if the subject has changed meanwhile. Owns what the lists contain. Never s
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
 from kbroker.coordination.shard import Outcome
 from kbroker.long_work import each, in_order, turn
-from kbroker.schema_registry.drafts import Draft, Request, check_additions, drafted, formatted, resolved
-from kbroker.schema_registry.errors import Refusal
-from kbroker.schema_registry.records import Json, Version
-from kbroker.schema_registry.shard import LATEST, MODES, Checked, RegistryShard, Stale
+from kbroker.schema_registry.drafts import (
+    FORMS,
+    Draft,
+    Request,
+    check_additions,
+    drafted,
+    drafted_comparison,
+    drafted_question,
+    formatted,
+    merged_rules,
+    normal_addition,
+    resolved,
+    without_rules,
+)
+from kbroker.schema_registry.errors import Refusal, RegistryError
+from kbroker.schema_registry.formats.levels import LEVELS
+from kbroker.schema_registry.formats.tags import Tagged, tagged
+from kbroker.schema_registry.records import AVRO, MODES, Json, Version
+from kbroker.schema_registry.shard import LATEST, Checked, More, RegistryShard, Stale
 from kbroker.schema_registry.state import State
 from kbroker.schema_registry.subjects import (
     ANY_CONTEXT,
@@ -27,23 +44,7 @@ from kbroker.schema_registry.subjects import (
     qualified_context,
 )
 
-LEVELS: Final = (
-    "NONE",
-    "BACKWARD",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD",
-    "FORWARD_TRANSITIVE",
-    "FULL",
-    "FULL_TRANSITIVE",
-)
-_WITHOUT_EFFECT: Final = (
-    "alias",
-    "aliasForDeks",
-    "compatibilityPolicy",
-    "validateFields",
-    "validateNewSchemas",
-    "validateRules",
-)
+_WITHOUT_EFFECT: Final = ("aliasForDeks", "compatibilityPolicy", "validateRules")
 """Fields of a config that only Confluent's registry heeds."""
 _TRIES: Final = 20
 """How often a schema is checked whose subject changes all the time."""
@@ -80,7 +81,11 @@ class Registry:
             raise Refusal.INVALID_SUBJECT(subject)
         subject = normalised(subject)
         for _ in range(_TRIES):
-            draft = await self._store.ask(lambda state: drafted(state, subject, request, normalize=normalize))
+            draft = await self._store.ask_long(
+                lambda state: drafted(state, state.aliased(subject), request, normalize=normalize)
+            )
+            if draft is None:
+                continue
             checked = await self._store.aside(draft.check)
             if force:
                 checked = checked._replace(incompatible=())
@@ -92,53 +97,127 @@ class Registry:
 
     async def look_up(self, subject: str, request: Request, *, normalize: bool, deleted: bool) -> Version:
         """Return the version of a subject, or of its name in any context, that has a schema."""
-        subject = normalised(subject)
-        for name in await self._store.ask(lambda state: _in_contexts(state, subject)):
-            draft = await self._store.ask(
-                lambda state, name=name: drafted(state, name, request, normalize=normalize, against=())  # type: ignore[misc]
+        names = await self._store.ask(lambda state: _in_contexts(state, state.aliased(normalised(subject))))
+        for name in names if request.schema.strip() else ():
+            try:
+                found = await self._look_up(name, request, normalize=normalize, deleted=deleted)
+            except RegistryError as error:
+                if name == names[0] or error.code != 42201:
+                    raise
+                found = None  # in another context its references may lead nowhere
+            if found is not None:
+                return found
+        if await self._store.ask(lambda state: state.has_subject(names[0], deleted=deleted)):
+            raise Refusal.NO_SCHEMA.error
+        raise Refusal.SUBJECT_NOT_FOUND(names[0])
+
+    async def _look_up(self, name: str, request: Request, *, normalize: bool, deleted: bool) -> Version | None:
+        """Look for a schema as it is given, and then with what it would inherit."""
+        for inherits in (False, True):
+            draft = await self._store.ask_long(
+                lambda state, inherits=inherits: drafted_question(  # type: ignore[misc]
+                    state, name, request, normalize=normalize, deleted=deleted, inherits=inherits
+                )
             )
+            if draft is None:
+                continue
             checked = await self._store.aside(draft.check)
             found = await self._store.ask(
                 lambda state, checked=checked: _registered(state, checked, deleted=deleted)  # type: ignore[misc]
             )
             if found is not None:
                 return found
-        if await self._store.ask(lambda state: state.has_subject(subject, deleted=deleted)):
-            raise Refusal.NO_SCHEMA.error
-        raise Refusal.SUBJECT_NOT_FOUND(subject)
+        return None
 
     async def compare(self, subject: str, version: int | None, request: Request, *, normalize: bool) -> Sequence[str]:
         """Return what speaks against a schema: beside one version, or beside those that the subject's config names."""
-        subject = normalised(subject)
 
-        def draft(state: State) -> Draft:
-            against = None
-            if version is not None:
-                held = state.latest(subject) if version == LATEST else state.version(subject, version)
+        async def draft(state: State) -> Draft:
+            name = state.aliased(normalised(subject))
+            if version is None:
+                against = state.versions(name)
+            else:
+                held = state.latest(name) if version == LATEST else state.version(name, version)
                 if held is None and version != LATEST:
                     raise Refusal.VERSION_NOT_FOUND(version)
                 against = [] if held is None else [held]
-            return drafted(state, subject, request, normalize=normalize, against=against)
+            return await drafted_comparison(state, name, request, normalize=normalize, against=against)
 
-        made = await self._store.ask(draft)
+        made = await self._store.ask_long(draft)
         checked = await self._store.aside(made.check)
         return checked.incompatible
 
+    async def retag(
+        self, subject: str, number: int, change: Request, *, merge: Json | None, remove: Sequence[str]
+    ) -> Version:
+        """Register a version again with other tags, metadata and rules; return the new version.
+
+        The new version has the number `change.version`. `merge` and `remove` change the rules of the version before it.
+        """
+        if not is_valid(subject):
+            raise Refusal.INVALID_SUBJECT(subject)
+        check_additions([], [merge])
+
+        def asked(state: State) -> tuple[Version, Version | None]:
+            name = state.aliased(normalised(subject))
+            held = _version(state, name, number, deleted=False)
+            return held, state.version(name, change.version - 1) if change.version > 1 else state.latest(name)
+
+        held, before = await self._store.ask(asked)
+        rules = change.rule_set
+        if merge is not None or remove:
+            rules = merged_rules(None if before is None else before.content.rule_set, merge)
+            rules = without_rules(rules, remove)
+        content = held.content
+        wanted = replace(
+            change,
+            schema=content.schema,
+            schema_type=content.schema_type,
+            references=content.references,
+            metadata=content.metadata if change.metadata is None else change.metadata,
+            rule_set=rules,
+            version=change.version or LATEST,
+        )
+        return await self.register(held.subject, wanted, normalize=False)
+
+    async def tags(self, version: Version, wanted: Sequence[str]) -> list[Tagged]:
+        """Return what has some of these tags in a version, or any if they contain "*"."""
+        if version.content.schema_type != AVRO:
+            return []
+        found = await self._store.aside(lambda: tagged(version.content.schema))
+        return [each for each in found if "*" in wanted or set(wanted) & set(each.tags)]
+
+    async def latest_with(self, subject: str, properties: Mapping[str, str], *, deleted: bool) -> Version:
+        """Return the newest version of a subject whose metadata has these properties."""
+
+        def asked(state: State) -> Version:
+            name = state.aliased(normalised(subject))
+            for version in reversed(state.versions(name, deleted=deleted)):
+                held = (version.content.metadata or {}).get("properties") or {}
+                if version.content.metadata is not None and properties.items() <= held.items():
+                    return version
+            if state.has_subject(name, deleted=deleted):
+                raise Refusal.NO_SCHEMA.error
+            raise Refusal.SUBJECT_NOT_FOUND(name)
+
+        return await self._store.ask(asked)
+
     async def version(self, subject: str, number: int, *, deleted: bool = False) -> Version:
         """Return a version of a subject, or of its name in any context."""
-        subject = normalised(subject)
-        return await self._store.ask(lambda state: _version(state, subject, number, deleted=deleted))
+        return await self._store.ask(
+            lambda state: _version(state, state.aliased(normalised(subject)), number, deleted=deleted)
+        )
 
     async def versions(
         self, subject: str, *, deleted: bool = False, deleted_only: bool = False, negative: bool = False
     ) -> list[int]:
         """Return the numbers of a subject's versions; `negative` lists the deleted ones below zero."""
-        subject = normalised(subject)
 
         def listed(state: State) -> list[int]:
-            if not state.has_subject(subject, deleted=deleted or deleted_only):
-                raise Refusal.SUBJECT_NOT_FOUND(subject)
-            found = state.versions(subject, deleted=deleted or deleted_only or negative)
+            name = state.aliased(normalised(subject))
+            if not state.has_subject(name, deleted=deleted or deleted_only):
+                raise Refusal.SUBJECT_NOT_FOUND(name)
+            found = state.versions(name, deleted=deleted or deleted_only or negative)
             if negative:
                 return [-each.version if each.deleted else each.version for each in found]
             return [each.version for each in found if each.deleted or not deleted_only]
@@ -151,7 +230,7 @@ class Registry:
         async def listed(state: State) -> list[str]:
             return [
                 name
-                async for name in _named(state, prefix)
+                async for name in _named(prefix, state.subjects())
                 if (deleted and not deleted_only) or state.has_subject(name) is not deleted_only
             ]
 
@@ -166,36 +245,60 @@ class Registry:
 
     async def delete_version(self, subject: str, number: int, *, permanent: bool) -> int:
         """Delete a version; return its number."""
-        subject = normalised(subject)
         deleted: int = await self._store.decide(
-            lambda shard: shard.delete_version(subject, number, permanent=permanent)
+            lambda shard: shard.delete_version(shard.state.aliased(normalised(subject)), number, permanent=permanent)
         )
         return deleted
 
     async def delete_subject(self, subject: str, *, permanent: bool) -> list[int]:
         """Delete a subject; return the numbers of its versions."""
-        subject = normalised(subject)
-        deleted: list[int] = await self._store.decide(lambda shard: shard.delete_subject(subject, permanent=permanent))
-        return deleted
+        name = await self._store.ask(lambda state: state.aliased(normalised(subject)))
+        deleted: list[int] = []
+        while True:
+            goes_on = bool(deleted)
+            reply = await self._store.decide(
+                lambda shard, goes_on=goes_on: shard.delete_subject(  # type: ignore[misc]
+                    name, permanent=permanent, goes_on=goes_on
+                )
+            )
+            if not isinstance(reply, More):
+                return [*reply, *deleted]
+            deleted = [*reply.done, *deleted]
 
     # -- schemas by id
 
     async def by_id(self, schema_id: int, subject: str | None) -> Version:
         """Return a version with an id."""
-        found = await self._store.ask(lambda state: state.find_by_id(schema_id, normalised(subject or "")))
+        name = normalised(subject or "")
+        found = await self._store.ask(lambda state: state.find_by_id(schema_id, state.aliased(name)))
         if found is None:
             raise Refusal.SCHEMA_NOT_FOUND(schema_id)
         return found
 
-    async def max_id(self, subject: str | None) -> int:
+    async def by_guid(self, guid: str) -> Version:
+        """Return a version with a GUID, from the first context that has one."""
+
+        def asked(state: State) -> Version | None:
+            return next((state.get_by_id(number, qualified_context(at)) for at, number in _ids(state, guid)), None)
+
+        found = await self._store.ask(asked)
+        if found is None:
+            raise Refusal.SCHEMA_NOT_FOUND(guid)
+        return found
+
+    async def ids_of_guid(self, guid: str) -> list[tuple[str, int]]:
+        """Return, for each context that has a GUID, the context and the id."""
+        return await self._store.ask(lambda state: _ids(state, guid))
+
+    async def max_id(self, subject: str) -> int:
         """Return the highest id in a subject's context."""
-        return await self._store.ask(lambda state: state.max_id(parse(subject or "").context))
+        return await self._store.ask(lambda state: state.max_id(parse(subject).context))
 
     async def versions_of_id(self, schema_id: int, subject: str | None, *, deleted: bool) -> list[Version]:
         """Return the newest version with an id in each subject."""
 
         async def listed(state: State) -> list[Version]:
-            found = state.find_by_id(schema_id, normalised(subject or ""))
+            found = state.find_by_id(schema_id, state.aliased(normalised(subject or "")))
             if found is None:
                 raise Refusal.NO_SCHEMA.error
             among = state.with_id(parse(found.subject).context, schema_id)
@@ -204,16 +307,30 @@ class Registry:
 
         return await self._store.ask_long(listed)
 
-    async def schemas(self, prefix: str, *, deleted: bool, latest_only: bool, rule_type: str = "") -> list[Version]:
-        """Return the versions of the subjects whose names begin with a prefix."""
+    async def schemas(
+        self, prefix: str, most: int, *, deleted: bool, latest_only: bool, rule_type: str = "", aliases: bool = False
+    ) -> list[tuple[Version, list[str]]]:
+        """Return the first versions of the subjects whose names begin with a prefix, with the subject's aliases.
 
-        async def listed(state: State) -> list[Version]:
+        With `aliases` these may begin with it as well.
+        """
+
+        async def listed(state: State) -> list[tuple[Version, list[str]]]:
+            names = [name async for name in _named(prefix, state.subjects())]
+            other: dict[str, list[str]] = {}
+            if aliases:
+                configured = [each for each, config in state.configs.items() if each and config.get("alias")]
+                async for name in _named(prefix, configured):
+                    other.setdefault(state.aliased(name), []).append(name)
+                names = [name async for name in _named("", [*{*names, *other}], everywhere=True)]
             found = []
-            async for name in _named(state, prefix):
+            for name in names:
                 versions = state.versions(name, deleted=deleted)
                 for version in versions[-1:] if latest_only else versions:
                     if not rule_type or _has_rule(version, rule_type):
-                        found.append(version)
+                        found.append((version, other.get(name, [])))
+                        if len(found) >= most:
+                            return found
                     await turn
             return found
 
@@ -221,10 +338,11 @@ class Registry:
 
     async def formatted(self, version: Version, form: str) -> str:
         """Return a version's text in a form, without one as it is stored."""
-        if not form.strip():
-            return version.content.schema
-        texts = await self._store.ask(lambda state: resolved(state, version.subject, version.content.references))
-        return await self._store.aside(lambda: formatted(version.content, texts, form))
+        content = version.content
+        if form not in FORMS:
+            return content.schema
+        texts = await self._store.ask_long(lambda state: resolved(state, version.subject, content.references))
+        return await self._store.aside(lambda: formatted(content, texts, form))
 
     # -- configs, modes, contexts; an empty name is the global one
 
@@ -250,6 +368,7 @@ class Registry:
             raise Refusal.INVALID_COMPATIBILITY.error
         if level is not None:
             changes = {**changes, "compatibilityLevel": str(level).upper()}
+        changes = {name: normal_addition(name, value) for name, value in changes.items()}
         name = _checked_setting(subject)
         config: Json = await self._store.decide(lambda shard: shard.change_config(name, changes))
         return config
@@ -277,12 +396,16 @@ class Registry:
         if mode is not None and mode.upper() == "FORWARD" and not is_global:
             raise Refusal.FORWARD_IS_GLOBAL.error
         wanted = None if mode is None else mode.upper()
-        await self._store.decide(lambda shard: shard.set_mode(name, wanted, force=force))
+        while isinstance(await self._store.decide(lambda shard: shard.set_mode(name, wanted, force=force)), More):
+            pass
 
     async def delete_mode(self, subject: str, *, recursive: bool) -> str | None:
         """Delete a mode; return it as it was."""
         name = _setting_of(subject)
-        mode: str | None = await self._store.decide(lambda shard: shard.delete_mode(name, recursive=recursive))
+        reply = first = await self._store.decide(lambda shard: shard.delete_mode(name, recursive=recursive))
+        while isinstance(reply, More):
+            reply = await self._store.decide(lambda shard: shard.delete_mode(name, recursive=True))
+        mode: str | None = first.done if isinstance(first, More) else first
         return mode
 
     async def contexts(self, prefix: str = "") -> list[str]:
@@ -309,15 +432,12 @@ def _version(state: State, subject: str, number: int, *, deleted: bool) -> Versi
 
 def _in_contexts(state: State, subject: str) -> list[str]:
     """Return a subject, and its name in the other contexts if it has none of its own."""
-    wanted = parse(subject)
-    if wanted.context != DEFAULT_CONTEXT:
-        return [subject]
-    return [subject, *(str(Subject(context, wanted.name)) for context in state.contexts)]
+    return [subject, *state.elsewhere(subject)]
 
 
 def _registered(state: State, checked: Checked, *, deleted: bool) -> Version | None:
     context = parse(checked.subject).context
-    known = state.id_of(context, checked.content.digest())
+    known = state.id_of(context, checked.content)
     if known is not None:
         number = state.with_id(context, known).get(checked.subject, 0)
         found = state.version(checked.subject, number, deleted=deleted)
@@ -326,14 +446,24 @@ def _registered(state: State, checked: Checked, *, deleted: bool) -> Version | N
     return state.version(checked.subject, checked.same_as, deleted=deleted)
 
 
-async def _named(state: State, prefix: str) -> AsyncIterator[str]:
-    """Yield the subjects whose names begin with a prefix, which may be in any context (":*:"), in order."""
-    begin: tuple[str, ...] = (prefix,)
-    if prefix.startswith(ANY_CONTEXT):
-        rest = prefix[len(ANY_CONTEXT) :]
-        begin = (rest, *(qualified_context(context) + rest for context in state.contexts)) if rest else ("",)
-    for name in await in_order(state.subjects()):
-        if name.startswith(begin):
+def _ids(state: State, guid: str) -> list[tuple[str, int]]:
+    try:
+        return state.ids_of(uuid.UUID(guid).bytes)
+    except ValueError:
+        return []
+
+
+async def _named(prefix: str, subjects: list[str], *, everywhere: bool = False) -> AsyncIterator[str]:
+    """Yield those subjects whose names begin with a prefix, in order.
+
+    The prefix may be in any context (":*:"); without a context, it is in the default one, unless `everywhere`.
+    """
+    everywhere = everywhere or prefix.startswith((":.", ANY_CONTEXT))
+    is_any, rest = prefix.startswith(ANY_CONTEXT), prefix.removeprefix(ANY_CONTEXT)
+    for name in await in_order(subjects):
+        within = parse(name)
+        begins = within.name.startswith(rest) if is_any else name.startswith(prefix)
+        if begins and (everywhere or within.context == DEFAULT_CONTEXT):
             yield name
         await turn
 

@@ -49,7 +49,10 @@ class _Failed(NamedTuple):
 
 
 class RegistryService(CoordinatorService[RegistryShard]):
-    """The registry's shard, if this broker leads it. `create` creates the topic if it is missing."""
+    """The registry's shard, if this broker leads it.
+
+    `create` creates the topic if it is missing, and raises RegistryError if one that exists cannot keep schemas.
+    """
 
     def __init__(
         self, writer: Writer, clock: Clock, write_timeout_ms: int, create: Callable[[], Awaitable[None]]
@@ -101,8 +104,7 @@ class RegistryService(CoordinatorService[RegistryShard]):
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE_S
         while True:
-            if self._writer.partition_count() == 0:
-                await self._create()
+            await self._create()
             self._catch_up()
             answer = await ask()
             if not isinstance(answer, _Failed):

@@ -18,6 +18,11 @@ from typing import Any, Final, NamedTuple
 from kbroker.coordination.shard import CoordinatorRecord, Outcome
 from kbroker.schema_registry.errors import Refusal, RegistryError
 from kbroker.schema_registry.records import (
+    FORWARD,
+    IMPORT,
+    MOST,
+    READ_ONLY,
+    READWRITE,
     Content,
     Version,
     clear_subject_record,
@@ -30,15 +35,14 @@ from kbroker.schema_registry.records import (
     schema_tombstone,
 )
 from kbroker.schema_registry.state import State
-from kbroker.schema_registry.subjects import DEFAULT_CONTEXT, parse, qualified_context
+from kbroker.schema_registry.subjects import DEFAULT_CONTEXT, beside, parse, qualified_context
 
 log = logging.getLogger(__name__)
 
 LATEST: Final = -1
 """In place of a version's number: the newest version."""
-IMPORT, FORWARD, READWRITE = "IMPORT", "FORWARD", "READWRITE"
-_READ_ONLY: Final = ("READONLY", "READONLY_OVERRIDE")
-MODES: Final = (READWRITE, *_READ_ONLY, IMPORT, FORWARD)
+LARGEST_RECORD: Final = 1024 * 1024 - 1024
+"""The most bytes of a schema's record: the default of `max.message.bytes`, less what surrounds a record in a batch."""
 
 
 class Stale:
@@ -48,11 +52,23 @@ class Stale:
 STALE: Final = Stale()
 
 
+class More(NamedTuple):
+    """A part of a long deletion is decided; the rest is to be asked for again."""
+
+    done: Any
+
+
+MOST_AT_ONCE: Final = 200
+"""How many versions or modes one decision deletes: each is written and replayed in one step of the broker's loop."""
+
+
 class Checked(NamedTuple):
     """A schema that was parsed, and compared with the versions of its subject.
 
-    `version` and `id` are those that the request asks for, 0 and -1 if it asks for none. `same_as` is a version that
-    means the same, 0 without one. `incompatible` are the reasons against its registration.
+    `content` has what a schema inherits from the latest version and the config, `given` only what the request says; it
+    is None where nobody would look for that. `version` and `id` are those that the request asks for, 0 and -1 if it
+    asks for none. `same_as` is a version that means the same as `content`, `given_as` one that means the same as
+    `given`, 0 without one. `incompatible` are the reasons against its registration.
     """
 
     subject: str
@@ -62,6 +78,8 @@ class Checked(NamedTuple):
     revision: tuple[int, int] = (0, 0)
     same_as: int = 0
     incompatible: Sequence[str] = ()
+    given: Content | None = None
+    given_as: int = 0
 
 
 class RegistryShard:
@@ -92,14 +110,17 @@ class RegistryShard:
     def register(self, wanted: Checked) -> Outcome:
         """Reply with the Version that has the schema: a new one, or one that has it already; or with STALE."""
         state, subject, content = self.state, wanted.subject, wanted.content
+        if state.revision(subject) != wanted.revision or not self._has_all(subject, content):
+            return Outcome(reply=STALE)
+        found = self._as_given(wanted)
+        if found is not None:  # whatever the mode: nothing is written
+            return Outcome(reply=found)
         refusal = self._not_writable(subject, has_id=wanted.id >= 0)
         if refusal is not None:
             return Outcome(reply=refusal)
-        if state.revision(subject) != wanted.revision:
-            return Outcome(reply=STALE)
         context = parse(subject).context
         schema_id = wanted.id
-        known = state.id_of(context, content.digest())
+        known = state.id_of(context, content)
         if known is not None and schema_id in (-1, known):
             number = state.with_id(context, known).get(subject, 0)
             held = state.version(subject, number)
@@ -110,9 +131,10 @@ class RegistryShard:
         if same is not None and schema_id in (-1, same.id):
             return Outcome(reply=same)
         is_import = state.mode_in_scope(subject) in (IMPORT, FORWARD)
+        every = state.versions(subject, deleted=True)
         if wanted.incompatible and not is_import:
             return Outcome(reply=Refusal.INCOMPATIBLE(subject, ", ".join(wanted.incompatible)))
-        following = max((each.version for each in state.versions(subject, deleted=True)), default=0) + 1
+        following = every[-1].version + 1 if every else 1
         if wanted.version > 0 and wanted.version != following and not is_import:
             return Outcome(reply=Refusal.INVALID_SCHEMA("Version is not one more than previous version"))
         held = state.get_by_id(schema_id, qualified_context(context)) if schema_id >= 0 else None
@@ -122,17 +144,56 @@ class RegistryShard:
         number = wanted.version if wanted.version > 0 else following
         if schema_id < 0:
             schema_id = state.max_id(context) + 1
+        if schema_id > MOST or number > MOST:
+            what = "id" if schema_id > MOST else "version"
+            text = f"Subject {subject} cannot have another {what}: {MOST} is taken"
+            return Outcome(reply=Refusal.NOT_PERMITTED(text))
         version = Version(subject, number, schema_id, content)
-        records = [*self._replaced(version), schema_record(version)]
-        if context != DEFAULT_CONTEXT and context not in state.contexts:
+        record = schema_record(version)
+        if len(record.key) + len(record.value or b"") > LARGEST_RECORD:
+            return Outcome(reply=Refusal.SCHEMA_TOO_LARGE.error)
+        records = [*self._replaced(version, every), record]
+        if context != DEFAULT_CONTEXT and not state.has_context(context):
             records.insert(0, context_record(context))
         return Outcome(reply=version, records=records)
 
-    def _replaced(self, version: Version) -> list[CoordinatorRecord]:
+    def _has_all(self, subject: str, content: Content) -> bool:
+        """Whether all that a schema refers to is still there; what that refers to in turn cannot be deleted."""
+        state = self.state
+        for _, name, number in content.references:
+            at = beside(subject, name)
+            held = state.latest(at) if number == LATEST else state.version(at, number, deleted=True)
+            if held is None:
+                return False
+        return True
+
+    def _as_given(self, wanted: Checked) -> Version | None:
+        """Return the version that a request already has, without what a new version would inherit."""
+        state, subject = self.state, wanted.subject
+        if wanted.given is None:
+            return None
+        found = None
+        if wanted.version != LATEST:
+            context = parse(subject).context
+            known = state.id_of(context, wanted.given)
+            number = 0 if known is None else state.with_id(context, known).get(subject, 0)
+            found = state.version(subject, number)
+        if found is None:
+            found = state.version(subject, wanted.given_as)
+        if found is None or wanted.id not in (-1, found.id):
+            return None
+        if wanted.version in (0, LATEST):
+            return found
+        if wanted.id < 0:
+            return None
+        older = state.version(subject, wanted.version)  # an import may give several versions to one schema
+        return older if older is not None and (older.id, older.content) == (found.id, found.content) else None
+
+    def _replaced(self, version: Version, every: Sequence[Version]) -> list[CoordinatorRecord]:
         """Return the tombstones of earlier, softly deleted versions with the same schema, unless some schema refers."""
         return [
             schema_tombstone(each.subject, each.version)
-            for each in self.state.versions(version.subject, deleted=True)
+            for each in every
             if each.deleted
             and each.id == version.id
             and each.version < version.version
@@ -141,7 +202,7 @@ class RegistryShard:
 
     def _not_writable(self, subject: str, *, has_id: bool) -> RegistryError | None:
         mode = self.state.mode_in_scope(subject)
-        if mode in _READ_ONLY:
+        if mode in READ_ONLY:
             return _read_only(subject)
         where = f"Subject {subject} in context {qualified_context(parse(subject).context)}"
         if has_id and mode not in (IMPORT, FORWARD):
@@ -161,7 +222,7 @@ class RegistryShard:
         number = version.version
         if version.deleted and not permanent:
             return Outcome(reply=Refusal.VERSION_SOFT_DELETED(subject, number))
-        if state.mode_in_scope(subject) in _READ_ONLY:
+        if state.mode_in_scope(subject) in READ_ONLY:
             return Outcome(reply=_read_only(subject))
         if state.referrers(subject, number, deleted=permanent):
             return Outcome(reply=Refusal.REFERENCE_EXISTS(subject, number))
@@ -174,26 +235,37 @@ class RegistryShard:
             records += self._settings_tombstones(subject)
         return Outcome(reply=number, records=records)
 
-    def delete_subject(self, subject: str, *, permanent: bool) -> Outcome:
-        """Reply with the numbers of the versions that are deleted."""
+    def delete_subject(self, subject: str, *, permanent: bool, goes_on: bool = False) -> Outcome:
+        """Reply with the numbers of the versions that are deleted.
+
+        For many versions the reply is `More`, with the last of them; it `goes_on` with those before.
+        """
         state = self.state
+        if goes_on and not state.has_subject(subject, deleted=True):
+            return Outcome(reply=[])
         if not state.has_subject(subject, deleted=True):
             return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))
         if not permanent and not state.has_subject(subject):
             return Outcome(reply=Refusal.SUBJECT_SOFT_DELETED(subject))
-        if state.mode_in_scope(subject) in _READ_ONLY:
+        if state.mode_in_scope(subject) in READ_ONLY:
             return Outcome(reply=_read_only(subject))
         versions = state.versions(subject, deleted=permanent)
-        for version in versions:
-            if self._is_used_elsewhere(version, deleted=permanent):
+        if not versions:
+            return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))  # a context has subjects, and no versions
+        for version in versions[-MOST_AT_ONCE:] if goes_on else versions:
+            is_referenced = state.is_referenced(subject, version.version)
+            if is_referenced and self._is_used_elsewhere(version, deleted=permanent):
                 return Outcome(reply=Refusal.REFERENCE_EXISTS(subject, version.version))
             if permanent and not version.deleted:
                 return Outcome(reply=Refusal.SUBJECT_NOT_SOFT_DELETED(subject))
         numbers = [each.version for each in versions]
         if not permanent:
             return Outcome(reply=numbers, records=[delete_subject_record(subject, numbers[-1])])
-        records = [schema_tombstone(subject, number) for number in reversed(numbers)]
-        return Outcome(reply=numbers, records=records + self._settings_tombstones(subject), atomic=False)
+        last = numbers[-MOST_AT_ONCE:]
+        records = [schema_tombstone(subject, number) for number in reversed(last)]
+        if len(last) < len(numbers):
+            return Outcome(reply=More(last), records=records, atomic=False)
+        return Outcome(reply=last, records=records + self._settings_tombstones(subject), atomic=False)
 
     def _is_used_elsewhere(self, version: Version, *, deleted: bool) -> bool:
         """Whether a schema of another subject refers to a version."""
@@ -216,7 +288,7 @@ class RegistryShard:
 
     def change_config(self, subject: str | None, changes: Mapping[str, Any]) -> Outcome:
         """Reply with the whole config after a change; a value of None removes a field."""
-        if self.state.mode_in_scope(subject) in _READ_ONLY:
+        if self.state.mode_in_scope(subject) in READ_ONLY:
             return Outcome(reply=_read_only(subject))
         fields = dict(self.state.configs.get(subject, {})) | dict(changes)
         config = {name: value for name, value in fields.items() if value is not None}
@@ -227,14 +299,15 @@ class RegistryShard:
         found = self.state.config(subject)
         if found is None:
             return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))
-        if self.state.mode_in_scope(subject) in _READ_ONLY:
+        if self.state.mode_in_scope(subject) in READ_ONLY:
             return Outcome(reply=_read_only(subject))
         return Outcome(reply=found, records=[config_record(subject, None)])
 
     def set_mode(self, subject: str | None, mode: str | None, *, force: bool) -> Outcome:
         """Reply with the mode. The mode IMPORT needs `force`, or a subject or context that has no schemas.
 
-        It forgets schemas that were deleted softly, because an import may use their ids.
+        It forgets schemas that were deleted softly, because an import may use their ids. If these are many, the reply
+        is `More`.
         """
         state, records = self.state, list[CoordinatorRecord]()
         if mode == IMPORT and state.mode_in_scope(subject) != IMPORT and not force:
@@ -244,11 +317,16 @@ class RegistryShard:
                 if state.referrers(version.subject, version.version, deleted=True):
                     return Outcome(reply=Refusal.REFERENCE_EXISTS(version.subject, version.version))
                 records.append(schema_tombstone(version.subject, version.version))
+                if len(records) > MOST_AT_ONCE:
+                    return Outcome(reply=More([]), records=records, atomic=False)
             records.append(clear_subject_record(subject))
         return Outcome(reply=mode, records=[*records, mode_record(subject, mode)], atomic=False)
 
     def delete_mode(self, subject: str | None, *, recursive: bool) -> Outcome:
-        """Reply with the mode as it was; `recursive`, for a context, deletes those of its subjects, too."""
+        """Reply with the mode as it was; `recursive`, for a context, deletes those of its subjects, too.
+
+        If these are many, the reply is `More`, with the mode as it was.
+        """
         found = self.state.mode(subject)
         if found is None and not recursive:
             return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))
@@ -256,8 +334,9 @@ class RegistryShard:
         if recursive and (subject is None or parse(subject).is_context):
             context = DEFAULT_CONTEXT if subject is None else parse(subject).context
             subjects += [each for each in self.state.modes if each is not None and parse(each).context == context]
-        records = [mode_record(each, None) for each in dict.fromkeys(subjects)]
-        return Outcome(reply=found, records=records, atomic=False)
+        records = [mode_record(each, None) for each in list(dict.fromkeys(subjects))[:MOST_AT_ONCE]]
+        reply = More(found) if len(subjects) > MOST_AT_ONCE else found
+        return Outcome(reply=reply, records=records, atomic=False)
 
     def delete_context(self, context: str) -> Outcome:
         """Delete a context, as ":.context:", that has no subjects."""

@@ -10,11 +10,11 @@ different schemas. Never decides, and never writes.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from kbroker.schema_registry.records import Key, Version, read_config, read_deletion, read_mode, read_version
+from kbroker.schema_registry.records import Content, Key, Version, read_config, read_deletion, read_mode, read_version
 from kbroker.schema_registry.subjects import (
     DEFAULT_CONTEXT,
     GLOBAL_CONTEXT,
@@ -46,15 +46,64 @@ V = TypeVar("V")
 class _Context:
     """The ids of one context."""
 
-    __slots__ = ("by_digest", "by_id", "live", "max_id")
+    __slots__ = ("by_digest", "by_id", "live", "max_id", "others", "repeated")
 
     def __init__(self) -> None:
         self.by_id: dict[int, dict[str, int]] = {}
         """For each id, its newest version in each subject."""
         self.by_digest: dict[bytes, int] = {}
+        """For each content, the id that it got last."""
+        self.others: dict[bytes, list[int]] = {}
+        """The earlier ids of a content that has several, as an import can give them."""
+        self.repeated: set[tuple[int, str]] = set()
+        """Ids that have, or had, several versions of one subject."""
         self.live = 0
         """The number of versions that are not deleted."""
         self.max_id = 0
+
+    def add(self, subject: str, version: Version) -> None:
+        """Count a version in, whose number is the newest one with its id, or not."""
+        numbers = self.by_id.setdefault(version.id, {})
+        held = numbers.get(subject, version.version)
+        if held != version.version:
+            self.repeated.add((version.id, subject))
+        numbers[subject] = max(held, version.version)
+        digest = version.content.digest()
+        known = self.by_digest.get(digest, version.id)
+        if known != version.id:
+            others = self.others.setdefault(digest, [])
+            if version.id in others:
+                others.remove(version.id)
+            others.append(known)
+        self.by_digest[digest] = version.id
+        self.max_id = max(self.max_id, version.id)
+
+    def remove(self, subject: str, version: Version, among: Mapping[int, Version]) -> bool:
+        """Count a version out; `among` are the others of its subject. Return whether nothing has its id any more."""
+        numbers = self.by_id.get(version.id, {})
+        if numbers.get(subject) == version.version:
+            del numbers[subject]
+            if (version.id, subject) in self.repeated:
+                left = [number for number, each in among.items() if each.id == version.id]
+                if left:
+                    numbers[subject] = max(left)
+                else:
+                    self.repeated.discard((version.id, subject))
+        if numbers:
+            return False
+        self.by_id.pop(version.id, None)
+        digest = version.content.digest()
+        others = self.others.get(digest, [])
+        if version.id in others:
+            others.remove(version.id)
+        elif self.by_digest.get(digest) == version.id:
+            if others:
+                self.by_digest[digest] = others.pop()
+            else:
+                del self.by_digest[digest]
+        if not others:
+            self.others.pop(digest, None)
+        return True
 
 
 class State:
@@ -64,8 +113,10 @@ class State:
         self._subjects: dict[str, dict[int, Version]] = {}
         self._ids: dict[str, _Context] = {}
         self._referrers: dict[tuple[str, int], set[tuple[str, int]]] = {}
-        self.contexts: dict[str, None] = {}
-        """The contexts besides the default one, in the order of their creation."""
+        self._elsewhere: dict[str, list[str]] = {}
+        """For each name of a subject, the contexts besides the default one that have it, in order."""
+        self.contexts: list[str] = []
+        """The contexts besides the default one, in order."""
         self.configs: dict[str | None, Config] = {}
         self.modes: dict[str | None, str] = {}
         self._change = 0
@@ -114,13 +165,14 @@ class State:
         found = None if context is None else context.by_id.get(schema_id)
         if not found:
             return None
-        if wanted.is_context:
-            subject, number = next(iter(found.items()))
-        elif subject in found:
-            number = found[subject]
-        else:
-            return None
-        return self.version(subject, number, deleted=True)
+        if not wanted.is_context:
+            return self.version(subject, found.get(subject, 0), deleted=True)
+        while True:
+            try:
+                subject, number = next(iter(found.items()), ("", 0))
+            except RuntimeError:
+                continue  # a record was applied in between, if this is another thread
+            return self.version(subject, number, deleted=True)
 
     def find_by_id(self, schema_id: int, subject: str = "") -> Version | None:
         """Return a version with an id as Confluent's registry finds it.
@@ -131,17 +183,46 @@ class State:
         found = self.get_by_id(schema_id, subject)
         if found is not None or wanted.is_context or wanted.context != DEFAULT_CONTEXT:
             return found
-        for context in self.contexts:
-            found = self.get_by_id(schema_id, str(Subject(context, wanted.name)))
+        for name in self.elsewhere(subject):
+            found = self.get_by_id(schema_id, name)
             if found is not None:
                 return found
         return self.get_by_id(schema_id)
 
-    def id_of(self, context: str, digest: bytes) -> int | None:
-        """Return the id that a content has in a context."""
+    def elsewhere(self, subject: str) -> list[str]:
+        """Return the subjects with the same name in other contexts, for a subject in the default one."""
+        wanted = parse(subject)
+        if wanted.context != DEFAULT_CONTEXT:
+            return []
+        return [str(Subject(context, wanted.name)) for context in self._elsewhere.get(wanted.name, ())]
+
+    def has_context(self, context: str) -> bool:
+        """Whether a context besides the default one was created."""
+        at = bisect_left(self.contexts, context)
+        return self.contexts[at : at + 1] == [context]
+
+    def ids_of(self, digest: bytes) -> list[tuple[str, int]]:
+        """Return, for each context that has a content, the context and the id, in order."""
+        found = [(context, self._by_digest(context, digest)) for context in (DEFAULT_CONTEXT, *self.contexts)]
+        return [(context, number) for context, number in found if number is not None]
+
+    def aliased(self, subject: str) -> str:
+        """Return the subject for which a name stands: that of its alias, if its config has one."""
+        alias = self.configs.get(subject, {}).get("alias") if subject else None
+        return beside(subject, alias) if alias else subject
+
+    def id_of(self, context: str, content: Content) -> int | None:
+        """Return the id that a content has in a context.
+
+        Contents that differ may have one digest: Confluent's has no limits between its parts, and MD5 is broken.
+        """
+        found = self._by_digest(context, content.digest())
+        held = None if found is None else self.get_by_id(found, qualified_context(context))
+        return found if held is not None and held.content == content else None
+
+    def _by_digest(self, context: str, digest: bytes) -> int | None:
         held = self._ids.get(context)
-        found = None if held is None else held.by_digest.get(digest)
-        return found if found is not None and held is not None and held.by_id.get(found) else None
+        return None if held is None else held.by_digest.get(digest)
 
     def with_id(self, context: str, schema_id: int) -> dict[str, int]:
         """Return the newest version with an id in each subject of a context."""
@@ -160,6 +241,10 @@ class State:
             for each in self._referrers.get((subject, number), ())
             if deleted or any(self.version(*at) is not None for at in self.with_id(*each).items())
         )
+
+    def is_referenced(self, subject: str, number: int) -> bool:
+        """Whether a schema refers, or referred before it was deleted softly, to a version."""
+        return (subject, number) in self._referrers
 
     def config(self, subject: str | None) -> Config | None:
         """Return a subject's own config; the global one is never missing."""
@@ -205,10 +290,11 @@ class State:
             case ("CLEAR_SUBJECT", subject, _) if value is not None:
                 self._forget_deleted(None if subject is None else normalised(subject))
             case ("CONTEXT", str(context), _):
-                if value is None:
-                    self.contexts.pop(context, None)
-                else:
-                    self.contexts[context] = None
+                if context != DEFAULT_CONTEXT and (value is not None) is not self.has_context(context):
+                    if value is None:
+                        self.contexts.remove(context)
+                    else:
+                        insort(self.contexts, context)
             case _:
                 pass  # NOOP, and what newer registries write
 
@@ -234,10 +320,12 @@ class State:
                 return
             if held.content == content:
                 content = held.content
-        self._put(subject, number, replace(version, subject=subject, version=number, content=content))
-        ids.by_id.setdefault(version.id, {})[subject] = number
-        ids.by_digest[content.digest()] = version.id
-        ids.max_id = max(ids.max_id, version.id)
+        before = self.version(subject, number, deleted=True)
+        made = Version(subject, number, version.id, content, version.deleted)
+        self._put(subject, number, made)
+        if before is not None and (before.id != version.id or before.content != content):
+            self._unlink(subject, before)  # an import, or another registry, has replaced a version
+        ids.add(subject, made)
         for reference in content.references:
             at = beside(subject, reference.subject), reference.version
             self._referrers.setdefault(at, set()).add((context, version.id))
@@ -246,32 +334,35 @@ class State:
         """Set or remove a version; count the living ones, and the change."""
         versions = self._subjects.setdefault(subject, {})
         before = versions.get(number)
-        ids = self._ids[parse(subject).context]
+        context, name = parse(subject)
+        ids = self._ids[context]
         ids.live += (version is not None and not version.deleted) - (before is not None and not before.deleted)
         self._change += 1
         self._changes[subject] = self._change
         if version is not None:
+            if not versions and context != DEFAULT_CONTEXT:
+                insort(self._elsewhere.setdefault(name, []), context)
             versions[number] = version
         elif before is not None:
             del versions[number]
         if not versions:
             del self._subjects[subject], self._changes[subject]
+            if before is not None and context != DEFAULT_CONTEXT:
+                self._elsewhere[name].remove(context)
+                if not self._elsewhere[name]:
+                    del self._elsewhere[name]
 
     def _remove(self, subject: str, number: int) -> None:
         removed = self.version(subject, number, deleted=True)
-        if removed is None:
-            return
-        self._put(subject, number, None)
+        if removed is not None:
+            self._put(subject, number, None)
+            self._unlink(subject, removed)
+
+    def _unlink(self, subject: str, removed: Version) -> None:
+        """Forget what a version's id and references lead to."""
         context = parse(subject).context
-        ids = self._ids[context]
-        of_id = ids.by_id.get(removed.id, {})
-        if of_id.get(subject) == number:
-            del of_id[subject]
-        if of_id:
+        if not self._ids[context].remove(subject, removed, self._subjects.get(subject, {})):
             return
-        ids.by_id.pop(removed.id, None)
-        if ids.by_digest.get(digest := removed.content.digest()) == removed.id:
-            del ids.by_digest[digest]
         for reference in removed.content.references:
             at = beside(subject, reference.subject), reference.version
             users = self._referrers.get(at, set())
@@ -280,9 +371,14 @@ class State:
                 self._referrers.pop(at, None)
 
     def _delete_softly(self, subject: str, last: int) -> None:
-        for version in self.versions(subject):
-            if version.version <= last:
-                self._put(subject, version.version, replace(version, deleted=True))
+        versions = self._subjects.get(subject, {})
+        living = [each for each in versions.values() if not each.deleted and each.version <= last]
+        if living:
+            for each in living:
+                versions[each.version] = Version(subject, each.version, each.id, each.content, True)
+            self._ids[parse(subject).context].live -= len(living)
+            self._change += 1
+            self._changes[subject] = self._change
 
     def _forget_deleted(self, subject: str | None) -> None:
         for version in self.versions_within(subject):

@@ -57,6 +57,17 @@ def beside(parent: str, text: str) -> str:
     return str(subject)
 
 
+def context_of(text: str) -> str:
+    """Return the context that a text names, with or without colons and dot; raises ValueError.
+
+    A path /contexts/blue/… means the context ".blue".
+    """
+    name = text.removeprefix(":").removesuffix(":")
+    if ":" in name:
+        raise ValueError(f"Context name '{name}' cannot contain a colon")
+    return name if name.startswith(".") else f".{name}"
+
+
 def is_valid(text: str, *, for_settings: bool = False) -> bool:
     """Whether schemas can be registered under a name; `for_settings`, whether it can have a config or a mode."""
     if any(character < " " or "\x7f" <= character <= "\x9f" for character in text):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbroker import Broker
+from kbroker.admin.schemas import SchemaRegistry
 from tests.cli.conftest import CommandLine, Done
 
 ONE = {"type": "record", "name": "One", "fields": [{"name": "a", "type": "int"}]}
@@ -127,3 +128,17 @@ def test_a_file_whose_type_nobody_knows(schema, file):
     assert done.status == 2
     assert "--type tells what it is" in done.err
     assert schema("register", "a", file(ONE, "one.txt"), "--type", "avro").status == 0
+
+
+def test_the_list_has_the_subjects_of_all_contexts(schema, file):
+    for subject in (":.blue:a", "b"):
+        schema("register", subject, file(ONE))
+    assert [each["subject"] for each in schema("list", "--json").json] == [":.blue:a", "b"]
+    assert [each["subject"] for each in schema("list", "--prefix", "b", "--json").json] == ["b"]
+
+
+def test_a_registry_that_knows_no_offset_is_listed_once(monkeypatch):
+    rows = [{"subject": f"s{number}", "version": 1, "id": 1} for number in range(1_500)]
+    monkeypatch.setattr(SchemaRegistry, "ask", lambda *_, **__: list(rows))
+    done = CommandLine("127.0.0.1:1")("schema", "list", "--json", "--registry", "http://127.0.0.1:1")
+    assert len(done.json) == 1_500

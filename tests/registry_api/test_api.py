@@ -146,7 +146,8 @@ def test_contexts(registry: Http) -> None:
 
 def test_metadata_and_rules_are_kept_and_inherited(registry: Http) -> None:
     metadata = {"properties": {"owner": "me"}, "tags": {"One.a": ["PII"]}}
-    rules = {"domainRules": [{"name": "r", "kind": "CONDITION", "mode": "WRITE", "type": "CEL", "expr": "true"}]}
+    rule = {"name": "r", "kind": "CONDITION", "mode": "WRITE", "type": "CEL", "expr": "true", "disabled": False}
+    rules = {"domainRules": [rule]}
     registry.register("a", ONE, metadata=metadata, ruleSet=rules)
     assert registry.register("b", ONE, metadata=None, ruleSet=None)["id"] == 2
     second = registry.register("a", TWO)
@@ -169,7 +170,7 @@ def test_what_is_no_request_of_the_api(registry: Http) -> None:
     assert registry.refused("POST", "/subjects/a/versions", {"schema": 7})[0] == 400
     for body, kind, status in (
         (b"{", AVRO_TYPE, 400),
-        (b"[]", AVRO_TYPE, 422),
+        (b"[]", AVRO_TYPE, 400),
         (b"", AVRO_TYPE, 422),
         (b"[" * 100_000, AVRO_TYPE, 400),
         (b"{}", "text/xml", 415),
@@ -186,9 +187,11 @@ def test_head_is_as_get_without_a_body(registry: Http, path: str) -> None:
     assert (status, body) == (200, b"")
 
 
-@pytest.mark.parametrize("name", ["alias", "validateFields", "compatibilityPolicy"])
-def test_a_config_without_effect_is_refused(registry: Http, name: str) -> None:
-    code, message = registry.refused("PUT", "/config/a", {name: "other"})
+@pytest.mark.parametrize(
+    ("name", "value"), [("aliasForDeks", "other"), ("validateRules", True), ("compatibilityPolicy", "LENIENT")]
+)
+def test_a_config_without_effect_is_refused(registry: Http, name: str, value: object) -> None:
+    code, message = registry.refused("PUT", "/config/a", {name: value})
     assert (code, message) == (42205, f"{name} has no effect in this registry")
     assert registry.ok("PUT", "/config/a", {"compatibility": "NONE", name: None}) == {"compatibility": "NONE"}
 
@@ -200,7 +203,7 @@ def test_rules_and_forms_that_nobody_could_use_are_refused(registry: Http) -> No
     assert registry.refused("POST", "/subjects/a/versions", {"schema": text(ONE), "metadata": properties})[0] == 42210
     assert registry.refused("PUT", "/config", {"defaultRuleSet": rules})[0] == 42210
     registry.register("a", ONE)
-    assert registry.refused("GET", "/schemas/ids/1?format=serialized")[0] == 42201
+    assert registry.ok("GET", "/schemas/ids/1?format=serialized")["schema"] == text(ONE), "a form it does not have"
     proto = registry.register("p", 'syntax = "proto3"; message M { int32 a = 1; }', schemaType="PROTOBUF")
     assert registry.ok("GET", f"/schemas/ids/{proto['id']}?format=serialized")["schema"].endswith("cHJvdG8z")
 
@@ -255,3 +258,27 @@ def test_a_registry_goes_with_its_broker_and_is_kept_in_a_snapshot() -> None:
         broker.restore(kept)
         assert http.ok("GET", "/subjects") == ["a"]
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("partitions", "config", "told"),
+    [
+        (1, {}, "would lose schemas"),
+        (1, {"cleanup.policy": "compact,delete"}, "would lose schemas"),
+        (2, {"cleanup.policy": "compact"}, "has 2 partitions"),
+    ],
+)
+def test_a_topic_that_would_lose_schemas_is_not_used(
+    broker: Broker, registry: Http, partitions: int, config: dict[str, str], told: str
+) -> None:
+    """A client that reads `_schemas` before the registry was ever asked has created it with the broker's defaults."""
+    broker.topics.create("_schemas", partitions, config)
+    for method, path in (("GET", "/subjects"), ("POST", "/subjects/a/versions")):
+        code, message = registry.refused(method, path, {"schema": text(ONE)} if method == "POST" else None)
+        assert code == 50001
+        assert told in message
+
+
+def test_a_topic_that_keeps_schemas_is_used(broker: Broker, registry: Http) -> None:
+    broker.topics.create("_schemas", 1, {"cleanup.policy": "compact", "segment.ms": "1000"})
+    assert registry.register("a", ONE)["id"] == 1

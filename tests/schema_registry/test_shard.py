@@ -6,7 +6,8 @@ import pytest
 
 from kbroker.coordination.encoding import record_batch
 from kbroker.schema_registry.errors import RegistryError
-from kbroker.schema_registry.shard import LATEST, STALE
+from kbroker.schema_registry.records import Content, Reference
+from kbroker.schema_registry.shard import LATEST, MOST_AT_ONCE, STALE, Checked, More
 from kbroker.schema_registry.state import State
 from tests.coordination.still import START_MS
 from tests.schema_registry.context import Context
@@ -267,3 +268,142 @@ def test_what_others_write_into_the_topic_is_caught_up_with():
     with context.loop.running():
         context.runtime.catch_up(0)
     assert context.runtime.is_loaded
+
+
+def test_a_version_that_an_import_replaces_leaves_its_old_id():
+    context = Context()
+    context.set_mode("a", "IMPORT")
+    context.register("a", "x", id=7, version=1)
+    context.register("a", "y", id=8, version=1)
+    for each in (context, context.restarted(), context.compacted()):
+        assert each.state.find_by_id(7) is None
+        assert each.state.find_by_id(8).content.schema == "y"
+
+
+def test_a_content_with_two_ids_keeps_the_other_one():
+    context = Context()
+    context.set_mode(None, "IMPORT")
+    context.register("a", "x", id=7, version=1)
+    context.register("b", "x", id=8, version=1)
+    context.set_mode(None, "READWRITE")
+    for subject in ("b", "a"):
+        context.delete(subject)
+        context.delete(subject, permanent=True)
+        assert context.restarted().register("c", "x").id == (7 if subject == "b" else 9)
+
+
+def test_of_two_versions_with_one_id_the_newest_counts_and_then_the_other():
+    context = Context()
+    context.set_mode("a", "IMPORT")
+    context.register("a", "x", id=7, version=1)
+    context.register("a", "x", id=7, version=2)
+    context.delete("a", 1)
+    assert context.state.with_id(".", 7) == {"a": 2}
+    context.delete("a", 2)
+    context.delete("a", 2, permanent=True)
+    assert context.state.with_id(".", 7) == {"a": 1}
+    context.delete("a", 1, permanent=True)
+    assert context.state.find_by_id(7) is None
+
+
+def test_what_a_schema_refers_to_may_vanish_before_the_decision():
+    context = Context()
+    context.register("base", "b")
+    before = context.state.revision("a")
+    context.delete("base")
+    context.delete("base", permanent=True)
+    assert context.register("a", "1", references=[("base", 1)], revision=before) is STALE
+    assert not context.state.has_subject("a")
+
+
+def test_ids_and_versions_end_at_31_bits():
+    context = Context()
+    context.set_mode(None, "IMPORT")
+    context.register("a", "x", id=2**31 - 1, version=2**31 - 1)
+    context.set_mode(None, "READWRITE")
+    assert code(context.register("b", "y")) == 42205
+    assert code(context.register("a", "x", version=LATEST)) == 42205
+    assert len(context.log) == len(context.restarted().log)
+
+
+def test_what_is_there_is_found_in_every_mode():
+    context = Context()
+    first = context.register("a", "1")
+    given = first.content
+    for mode in ("READONLY", "IMPORT"):
+        context.set_mode("a", mode, force=True)
+        assert context.register("a", "1", given=given) == first
+        assert context.register("a", "1", given=given, id=1) == first
+        assert code(context.register("a", "2")) == 42205
+
+
+@pytest.mark.parametrize("subject", ["", ":.blue:"])
+@pytest.mark.parametrize("permanent", [False, True])
+def test_a_context_is_no_subject_to_delete(subject, permanent):
+    context = Context()
+    context.register(subject + "a", "1")
+    assert code(context.delete(subject, permanent=permanent)) == 40401
+
+
+def test_contexts_are_listed_in_order():
+    context = Context()
+    for name in ("c", "a", "b"):
+        context.register(f":.{name}:s", "1")
+    assert context.state.contexts == context.compacted().state.contexts == [".a", ".b", ".c"]
+    assert context.state.elsewhere("s") == [":.a:s", ":.b:s", ":.c:s"]
+    context.delete(":.b:s")
+    context.delete(":.b:s", permanent=True)
+    assert context.state.elsewhere("s") == [":.a:s", ":.c:s"]
+
+
+def test_a_long_deletion_is_decided_in_parts():
+    context = Context()
+    for number in range(MOST_AT_ONCE + 5):
+        context.register("a", str(number))
+    context.configure("a", compatibilityLevel="NONE")
+    assert len(context.delete("a")) == MOST_AT_ONCE + 5
+    first = context.delete("a", permanent=True)
+    assert isinstance(first, More)
+    assert first.done == list(range(6, MOST_AT_ONCE + 6))
+    assert context.state.config("a") is not None
+    rest = context.decided(lambda shard: shard.delete_subject("a", permanent=True, goes_on=True))
+    assert rest == [1, 2, 3, 4, 5]
+    assert context.state.config("a") is None
+    assert context.decided(lambda shard: shard.delete_subject("a", permanent=True, goes_on=True)) == []
+    assert not context.restarted().state.subjects()
+
+
+def test_an_import_forgets_many_schemas_in_parts():
+    context = Context()
+    for number in range(MOST_AT_ONCE + 5):
+        context.register("a", str(number))
+    context.delete("a")
+    assert isinstance(context.set_mode(None, "IMPORT"), More)
+    assert context.state.mode(None) == "READWRITE"
+    assert context.set_mode(None, "IMPORT") == "IMPORT"
+    assert context.state.subjects() == []
+
+
+def test_contents_that_differ_are_two_schemas_even_with_one_digest():
+    context = Context()
+    for name in ("ab", "a"):
+        context.register(name, name)
+    one, two = (Content("x", references=(Reference(*each, 1),)) for each in (("bc", "ab"), ("bca", "b")))
+    assert one.digest() == two.digest()
+    context.register("b", "b")
+    ids = []
+    for content in (one, two):
+        checked = Checked("s", content, revision=context.state.revision("s"), given=content)
+        ids.append(context.decided(lambda shard, checked=checked: shard.register(checked)).id)
+    assert ids == [4, 5]
+
+
+def test_many_modes_are_deleted_in_parts():
+    context = Context()
+    for number in range(MOST_AT_ONCE + 5):
+        context.set_mode(f"s{number}", "READONLY")
+    context.set_mode(None, "IMPORT")
+    reply = context.decided(lambda shard: shard.delete_mode(None, recursive=True))
+    assert reply == More("IMPORT")
+    assert context.decided(lambda shard: shard.delete_mode(None, recursive=True)) == "READWRITE"
+    assert context.state.modes == {}

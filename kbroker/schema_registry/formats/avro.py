@@ -80,6 +80,11 @@ class AvroSchema(Schema):
         """Confluent's normalized form."""
         return avro_model.canonical(self.root, self.known, normalize=True)
 
+    @cached_property
+    def resolved(self) -> str:
+        """The text in which each type is defined where it is first named."""
+        return avro_model.canonical(self.root)
+
     @property
     def name(self) -> str | None:
         """The full name of a record."""

@@ -97,6 +97,11 @@ class Schema(ABC):
         """The names of the fields at the top: of the record, the object, the first message."""
 
     @property
+    def resolved(self) -> str | None:
+        """The text with all that it refers to within itself (`format=resolved`), for Avro only."""
+        return None
+
+    @property
     def serialized(self) -> str | None:
         """The file descriptor in base64 (`format=serialized`), for Protobuf only."""
         return None

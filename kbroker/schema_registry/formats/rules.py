@@ -1,7 +1,9 @@
 """What may stand in a schema's metadata and rule set, as Confluent's registry judges it.
 
 The registry keeps both as data: clients obey the rules. Each function takes what a request's JSON says and raises
-InvalidRules with the reason; None is valid.
+InvalidRules with the reason; None is valid. `normal_metadata` and `normal_rule_set` return the one form of what says
+the same, which is what the registry stores and compares: names in order, without what is empty or unknown, with the
+kind and the mode that a rule has by default.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ _PHASES: Final = {
     "encodingRules": (_DOMAIN, "Encoding rules can only be WRITE, READ, WRITEREAD"),
 }
 _TEXTS: Final = ("doc", "type", "expr", "onSuccess", "onFailure")
+_KIND: Final = "TRANSFORM"
+_MODE: Final = "WRITEREAD"
 
 
 class InvalidRules(Exception):  # noqa: N818 - what it says of them
-    """Metadata or a rule set that the registry refuses; the message is for the client (42204)."""
+    """Metadata or a rule set that the registry refuses; the message is for the client (42210)."""
 
 
 def check_metadata(metadata: Any) -> None:
@@ -61,6 +65,62 @@ def check_rule_set(rule_set: Any) -> None:
                 raise InvalidRules(refusal)
 
 
+def normal_metadata(metadata: Any) -> dict[str, Any] | None:
+    """Return metadata in its one form."""
+    if metadata is None:
+        return None
+    check_metadata(metadata)
+    tags = {name: sorted(set(values)) for name, values in sorted((metadata.get("tags") or {}).items())}
+    properties = dict(sorted((metadata.get("properties") or {}).items()))
+    sensitive = sorted(set(metadata.get("sensitive") or ()))
+    return _filled({"tags": tags, "properties": properties, "sensitive": sensitive})
+
+
+def normal_rule_set(rule_set: Any) -> dict[str, Any] | None:
+    """Return a rule set in its one form. Names and modes are not checked: a registry may have what it would refuse."""
+    if rule_set is None:
+        return None
+    _object(rule_set, "ruleSet")
+    found: dict[str, Any] = {}
+    for phase in _PHASES:
+        rules = rule_set.get(phase) or []
+        if not isinstance(rules, list):
+            raise InvalidRules(f"{phase} is not a list")
+        found[phase] = [_normal_rule(each) for each in rules]
+    enabled = rule_set.get("enableAt")
+    _texts([] if enabled is None else [enabled], "enableAt")
+    return _filled({**found, "enableAt": enabled})
+
+
+def _normal_rule(rule: Any) -> dict[str, Any]:
+    _object(rule, "rule")
+    texts = ("name", "kind", "mode", *_TEXTS)
+    _texts([rule[key] for key in texts if rule.get(key) is not None], "rule")
+    tags, params, disabled = rule.get("tags"), rule.get("params"), rule.get("disabled")
+    _texts([] if tags is None else tags, "tags")
+    _object({} if params is None else params, "params")
+    _texts(list((params or {}).values()), "params")
+    if disabled not in (None, True, False):
+        raise InvalidRules("a rule's disabled is true or false")
+    found = {
+        "name": rule.get("name"),
+        "doc": rule.get("doc"),
+        "kind": rule.get("kind") or _KIND,
+        "mode": rule.get("mode") or _MODE,
+        "type": rule.get("type"),
+        "tags": sorted(set(tags or ())),
+        "params": dict(sorted((params or {}).items())),
+        "expr": rule.get("expr"),
+        "onSuccess": rule.get("onSuccess"),
+        "onFailure": rule.get("onFailure"),
+    }
+    return _filled(found) | {"disabled": bool(disabled)}
+
+
+def _filled(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if value}
+
+
 def _check_rule(rule: Mapping[str, Any], names: set[object]) -> None:
     name = rule.get("name")
     if name is not None and not isinstance(name, str):
@@ -90,7 +150,7 @@ def _check_rule(rule: Mapping[str, Any], names: set[object]) -> None:
 def _mode(rule: Mapping[str, Any]) -> str:
     mode = rule.get("mode")
     if mode is None:
-        return "WRITEREAD"
+        return _MODE
     if mode not in _MIGRATION + _DOMAIN:
         raise InvalidRules(f"a rule's mode is one of {', '.join(_MIGRATION + _DOMAIN)}")
     return str(mode)
