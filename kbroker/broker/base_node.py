@@ -63,7 +63,8 @@ from kbroker.network.server import Server, bind, server_limits
 from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replicas import Replicas, log_config
-from kbroker.schema_registry.service import SCHEMAS_TOPIC, RegistryService
+from kbroker.schema_registry.records import SCHEMAS_TOPIC
+from kbroker.schema_registry.service import RegistryService
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
 from kbroker.security.sasl.scram_credential import ScramCredential, credential_of

@@ -11,7 +11,7 @@ from typing import Final
 
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.schema_registry.service import SCHEMAS_TOPIC
+from kbroker.schema_registry.records import SCHEMAS_TOPIC
 
 log = logging.getLogger(__name__)
 

@@ -25,6 +25,8 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.coordination.shard import CoordinatorRecord
 
+SCHEMAS_TOPIC: Final = "_schemas"
+"""The topic that has the records, in its only partition."""
 AVRO: Final = "AVRO"
 TENANT: Final = "default"
 CONFIG_FIELDS: Final = (

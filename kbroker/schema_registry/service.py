@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.clock import Clock
 from kbroker.coordination.service import CoordinatorService
@@ -17,10 +17,10 @@ from kbroker.coordination.shard import Outcome, Writer
 from kbroker.long_work import awaited, in_slices
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.schema_registry.errors import Refusal, RegistryError
+from kbroker.schema_registry.records import SCHEMAS_TOPIC
 from kbroker.schema_registry.shard import RegistryShard
 from kbroker.schema_registry.state import State
 
-SCHEMAS_TOPIC: Final = "_schemas"
 _PATIENCE_S: Final = 5.0
 """How long a request waits for a leader that is being elected, or that loads the topic, in seconds."""
 _PAUSE_S: Final = 0.05
@@ -112,10 +112,23 @@ class RegistryService(CoordinatorService[RegistryShard]):
             await asyncio.sleep(_PAUSE_S)
 
 
-class FromOtherThread:
-    """The registry's store for a server in a thread of its own (`Store`); `loop` is the broker's."""
+class OnItsLoop(Protocol):
+    """A store but for what is done aside, to be asked in the loop that owns its state. All raise RegistryError."""
 
-    def __init__(self, service: RegistryService, loop: asyncio.AbstractEventLoop) -> None:
+    async def ask(self, question: Callable[[State], T]) -> T:
+        """Return the answer to a short question."""
+
+    async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
+        """Return the answer to a question that awaits `turn`."""
+
+    async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
+        """Return the reply to a decision."""
+
+
+class FromOtherThread:
+    """The registry's store for a server in a thread of its own (`Store`); `loop` is that of the state."""
+
+    def __init__(self, service: OnItsLoop, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
         self._loop = loop
         self._turns = asyncio.Semaphore(_AT_ONCE)
