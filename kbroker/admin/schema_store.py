@@ -70,6 +70,8 @@ class _Change:
     reply: Any = None
     is_written: bool = False
     """Whether its records were seen in the log, committed."""
+    trouble: str = ""
+    """Why it was tried again."""
 
 
 @dataclass(eq=False, slots=True)
@@ -85,7 +87,10 @@ class _Replayed:
 class KafkaStore:
     """The store of one instance, between `open` and `close`."""
 
-    def __init__(self, connection: Connection, transactional_id: str = TRANSACTIONAL_ID) -> None:
+    def __init__(
+        self, connection: Connection, transactional_id: str = TRANSACTIONAL_ID, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._patience_s = patience_s
         self._writer = TransactionalPartition(connection, SCHEMAS_TOPIC, transactional_id, schemas_topic)
         self._reader = TransactionalPartition(connection, SCHEMAS_TOPIC, transactional_id, schemas_topic)
         self._threads: tuple[OwnThread, ...] = ()
@@ -111,7 +116,7 @@ class KafkaStore:
         try:
             await self._threads[0].call(self._writer.topic)
             with contextlib.suppress(_Behind):  # the transaction of an instance that was killed
-                await self._catch_up(_LOOK_S)
+                await self._catch_up()
         except BaseException:
             self.close()
             raise
@@ -168,7 +173,7 @@ class KafkaStore:
         if not outcome.writes and not isinstance(outcome.reply, RegistryError):
             return outcome.reply
         loop = asyncio.get_running_loop()
-        change = _Change(decision, loop.create_future(), loop.time() + PATIENCE_S)
+        change = _Change(decision, loop.create_future(), loop.time() + self._patience_s)
         try:
             self._changes.put_nowait(change)
         except asyncio.QueueFull:
@@ -177,19 +182,20 @@ class KafkaStore:
             async with asyncio.timeout_at(change.until):
                 reply = await change.future
         except TimeoutError:
-            raise self._late() from None
+            raise self._late(change.trouble) from None
         if isinstance(reply, RegistryError):
             raise reply
         return reply
 
-    def _late(self) -> RegistryError:
-        return Refusal.TIMED_OUT(f"Kafka did not answer in time{self._trouble and ': '}{self._trouble}")
+    def _late(self, trouble: str = "") -> RegistryError:
+        trouble = trouble or self._trouble
+        return Refusal.TIMED_OUT(f"Kafka did not answer in time{trouble and ': '}{trouble}")
 
     async def _served(self) -> None:
         """Wait while the log is replayed anew."""
         if not self._is_current.is_set():
             try:
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(self._patience_s):
                     await self._is_current.wait()
             except TimeoutError:
                 raise self._late() from None
@@ -203,15 +209,14 @@ class KafkaStore:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            async with asyncio.timeout(PATIENCE_S), self._looking:
+            async with asyncio.timeout(self._patience_s), self._looking:
                 if self._looked_s < began:
                     at = loop.time()
                     with contextlib.suppress(_Behind):
-                        await self._catch_up(_LOOK_S)
+                        await self._catch_up()
                     self._looked_s = at
         except (TimeoutError, AdminError) as error:
-            self._trouble = str(error)
-            raise self._late() from None
+            raise self._late(str(error)) from None
 
     # -- reading
 
@@ -243,15 +248,15 @@ class KafkaStore:
 
     async def _replay_again(self) -> None:
         with contextlib.suppress(AdminError):  # the next turn of `_follow` tries again
-            await self._catch_up(_LOOK_S)
+            await self._catch_up()
             self._is_current.set()
 
-    async def _catch_up(self, patience_s: float | None) -> None:
+    async def _catch_up(self) -> None:
         """Read to the end that the log has now; raises _Behind if readers do not get so far within the time."""
         loop = asyncio.get_running_loop()
         end = await self._threads[0].call(self._writer.end_offset)
         self._saw_topic(0)
-        until = loop.time() + (PATIENCE_S if patience_s is None else patience_s)
+        until = loop.time() + _LOOK_S
         while self.position < end:
             replayed = self._replayed
             at = replayed.position
@@ -341,7 +346,7 @@ class KafkaStore:
                 return
             except AdminError as error:
                 self._holds = False
-                self._trouble = str(error)
+                change.trouble = str(error)
                 log.warning("a change is tried again: %s", error)
             except Exception as error:  # noqa: BLE001 - the caller's
                 self._holds = False
@@ -360,13 +365,13 @@ class KafkaStore:
             before = self.position
             if isinstance(outcome.reply, RegistryError):
                 with contextlib.suppress(_Behind):
-                    await self._catch_up(_LOOK_S)
+                    await self._catch_up()
             return self.position == before, outcome.reply
         if not self._holds:
             await write(self._writer.begin)
             self._holds = True
         await write(self._writer.join)
-        await self._catch_up(None)
+        await self._catch_up()
         if not self._holds:  # the log is replayed anew
             return False, None
         if change.is_written:
