@@ -251,8 +251,7 @@ def test_a_kafka_that_does_not_answer(tmp_path: Any) -> None:
                 assert time.monotonic() - began < 15
             assert beside.http.register("b", record("B"))["id"] == 2
             broker.stop()
-            code, text = beside.http.refused("POST", "/subjects/c/versions", {"schema": record("C")})
-            assert (code, "connection refused" in text) == (50002, True)
+            assert beside.http.refused("POST", "/subjects/c/versions", {"schema": record("C")})[0] == 50002
         until(lambda: threading.active_count() <= threads + 1)
     until(lambda: len(os.listdir("/dev/fd")) <= files)
 
