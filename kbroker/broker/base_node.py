@@ -245,7 +245,8 @@ class Node(LogEvents, ABC):
         """Keep a schema registry in `_schemas` from now on. Call it once, after the start."""
         registry_log = CoordinatorLog(SCHEMAS_TOPIC, self.metadata, self.replicas)
         create = partial(create_schemas_topic, self.metadata)
-        registry = RegistryService(registry_log, self.clock, _REGISTRY_WRITE_TIMEOUT_MS, create)
+        alone = self.services.cluster is None
+        registry = RegistryService(registry_log, self.clock, _REGISTRY_WRITE_TIMEOUT_MS, create, alone=alone)
         self._parts.callback(registry.close)
         self._coordinators.add(SCHEMAS_TOPIC, registry, [each for each in self.replicas if each.topic == SCHEMAS_TOPIC])
         return registry

@@ -49,12 +49,22 @@ class _Failed(NamedTuple):
 
 
 class RegistryService(CoordinatorService[RegistryShard]):
-    """The registry's shard, if this broker leads it. `create` creates the topic if it is missing."""
+    """The registry's shard, if this broker leads it. `create` creates the topic if it is missing.
+
+    If it is not `alone`, a request is refused at once while another broker may lead: its caller asks there.
+    """
 
     def __init__(
-        self, writer: Writer, clock: Clock, write_timeout_ms: int, create: Callable[[], Awaitable[None]]
+        self,
+        writer: Writer,
+        clock: Clock,
+        write_timeout_ms: int,
+        create: Callable[[], Awaitable[None]],
+        *,
+        alone: bool = True,
     ) -> None:
         self._create = create
+        self._alone = alone
         super().__init__(SCHEMAS_TOPIC, 1, lambda _partition: RegistryShard(), writer, clock, write_timeout_ms)
 
     async def ask(self, question: Callable[[State], T]) -> T:
@@ -77,14 +87,21 @@ class RegistryService(CoordinatorService[RegistryShard]):
 
     async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
         """Return the reply to a decision, which is taken at most once; raises RegistryError."""
+        writes = False
+
+        def once(shard: RegistryShard, _now_ms: int) -> Outcome:
+            nonlocal writes
+            outcome = decision(shard)
+            writes = outcome.writes
+            return outcome
 
         async def decided() -> Any:
-            try:
-                self._runtime.shard(0)
-            except ApiError as error:
-                return _Failed(error.code, None)  # nothing is decided yet
-            reply: Any = await awaited(self._runtime.run(0, lambda shard, _now: decision(shard), _Failed))
-            return reply.error if isinstance(reply, _Failed) else reply
+            reply: Any = await awaited(self._runtime.run(0, once, _Failed))
+            if isinstance(reply, _Failed) and writes:
+                return Refusal.STORE_FAILED(
+                    f"Write to the Kafka store failed, and may have been made: {reply.message or reply.code.name}"
+                )
+            return reply
 
         reply = await self._served(decided)
         if isinstance(reply, RegistryError):
@@ -107,7 +124,8 @@ class RegistryService(CoordinatorService[RegistryShard]):
             answer = await ask()
             if not isinstance(answer, _Failed):
                 return answer
-            if answer.code not in _PASSING or loop.time() >= until:
+            is_elsewhere = answer.code is ErrorCode.NOT_COORDINATOR and not self._alone
+            if answer.code not in _PASSING or is_elsewhere or self._closed or loop.time() >= until:
                 raise answer.error
             await asyncio.sleep(_PAUSE_S)
 
