@@ -128,8 +128,8 @@ class Forwarding:
             late = _Failed(408, f"The body did not arrive within {BODY_S:g} s", 408)
             await _refuse(send, late, closes=True)
             return
-        if not messages or messages[-1].get("more_body") or messages[-1]["type"] != "http.request":
-            # Too long, or the client has gone: the application knows what to say.
+        if messages[-1]["type"] != "http.request" or sum(len(each.get("body", b"")) for each in messages) > MOST_BODY:
+            # The client has gone, or the body is too long: the application knows what to say.
             await self._own(scope, _replayed(messages, receive), send)
             return
         try:
