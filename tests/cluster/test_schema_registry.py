@@ -61,6 +61,7 @@ def killed(cluster: Cluster, times: int, seed: int) -> None:
             clients.wait_for(10)
             broker.start()
             clients.wait_for(5)
+            until(lambda: len(_in_sync(cluster)) == 3)  # or the next one would be the last that has everything
     leader(cluster)
     clients.judge(urls(cluster))
     # Only the broker that was ended has failed its clients: all others have waited for the next leader.
@@ -128,8 +129,10 @@ def test_a_leader_without_a_registry_is_named() -> None:
 
 
 def _in_sync(cluster: Cluster) -> set[int]:
-    known = cluster.brokers[1].node.member.state.partition("_schemas", 0)
-    return set() if known is None else set(known.isr)
+    """Return the replicas that are in sync according to all running brokers."""
+    nodes = [each.node for each in cluster.brokers.values() if each.is_running]
+    known = [each.member.state.partition("_schemas", 0) for each in nodes]
+    return set.intersection(*(set() if each is None else set(each.isr) for each in known))
 
 
 def test_without_enough_replicas_nothing_is_acknowledged() -> None:

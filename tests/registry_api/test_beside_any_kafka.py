@@ -13,11 +13,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from kbroker import Broker
+from kbroker import Acl, Broker
 from kbroker.admin.errors import AdminError
 from kbroker.protocol.errors import ErrorCode
 from tests.registry_api.beside import Beside, record
-from tests.registry_api.conftest import Http
 
 PATIENCE_S = 20.0
 
@@ -262,8 +261,25 @@ def test_one_after_the_other_does_not_lose_the_beginning(broker: Broker) -> None
             assert beside.http.register(f"a{number}", record(f"A{number}"))["id"] == number
 
 
-def test_it_logs_in() -> None:
-    with Broker(users={"registry": "secret"}, tls=True) as broker:
+def test_it_logs_in_and_needs_few_rights() -> None:
+    rights = [
+        Acl(
+            allow_principal="User:registry",
+            operation=("Read", "Write", "Describe", "DescribeConfigs", "Create"),
+            topic="_schemas",
+        ),
+        Acl(
+            allow_principal="User:registry",
+            operation=("Write", "Describe"),
+            transactional_id="kbroker-schema-registry",
+        ),
+    ]
+    with Broker(users={"registry": "secret", "other": "secret"}, tls=True, acls=rights) as broker:
         settings = dict(broker.client_settings("registry").kafka_python)
-        with Beside(str(settings.pop("bootstrap_servers")), **settings) as beside:
-            assert Http(beside.server.url).register("a", record("A"))["id"] == 1
+        bootstrap = str(settings.pop("bootstrap_servers"))
+        with Beside(bootstrap, **settings) as beside:
+            assert beside.http.register("a", record("A"))["id"] == 1
+        other = dict(broker.client_settings("other").kafka_python)
+        del other["bootstrap_servers"]
+        with pytest.raises(AdminError, match="TOPIC_AUTHORIZATION_FAILED"):
+            Beside(bootstrap, **other)
