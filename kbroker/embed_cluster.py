@@ -36,6 +36,7 @@ from kbroker.security.sasl.scram_credential import USERS
 
 if TYPE_CHECKING:  # imported only for TLS, or for a test's tools
     from kbroker.embed_security import Certificates
+    from kbroker.registry_api.server import RegistryServer
     from kbroker.testing.asking_cluster import ClusterAsking
     from kbroker.testing.of_cluster import ClusterSteering
 
@@ -50,6 +51,8 @@ class ClusterBroker:
         self._cluster = cluster
         self._settings = dict(settings)
         self._node: ClusterNode | None = None
+        self._registry: RegistryServer | None = None
+        self._registry_port = 0
         self.node_id = node_id
 
     def __repr__(self) -> str:
@@ -119,11 +122,42 @@ class ClusterBroker:
             f"{name}://{address}" for name, address in zip(names, self._node.addresses, strict=True)
         )
         self._cluster.follow_faults()
+        if self._cluster.has_registry:
+            self._serve_registry(self._node)
+
+    def _serve_registry(self, node: ClusterNode) -> None:
+        from kbroker.local_http import REGISTRY
+        from kbroker.registry_api.forwarding import LeaderOfBroker
+        from kbroker.registry_api.server import RegistryServer
+        from kbroker.schema_registry.service import FromOtherThread
+
+        # A restarted registry keeps its address, too.
+        listening = REGISTRY.listening(self._cluster.host, self._registry_port, "registry", public=True)
+        self._registry_port = listening.getsockname()[1]
+        loop = asyncio.get_running_loop()
+        store = FromOtherThread(node.open_registry(), loop)
+        leader = LeaderOfBroker(node, loop)
+        self._registry = RegistryServer(store, listening, cluster_id=node.cluster_id, leader=leader).start()
+        node.publish_registry(self._registry.url)
+
+    @property
+    def registry_url(self) -> str:
+        """The address of its schema registry: `Cluster(registry=True)`."""
+        if self._registry is None:
+            raise RuntimeError(
+                f"broker {self.node_id} has no schema registry: Cluster(registry=True), once it was started"
+            )
+        return self._registry.url
 
     async def _end(self, how: Any) -> None:
         node, self._node = self.node, None
+        registry, self._registry = self._registry, None
         self._cluster.break_waiting(node)
+        if registry is not None and how is ClusterNode.stop:  # in a thread: running requests may wait for this loop
+            await asyncio.to_thread(registry.stop)
         await how(node)
+        if registry is not None:
+            await asyncio.to_thread(registry.stop)
 
 
 class NoSuchBroker(KeyError):  # noqa: N818 - an outcome
@@ -144,7 +178,8 @@ class Cluster(Embedded):
     """Several embedded brokers, numbered from 1. `config` takes Kafka's keys for all brokers.
 
     Without `data_dir` their data is in a private temporary directory, which is deleted with the cluster. `tls`, `users`
-    and `acls` are as in `Broker`; they also apply between the brokers, which log in as a user of their own.
+    and `acls` are as in `Broker`; they also apply between the brokers, which log in as a user of their own. With
+    `registry`, each broker serves the cluster's schema registry: `cluster.brokers[1].registry_url`.
     """
 
     def __init__(
@@ -157,9 +192,16 @@ class Cluster(Embedded):
         tls: bool = False,
         users: Mapping[str, str] | None = None,
         acls: Sequence[Acl] | None = None,
+        registry: bool = False,
     ) -> None:
         if brokers < 1:
             raise ValueError("a cluster has a broker at least")
+        if registry:
+            from kbroker.local_http import REGISTRY
+
+            REGISTRY.require("registry=True")
+        self.has_registry = registry
+        self.host = host
         self._security = Security(host, tls=tls, users=users, acls=acls, in_cluster=True)
         self._private = data_dir is None
         self._data_dir = Path(tempfile.mkdtemp(prefix="kbroker-") if data_dir is None else data_dir)

@@ -86,6 +86,8 @@ class Piece:
     end: int = 0
     """The end offset for a reader: the last stable offset with `committed`, else the high watermark."""
     begin: int = 0
+    out_of_range: bool = False
+    """Whether the log does not reach to the offset, or begins behind it."""
 
 
 def fetch(
@@ -136,6 +138,7 @@ def _piece(key: Key, offset: int, response: PartitionData, room: _Room, *, commi
     end = response.last_stable_offset if committed and response.last_stable_offset >= 0 else response.high_watermark
     piece = Piece(next_offset=offset, end=max(end, 0), begin=max(response.log_start_offset, 0))
     if error is not None:
+        piece.out_of_range = True
         piece.next_offset = max(offset, piece.begin)
         return piece
     aborts = _Aborts(response)

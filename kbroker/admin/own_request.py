@@ -110,12 +110,15 @@ def ask_controller(admin: Any, request: Any, answer: type[Answer], at_least: int
     return _read(sent, body, answer)
 
 
-def ask_broker(admin: Any, node: int, request: Any, answer: type[Answer], at_least: int = 0) -> Answer:
+def ask_broker(
+    admin: Any, node: int, request: Any, answer: type[Answer], at_least: int = 0, at_most: int | None = None
+) -> Answer:
     """Send a message of kbroker.protocol to one broker; every broker serves the API. Raises like `ask_coordinator`.
 
-    The request needs version `at_least`: it is not sent to a broker with only older versions.
+    The request needs version `at_least`: it is not sent to a broker with only older versions. It is never sent in a
+    version above `at_most`.
     """
-    sent = _Request(request, at_least)
+    sent = _Request(request, at_least, at_most)
     body = admin._manager.run(_send_to, admin, node, sent)  # noqa: SLF001 - as above
     return _read(sent, body, answer)
 
@@ -150,12 +153,12 @@ class _Request:
     _min_version = None
     _max_version = None
 
-    def __init__(self, message: Any, at_least: int = 0) -> None:
+    def __init__(self, message: Any, at_least: int = 0, at_most: int | None = None) -> None:
         self._message = message
         self.name = type(message).__name__
         self.API_KEY: int = message.KEY
         self.min_version: int = max(message.VERSIONS.low, at_least)
-        self.max_version: int = message.VERSIONS.high
+        self.max_version: int = message.VERSIONS.high if at_most is None else min(message.VERSIONS.high, at_most)
         self.API_VERSION: int | None = None
         self.header: _Header
 

@@ -63,7 +63,8 @@ from kbroker.network.server import Server, bind, server_limits
 from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replicas import Replicas, log_config
-from kbroker.schema_registry.service import SCHEMAS_TOPIC, RegistryService
+from kbroker.schema_registry.records import SCHEMAS_TOPIC
+from kbroker.schema_registry.service import RegistryService
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
 from kbroker.security.sasl.scram_credential import ScramCredential, credential_of
@@ -244,7 +245,8 @@ class Node(LogEvents, ABC):
         """Keep a schema registry in `_schemas` from now on. Call it once, after the start."""
         registry_log = CoordinatorLog(SCHEMAS_TOPIC, self.metadata, self.replicas)
         create = partial(provide_schemas_topic, self.metadata, self.replicas)
-        registry = RegistryService(registry_log, self.clock, _REGISTRY_WRITE_TIMEOUT_MS, create)
+        alone = self.services.cluster is None
+        registry = RegistryService(registry_log, self.clock, _REGISTRY_WRITE_TIMEOUT_MS, create, alone=alone)
         self._parts.callback(registry.close)
         self._coordinators.add(SCHEMAS_TOPIC, registry, [each for each in self.replicas if each.topic == SCHEMAS_TOPIC])
         return registry

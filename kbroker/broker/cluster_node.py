@@ -34,6 +34,7 @@ from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.finalized_features import FinalizedFeatures
 from kbroker.controller.member.metadata import MemberMetadata
 from kbroker.controller.member.registration import BrokerRegistration, patience_ms
+from kbroker.controller.member.registries import Registries
 from kbroker.controller.member.topic_changes import partition_counts
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.member.zookeeper_tokens import ZooKeeperTokens
@@ -57,6 +58,8 @@ from kbroker.replica_manager.config import replication_config
 from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Replicas, log_config
+from kbroker.schema_registry.place import NOBODY, Place
+from kbroker.schema_registry.records import SCHEMAS_TOPIC
 from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.sasl.settings import login_between_brokers, offers
@@ -101,6 +104,7 @@ class ClusterNode(Node):
         self._features = features
         self._acls = acls
         self._tokens = tokens
+        self._registries = Registries(tree, config.node_id)
         self.registration = BrokerRegistration(
             tree, config.node_id, patience_ms(config.get_int("zookeeper.session.timeout.ms"))
         )
@@ -240,6 +244,7 @@ class ClusterNode(Node):
         parts.callback(node.replicas.close)
         parts.callback(node.replica_manager.close)
         parts.callback(node.member.close)
+        parts.callback(node._registries.close)
         parts.callback(node.groups.close)
         parts.callback(node.transactions.close)
         parts.callback(node.shares.close)
@@ -343,6 +348,26 @@ class ClusterNode(Node):
     def controller_endpoint(self) -> tuple[str, int] | None:
         """Return the controller's address for other brokers; None while it is unknown."""
         return self.endpoint_of(self.member.state.controller_id)
+
+    def publish_registry(self, url: str) -> None:
+        """Let other brokers know of this broker's schema registry, as long as it runs."""
+        self._registries.publish(url)
+
+    async def registry_place(self) -> Place:
+        """Return where `_schemas` is led; here if it does not exist, so that it is created. Raises OSError."""
+        known = self.member.state.partition(SCHEMAS_TOPIC, 0)
+        if known is None or known.leader == self.node_id:
+            return Place(self.node_id)
+        if known.leader < 0:
+            return Place(NOBODY)
+        try:
+            return Place(known.leader, await self._registries.url_of(known.leader))
+        except (Unreachable, Denied) as error:
+            raise OSError(f"the registry of broker {known.leader} cannot be looked up: {error}") from None
+
+    def forget_registry(self, broker: int) -> None:
+        """Look a registry's address up again when it is needed: it does not answer there, or not as the leader."""
+        self._registries.forget(broker)
 
     def live_brokers(self) -> Container[int]:
         return self.member.state.brokers

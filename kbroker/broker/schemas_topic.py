@@ -14,7 +14,7 @@ from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.replicas import Replicas
 from kbroker.schema_registry.errors import Refusal
-from kbroker.schema_registry.service import SCHEMAS_TOPIC
+from kbroker.schema_registry.records import SCHEMAS_TOPIC
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 from urllib.parse import urlsplit
 
 import click
@@ -26,10 +27,11 @@ from kbroker.broker.base_node import Node
 from kbroker.broker.node import BrokerNode
 from kbroker.cli.output import Decorator, with_options
 from kbroker.clock import Clock, SystemClock
+from kbroker.config.listeners import own_host_name
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.extras import how_to_install
-from kbroker.local_http import CONSOLE, CONTROL, REGISTRY, parse, url_of
+from kbroker.local_http import CONSOLE, CONTROL, REGISTRY, joined, parse, url_of
 from kbroker.long_work import in_slices
 from kbroker.network.server import bind, server_limits
 from kbroker.share_partition.in_flight import InUse, in_use
@@ -37,6 +39,7 @@ from kbroker.testing.steered_clock import SteeredClock
 from kbroker.traces.traces import Traces, exporting_to
 
 if TYPE_CHECKING:
+    from kbroker.broker.cluster_node import ClusterNode
     from kbroker.console.server import ConsoleServer
     from kbroker.control.server import ControlServer
     from kbroker.metrics.pushed import PushedMetrics
@@ -87,6 +90,12 @@ def http_options(*, in_container: bool = False) -> Decorator:
         _public("console", in_container),
         _address("registry", REGISTRY.default, "Serve a schema registry with Confluent's API", in_container),
         _public("registry", in_container),
+        click.option(
+            "--registry-advertised",
+            metavar="HOST:PORT",
+            envvar="KBROKER_REGISTRY_ADVERTISED" if in_container else None,
+            help="In a cluster: where other brokers reach --registry, if not where it listens.",
+        ),
     )
 
 
@@ -173,20 +182,39 @@ class ControlPlace(_Place):
 
 @dataclass(frozen=True, slots=True)
 class RegistryPlace(_Place):
-    """Where the schema registry is served."""
+    """Where the schema registry is served; `advertised` is the address at which other brokers reach it."""
+
+    advertised: tuple[str, int] | None = None
+
+    @property
+    def url_for_others(self) -> str:
+        """The server's URL for other brokers."""
+        if self.advertised is not None:
+            return f"http://{joined(*self.advertised)}"
+        host, port = self.socket.getsockname()[:2]
+        return f"http://{joined(own_host_name() if ipaddress.ip_address(host).is_unspecified else host, port)}"
 
     @contextlib.asynccontextmanager
     async def served(self, node: Node) -> AsyncIterator[RegistryServer]:
-        """Serve as long as the broker does."""
+        """Serve as long as the broker does; in a cluster, other brokers know where."""
+        from kbroker.registry_api.forwarding import LeaderOfBroker
         from kbroker.registry_api.server import RegistryServer
         from kbroker.schema_registry.service import FromOtherThread
 
-        store = FromOtherThread(node.open_registry(), asyncio.get_running_loop())
-        server = RegistryServer(store, self.socket, cluster_id=node.cluster_id).start()
+        loop = asyncio.get_running_loop()
+        store = FromOtherThread(node.open_registry(), loop)
+        leader = LeaderOfBroker(node, loop) if _is_in_cluster(node) else None
+        server = RegistryServer(store, self.socket, cluster_id=node.cluster_id, leader=leader).start()
+        if _is_in_cluster(node):
+            node.publish_registry(self.url_for_others)
         try:
             yield server
         finally:  # in a thread, because running requests may wait for this loop
             await asyncio.to_thread(server.stop)
+
+
+def _is_in_cluster(node: Node) -> TypeGuard[ClusterNode]:
+    return node.config.in_cluster
 
 
 _PATIENCE_S: Final = 5.0
@@ -289,6 +317,7 @@ def places(
     console_public: bool,
     registry: str | None = None,
     registry_public: bool = False,
+    registry_advertised: str | None = None,
     traces: str | None = None,
     traces_ratio: float = 1.0,
 ) -> Iterator[Beside]:
@@ -309,11 +338,13 @@ def places(
             of_control = ControlPlace(made, SteeredClock(), control_public)
         of_registry = None
         if _is_wanted("registry", registry, public=registry_public):
-            if config.in_cluster:
-                raise ConfigError(
-                    "--registry is for a broker that is alone, and zookeeper.connect makes it one of a cluster"
-                )
-            of_registry = RegistryPlace(closing(_http_socket("registry", str(registry), public=registry_public)))
+            at = None
+            if registry_advertised is not None:
+                at = parse(registry_advertised, "--registry-advertised", REGISTRY.default)
+            made = closing(_http_socket("registry", str(registry), public=registry_public))
+            of_registry = RegistryPlace(made, at)
+        elif registry_advertised is not None:
+            raise ConfigError("--registry-advertised has no effect without --registry")
         if _is_wanted("console", console, public=console_public):
             made = closing(_http_socket("console", str(console), public=console_public))
             of_console = ConsolePlace(made, console_public, of_registry.url if of_registry else None)

@@ -44,6 +44,7 @@ GROUPS = {
         "start": "Start a broker.",
         "cluster": "Start several brokers and a ZooKeeper on this machine, and stop, kill and restart them.",
         "console": "Look at and administer any Kafka in a browser.",
+        "registry": "Serve a schema registry with Confluent's API beside any Kafka.",
     },
     "Records": {
         "produce": "Write lines of standard input to a topic.",

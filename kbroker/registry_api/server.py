@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kbroker.registry_api.application import Application
+from kbroker.registry_api.forwarding import Forwarding, Leader
 from kbroker.schema_registry.registry import Registry, Store
 from kbroker.web_server import PromptConnection, WebServer
 
@@ -31,19 +32,27 @@ class RegistryServer(WebServer):
         *,
         cluster_id: str,
         tls: tuple[str, str] | None = None,
+        leader: Leader | None = None,
     ) -> None:
+        """`leader` tells where requests are answered if that may be at another broker."""
+        own = Application(Registry(store), _about(cluster_id))
+        app = own if leader is None else Forwarding(own, leader)
         super().__init__(
-            Application(Registry(store), _about(cluster_id)),
+            app,
             listening,
             "schema registry",
             log,
-            lambda: None,
+            app.close if isinstance(app, Forwarding) else _nothing,
             protocol=PromptConnection,
             connections=CONNECTIONS,
             largest_head=_LARGEST_HEAD,
             beside_broker=True,
             tls=tls,
         )
+
+
+def _nothing() -> None:
+    """End nothing: requests have deadlines."""
 
 
 def _about(cluster_id: str) -> Mapping[str, Any]:

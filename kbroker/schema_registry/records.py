@@ -30,6 +30,8 @@ from kbroker.schema_registry.formats.rules import InvalidRules, normal_metadata,
 
 MOST: Final = 2**31 - 1
 """The highest id, and the highest number of a version."""
+SCHEMAS_TOPIC: Final = "_schemas"
+"""The topic that has the records, in its only partition."""
 AVRO: Final = "AVRO"
 TENANT: Final = "default"
 CONFIG_FIELDS: Final = (

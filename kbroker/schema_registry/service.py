@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from kbroker.clock import Clock
 from kbroker.coordination.service import CoordinatorService
@@ -17,10 +17,10 @@ from kbroker.coordination.shard import Outcome, Writer
 from kbroker.long_work import awaited, in_slices
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.schema_registry.errors import Refusal, RegistryError
+from kbroker.schema_registry.records import SCHEMAS_TOPIC
 from kbroker.schema_registry.shard import RegistryShard
 from kbroker.schema_registry.state import State
 
-SCHEMAS_TOPIC: Final = "_schemas"
 _PATIENCE_S: Final = 5.0
 """How long a request waits for a leader that is being elected, or that loads the topic, in seconds."""
 _PAUSE_S: Final = 0.05
@@ -52,12 +52,20 @@ class RegistryService(CoordinatorService[RegistryShard]):
     """The registry's shard, if this broker leads it.
 
     `create` creates the topic if it is missing, and raises RegistryError if one that exists cannot keep schemas.
+    If it is not `alone`, a request is refused at once while another broker may lead: its caller asks there.
     """
 
     def __init__(
-        self, writer: Writer, clock: Clock, write_timeout_ms: int, create: Callable[[], Awaitable[None]]
+        self,
+        writer: Writer,
+        clock: Clock,
+        write_timeout_ms: int,
+        create: Callable[[], Awaitable[None]],
+        *,
+        alone: bool = True,
     ) -> None:
         self._create = create
+        self._alone = alone
         super().__init__(SCHEMAS_TOPIC, 1, lambda _partition: RegistryShard(), writer, clock, write_timeout_ms)
 
     async def ask(self, question: Callable[[State], T]) -> T:
@@ -80,14 +88,21 @@ class RegistryService(CoordinatorService[RegistryShard]):
 
     async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
         """Return the reply to a decision, which is taken at most once; raises RegistryError."""
+        writes = False
+
+        def once(shard: RegistryShard, _now_ms: int) -> Outcome:
+            nonlocal writes
+            outcome = decision(shard)
+            writes = outcome.writes
+            return outcome
 
         async def decided() -> Any:
-            try:
-                self._runtime.shard(0)
-            except ApiError as error:
-                return _Failed(error.code, None)  # nothing is decided yet
-            reply: Any = await awaited(self._runtime.run(0, lambda shard, _now: decision(shard), _Failed))
-            return reply.error if isinstance(reply, _Failed) else reply
+            reply: Any = await awaited(self._runtime.run(0, once, _Failed))
+            if isinstance(reply, _Failed) and writes:
+                return Refusal.STORE_FAILED(
+                    f"Write to the Kafka store failed, and may have been made: {reply.message or reply.code.name}"
+                )
+            return reply
 
         reply = await self._served(decided)
         if isinstance(reply, RegistryError):
@@ -109,15 +124,29 @@ class RegistryService(CoordinatorService[RegistryShard]):
             answer = await ask()
             if not isinstance(answer, _Failed):
                 return answer
-            if answer.code not in _PASSING or loop.time() >= until:
+            is_elsewhere = answer.code is ErrorCode.NOT_COORDINATOR and not self._alone
+            if answer.code not in _PASSING or is_elsewhere or self._closed or loop.time() >= until:
                 raise answer.error
             await asyncio.sleep(_PAUSE_S)
 
 
-class FromOtherThread:
-    """The registry's store for a server in a thread of its own (`Store`); `loop` is the broker's."""
+class OnItsLoop(Protocol):
+    """A store but for what is done aside, to be asked in the loop that owns its state. All raise RegistryError."""
 
-    def __init__(self, service: RegistryService, loop: asyncio.AbstractEventLoop) -> None:
+    async def ask(self, question: Callable[[State], T]) -> T:
+        """Return the answer to a short question."""
+
+    async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
+        """Return the answer to a question that awaits `turn`."""
+
+    async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
+        """Return the reply to a decision."""
+
+
+class FromOtherThread:
+    """The registry's store for a server in a thread of its own (`Store`); `loop` is that of the state."""
+
+    def __init__(self, service: OnItsLoop, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
         self._loop = loop
         self._turns = asyncio.Semaphore(_AT_ONCE)

@@ -9,6 +9,7 @@ different schemas. Never decides, and never writes.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,7 @@ _INHERITED: Final = (
     "compatibilityGroup",
 )
 """What a subject's config has from the global one, if it has none of its own."""
+_states: Final = itertools.count()
 Config = dict[str, Any]
 V = TypeVar("V")
 
@@ -121,7 +123,8 @@ class State:
         self.modes: dict[str | None, str] = {}
         self._change = 0
         self._changes: dict[str, int] = {}
-        self._settings_changes = 0
+        # Two states never have the same revision: a schema that was compared with one is not taken for the other.
+        self._settings_changes = next(_states) << 32
 
     # -- questions
 

@@ -1,0 +1,123 @@
+"""A cluster's schema registry on a real ZooKeeper: processes that are killed, and a leader that is Apache Kafka's."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+from kafka import KafkaAdminClient, TopicPartition
+
+from compat_tests.harness.brokers import free_port
+from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
+from tests.registry_api.beside import Clients, Process, ended, record
+from tests.registry_api.conftest import Http
+
+pytestmark = [pytest.mark.java, pytest.mark.long]
+
+SESSION: Final = "zookeeper.session.timeout.ms=3000"
+PATIENCE_S: Final = 60.0
+
+
+class Node(Process):
+    """A broker of a cluster with a registry."""
+
+    def __init__(self, directory: Path, zookeeper: ZooKeeper, number: int) -> None:
+        self.at = f"127.0.0.1:{free_port()}"
+        registry = f"127.0.0.1:{free_port()}"
+        self.url = f"http://{registry}"
+        settings = (
+            f"broker.id={number}",
+            f"zookeeper.connect={zookeeper.bootstrap}",
+            SESSION,
+            "default.replication.factor=3",
+            "controlled.shutdown.retry.backoff.ms=100",
+        )
+        pairs = [each for setting in settings for each in ("--set", setting)]
+        data = str(directory / f"data{number}")
+        super().__init__(
+            directory,
+            f"broker{number}",
+            "start",
+            "--listen",
+            self.at,
+            "--data-dir",
+            data,
+            "--registry",
+            registry,
+            *pairs,
+        )
+
+
+def leader(at: str) -> int:
+    client = KafkaAdminClient(bootstrap_servers=at)
+    try:
+        (topic,) = client.describe_topics(["_schemas"])
+        return int(topic["partitions"][0]["leader_id"])
+    finally:
+        client.close()
+
+
+def test_leaders_are_killed(kafka39_libs: Path, tmp_path: Path) -> None:
+    with ZooKeeper(kafka39_libs, tmp_path / "zookeeper") as zookeeper:
+        nodes = {number: Node(tmp_path, zookeeper, number) for number in (1, 2, 3)}
+        urls = [each.url for each in nodes.values()]
+        with ended(*nodes.values()):
+            for each in nodes.values():
+                each.start()
+            with Clients(urls, 4) as clients:
+                clients.wait_for(20)
+                for number in range(6):
+                    first = leader(",".join(each.at for each in nodes.values()))
+                    if number % 3 == 2:
+                        assert nodes[first].end()[0] == 0
+                    else:
+                        nodes[first].kill()
+                    clients.wait_for(10)
+                    nodes[first].start()
+                    clients.wait_for(5)
+            clients.judge(urls)
+
+
+def test_a_leader_that_is_apache_kafka(kafka39_libs: Path, tmp_path: Path) -> None:
+    with ZooKeeper(kafka39_libs, tmp_path / "zookeeper") as zookeeper:
+        node = Node(tmp_path, zookeeper, 2)
+        with Kafka39(kafka39_libs, tmp_path / "kafka", zookeeper, {"node.id": "1"}) as java, ended(node):
+            node.start()
+            registry = Http(node.url)
+            registry.raw("GET", "/subjects")  # creates the topic, which either may lead
+            move(java.bootstrap, 2)
+            until_served(registry, [])
+            assert registry.register("a", record("A"))["id"] == 1
+            move(java.bootstrap, 1)
+            code, text = registry.refused("POST", "/subjects/b/versions", {"schema": record("B")})
+            assert code == 50004
+            assert "Broker 1 leads _schemas, and has no schema registry" in text
+            move(java.bootstrap, 2)
+            until_served(registry, ["a"])
+            assert registry.register("b", record("B"))["id"] == 2
+
+
+def move(at: str, broker: int) -> None:
+    client = KafkaAdminClient(bootstrap_servers=at)
+    try:
+        client.alter_partition_reassignments({TopicPartition("_schemas", 0): [broker]})
+    finally:
+        client.close()
+    end = time.monotonic() + PATIENCE_S
+    while leader(at) != broker:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def until_served(registry: Http, subjects: list[str]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        status, body = registry.raw("GET", "/subjects")
+        if status == 200:
+            assert json.loads(body) == subjects
+            return
+        assert time.monotonic() < end, body
+        time.sleep(0.1)

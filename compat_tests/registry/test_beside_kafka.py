@@ -1,0 +1,90 @@
+"""`kbroker registry` beside Apache Kafka: several instances, which are killed, as the broker is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from compat_tests.harness.brokers import ApacheKafka, BrokerProcess
+from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
+from tests.registry_api.beside import Clients, ended, record
+from tests.registry_api.conftest import Http
+from tests.registry_api.test_instances import instances
+
+pytestmark = pytest.mark.java
+
+
+class AtOneAddress(ApacheKafka):
+    """Apache Kafka that its clients find again after a restart."""
+
+    _known: tuple[int, int, str] | None = None
+
+    def _addresses(self) -> tuple[int, int, str]:
+        self._known = self._known or super()._addresses()
+        return self._known
+
+
+def check(broker: BrokerProcess, directory: Path, kills: int) -> None:
+    made = instances(directory, broker.bootstrap)
+    urls = [url for _, url in made]
+    with ended(*(process for process, _ in made)):
+        for process, _ in made:
+            process.start()
+        with Clients(urls, 6) as clients:
+            clients.wait_for(60)
+            for number in range(kills):
+                process, _ = made[number % 3]
+                process.kill()
+                clients.wait_for(10)
+                process.start()
+            if isinstance(broker, Kafka39):
+                broker.stop()  # after a kill, its session would have to expire first
+            else:
+                broker.kill()
+            broker.start()
+            clients.wait_for(20)
+        clients.judge(urls)
+        written_by_others(broker, Http(urls[0]), len(clients.acknowledged))
+        for process, _ in made:
+            assert process.end()[0] == 0
+
+
+def written_by_others(broker: BrokerProcess, registry: Http, count: int) -> None:
+    """A record without a transaction, as Confluent's registry writes it, counts before the next change."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    key = {"keytype": "SCHEMA", "subject": "other", "version": 1, "magic": 1}
+    value = {"subject": "other", "version": 1, "id": count + 5, "schema": record("O"), "deleted": False}
+    producer.produce("_schemas", json.dumps(value), json.dumps(key))
+    assert producer.flush(20) == 0
+    assert registry.register("a", record("A"))["id"] == count + 6
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "a",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition("_schemas", 0, 0)])
+    found = []
+    while (message := consumer.poll(20)) is not None and message.error() is None:
+        found.append(json.loads(message.value() or b"{}").get("id"))
+    consumer.close()
+    assert found == [*range(1, count + 1), count + 5, count + 6]
+
+
+def test_beside_apache_kafka(kafka_libs: Path, tmp_path: Path) -> None:
+    with AtOneAddress(kafka_libs, tmp_path / "kafka") as broker:
+        check(broker, tmp_path, kills=3)
+
+
+@pytest.mark.long
+def test_beside_apache_kafka_on_zookeeper(kafka39_libs: Path, tmp_path: Path) -> None:
+    with (
+        ZooKeeper(kafka39_libs, tmp_path / "zookeeper") as zookeeper,
+        Kafka39(kafka39_libs, tmp_path / "kafka", zookeeper) as broker,
+    ):
+        check(broker, tmp_path, kills=3)

@@ -1,0 +1,282 @@
+"""Requests to a cluster's registry, from whichever broker a client has asked to the one that leads `_schemas`.
+
+Owns the choice between this broker's registry and another's, and the tries while the leader moves: a request waits for
+a leader that is being elected, and is asked again if nothing was decided. What may have been decided is asked again
+only if that does no harm: everything but a deletion. A forwarded request has the header X-Forward, as between
+Confluent's registries, and goes no further. Reads are forwarded, too, so that all answers are those of one state. Never
+decides about schemas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kbroker.registry_api.application import BODY_S, MOST_BODY
+from kbroker.registry_api.peer import NotSent, Peers, Unanswered
+from kbroker.schema_registry.place import NOBODY, Place
+
+PATIENCE_S: Final = 5.0
+"""How long a request waits for a leader, in seconds."""
+_WITHOUT_REGISTRY_S: Final = 1.0
+"""How long it waits for the registry of a leader that has none: it may be starting."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2
+_AT_ONCE: Final = 200
+"""How many requests are forwarded at once."""
+FORWARDED: Final = b"x-forward"
+_MOST_ERROR: Final = 64 * 1024
+"""The most bytes of an error that is read before it is decided whether to ask again."""
+_FORWARDING_FAILED: Final = 50003
+_UNKNOWN_LEADER: Final = 50004
+"""Only an error of this kind says that nothing was decided."""
+_MAY_BE_DONE: Final = (50001, 50002, _FORWARDING_FAILED)
+_OWN: Final = frozenset((b"host", b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"expect",
+                         b"te", b"trailer", b"upgrade", b"proxy-connection", b"date", b"server"))  # fmt: skip
+"""Headers that belong to one connection."""
+_MEDIA: Final = b"application/vnd.schemaregistry.v1+json"
+log = logging.getLogger(__name__)
+
+
+class Leader(Protocol):
+    """How a broker knows where `_schemas` is led. Called in the server's loop."""
+
+    node_id: int
+
+    async def place(self) -> Place:
+        """Return where the leader is, according to this broker; raises OSError if it cannot know."""
+
+    def forget(self, broker: int) -> None:
+        """Ask for the address of a broker's registry again: nobody leads there."""
+
+
+class OfBroker(Protocol):
+    """What a broker of a cluster tells; in the broker's loop."""
+
+    node_id: int
+
+    async def registry_place(self) -> Place:
+        """Return where `_schemas` is led; raises OSError."""
+
+    def forget_registry(self, broker: int) -> None:
+        """Look the address of a broker's registry up again."""
+
+
+class LeaderOfBroker:
+    """The leader according to a broker, whose loop is that of another thread."""
+
+    def __init__(self, broker: OfBroker, loop: asyncio.AbstractEventLoop) -> None:
+        self._broker = broker
+        self._loop = loop
+        self.node_id = broker.node_id
+
+    async def place(self) -> Place:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._broker.registry_place(), self._loop))
+
+    def forget(self, broker: int) -> None:
+        with contextlib.suppress(RuntimeError):  # the broker has ended
+            self._loop.call_soon_threadsafe(self._broker.forget_registry, broker)
+
+
+class _Failed(Exception):  # noqa: N818 - an outcome
+    """An attempt has failed with an error for the client. `passes` says whether another one may succeed."""
+
+    def __init__(
+        self, code: int, text: str, status: int = 500, *, passes: bool = True, may_be_done: bool = False
+    ) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.status = status
+        self.passes = passes
+        self.may_be_done = may_be_done
+
+
+class _Begun(Exception):  # noqa: N818 - an outcome
+    """An answer ended in its middle; its connection must close."""
+
+
+class Forwarding:
+    """The ASGI application in front of this broker's own."""
+
+    def __init__(self, own: ASGIApp, leader: Leader) -> None:
+        self._own = own
+        self._leader = leader
+        self._peers = Peers()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._ends = False
+
+    def close(self) -> None:
+        """Try nothing again any more, and close the connections to other registries; in the server's loop."""
+        self._ends = True
+        self._peers.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            return
+        if scope["path"] == "/":  # whether this server answers
+            await self._own(scope, receive, send)
+            return
+        messages = await _received(receive)
+        if messages is None:
+            late = _Failed(408, f"The body did not arrive within {BODY_S:g} s", 408)
+            await _refuse(send, late, closes=True)
+            return
+        if messages[-1]["type"] != "http.request" or sum(len(each.get("body", b"")) for each in messages) > MOST_BODY:
+            # The client has gone, or the body is too long: the application knows what to say.
+            await self._own(scope, _replayed(messages, receive), send)
+            return
+        try:
+            await self._tried(scope, messages, receive, send)
+        except _Failed as failed:
+            await _refuse(send, failed)
+        except _Begun as broken:
+            log.warning("an answer ends before its end: %s", broken)  # and its connection closes
+
+    async def _tried(self, scope: Scope, messages: list[Message], receive: Receive, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        is_forwarded = any(name == FORWARDED for name, _ in scope["headers"])
+        pause = _FIRST_PAUSE_S
+        while True:
+            place = Place(NOBODY)
+            try:
+                place = await self._place()
+                if place.broker == self._leader.node_id:
+                    await _held(lambda to: self._own(dict(scope), _replayed(messages, receive), to), send)
+                elif is_forwarded:
+                    raise _Failed(_UNKNOWN_LEADER, f"Broker {self._leader.node_id} does not lead _schemas")
+                else:
+                    await self._forwarded(place, scope, messages, send)
+            except _Failed as failed:
+                self._leader.forget(place.broker)
+                patience = PATIENCE_S if place.url is not None or place.broker < 0 else _WITHOUT_REGISTRY_S
+                if place.broker == self._leader.node_id:
+                    patience = PATIENCE_S
+                may_try = failed.passes and not (failed.may_be_done and scope["method"] == "DELETE")
+                if self._ends or is_forwarded or not may_try or loop.time() + pause - began > patience:
+                    raise
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _place(self) -> Place:
+        try:
+            place = await self._leader.place()
+        except OSError as error:
+            raise _Failed(_UNKNOWN_LEADER, f"Leader not known. {error}") from None
+        if place.broker < 0:
+            raise _Failed(_UNKNOWN_LEADER, "Leader not known. No broker leads _schemas at the moment")
+        return place
+
+    async def _forwarded(self, place: Place, scope: Scope, messages: list[Message], send: Send) -> None:
+        if place.url is None:
+            raise _Failed(
+                _UNKNOWN_LEADER,
+                f"Leader not known. Broker {place.broker} leads _schemas, and has no schema registry: "
+                "only a kbroker that was started with --registry has one",
+            )
+        url = place.url
+        query = scope["query_string"]
+        target = scope["raw_path"].partition(b"?")[0] + (b"?" + query if query else b"")
+        headers = [each for each in scope["headers"] if each[0] not in _OWN]
+        body = b"".join(each.get("body", b"") for each in messages)
+
+        async def relayed(to: Send) -> None:
+            async with self._peers.ask(url, scope["method"], target, [*headers, (FORWARDED, b"true")], body) as answer:
+                kept = [each for each in answer.headers if each[0].lower() not in _OWN]
+                kept += [each for each in answer.headers if each[0].lower() == b"content-length"]
+                await to({"type": "http.response.start", "status": answer.status, "headers": kept})
+                async for piece in answer.pieces:
+                    await to({"type": "http.response.body", "body": piece, "more_body": True})
+                await to({"type": "http.response.body", "body": b""})
+
+        whom = f"the registry of broker {place.broker} at {url}"
+        async with self._turns:
+            try:
+                await _held(relayed, send)
+            except NotSent as error:
+                text = f"Error while forwarding the request to the leader: {whom} cannot be reached: {error}"
+                raise _Failed(_FORWARDING_FAILED, text) from None
+            except Unanswered as error:
+                text = (
+                    f"Error while forwarding the request to the leader, which may have carried it out: {whom}: {error}"
+                )
+                raise _Failed(_FORWARDING_FAILED, text, may_be_done=True) from None
+
+
+async def _received(receive: Receive) -> list[Message] | None:
+    """Return the messages of a request's body; None if it does not arrive in time. Ends early if it is too long."""
+    messages: list[Message] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            while True:
+                message = await receive()
+                messages.append(message)
+                size += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body") or size > MOST_BODY:
+                    return messages
+    except TimeoutError:
+        return None
+
+
+def _replayed(messages: list[Message], receive: Receive) -> Receive:
+    """Return a `receive` that begins with messages."""
+    left = iter(messages)
+
+    async def again() -> Message:
+        found = next(left, None)
+        return await receive() if found is None else found
+
+    return again
+
+
+async def _held(answer: Callable[[Send], Awaitable[Any]], send: Send) -> None:
+    """Send an answer on, but raise _Failed in place of one that is an error of the registry itself."""
+    start: Message | None = None
+    error = bytearray()
+    begun = False
+
+    async def to(message: Message) -> None:
+        nonlocal start, begun
+        if message["type"] == "http.response.start" and message["status"] >= 500:
+            start = message
+        elif start is None:
+            begun = True
+            await send(message)
+        elif len(error) < _MOST_ERROR:
+            error.extend(message.get("body", b""))
+
+    try:
+        await answer(to)
+    except (NotSent, Unanswered) as failed:
+        if begun:
+            raise _Begun(str(failed)) from None
+        raise
+    if start is not None:
+        try:
+            told = json.loads(bytes(error))
+            code, text = int(told["error_code"]), str(told["message"])
+        except (ValueError, TypeError, KeyError):
+            code, text = _FORWARDING_FAILED, f"The leader's registry answers with status {start['status']}"
+        may_be_done = code in _MAY_BE_DONE
+        raise _Failed(
+            code, text, start["status"], passes=may_be_done or code == _UNKNOWN_LEADER, may_be_done=may_be_done
+        )
+
+
+async def _refuse(send: Send, failed: _Failed, *, closes: bool = False) -> None:
+    body = json.dumps({"error_code": failed.code, "message": failed.text}).encode()
+    headers = [(b"content-type", _MEDIA), (b"content-length", b"%d" % len(body))]
+    if closes:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": failed.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
