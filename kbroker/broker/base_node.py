@@ -28,6 +28,7 @@ from kbroker.broker.latest_offsets import LatestOffsets
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.own_produce import OwnProduce, ProduceAnywhere, ProduceHere
 from kbroker.broker.quotas import BrokerQuotas
+from kbroker.broker.refused_records import RefusedRecords
 from kbroker.broker.schemas_topic import create_schemas_topic
 from kbroker.broker.share_persister import SharePersister
 from kbroker.broker.share_settings import ShareSettings
@@ -142,6 +143,7 @@ class Node(LogEvents, ABC):
         if others.letters is not None:
             own = ProduceAnywhere(config.node_id, here, self._leader_of, others.letters)
         self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
+        self.record_checks.letters = RefusedRecords(metadata, own)
         persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states, clock)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")

@@ -79,7 +79,7 @@ class ProduceHere:
             except TakesLonger as longer:
                 opened = await self._replicas.openings.run(longer.opening.again, longer.opening.work)
                 if longer.opening.check is not None:
-                    opened = await judged(opened, longer.opening.check)
+                    opened = await judged(opened, longer.opening.check, leader.log.producers.is_repeated)
 
 
 async def _committed(leader: Partition, offset: int) -> ErrorCode:

@@ -380,7 +380,7 @@ async def _append(ctx: RequestContext, acks: int, item: Unopened) -> AppendInfo:
 
 async def _judged(partition: Partition, opened: Opened, check: RecordCheck) -> Opened:
     try:
-        return await judged(opened, check)
+        return await judged(opened, check, partition.log.producers.is_repeated)
     except AppendError as error:
         partition.traffic.refused(error)
         raise

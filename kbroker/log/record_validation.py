@@ -13,7 +13,7 @@ call. It never refuses: if it is not sure, `open_batch` decides. A new rule for 
 from __future__ import annotations
 
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, NamedTuple
@@ -28,7 +28,7 @@ from kbroker.long_work import turn
 from kbroker.protocol.compression import CODEC_NAMES, ZSTD, unpack
 from kbroker.protocol.decompression import unpack_zstd_at_once
 from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecodable
-from kbroker.protocol.records import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader, wrap
+from kbroker.protocol.records import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader, parse_header, wrap
 
 MOST_ERRORS: Final = 1000
 """Maximum of record errors in one response. Kafka lists all."""
@@ -163,9 +163,15 @@ def open_and_judge(
     return Opening(None, partial(open_batch, records, header, rules, now_ms, CLIENT), check)
 
 
-async def judged(opened: Opened, check: RecordCheck) -> Opened:
-    """Return an opened batch with what the check leaves of it; raises AppendError. The check may wait."""
-    return Opened(await check.judge(opened.batch, opened.rules), opened.rules, is_judged=True)
+async def judged(opened: Opened, check: RecordCheck, is_repeated: Callable[[BatchHeader], bool]) -> Opened:
+    """Return an opened batch with what the check leaves of it; raises AppendError. The check may wait.
+
+    A repeated batch passes: it will not be appended again, and its producer must learn that it was, once.
+    """
+    batch = opened.batch
+    if not is_repeated(parse_header(batch)):
+        batch = await check.judge(batch, opened.rules)
+    return Opened(batch, opened.rules, is_judged=True)
 
 
 def open_at_once(

@@ -48,9 +48,7 @@ _STRATEGIES: Final = "io.confluent.kafka.serializers.subject."
 class DeadLetters(Protocol):
     """Takes records that failed the check."""
 
-    async def write(
-        self, topic: str, to: str, partition: str, batch: memoryview, header: BatchHeader, errors: Mapping[int, str]
-    ) -> str | None:
+    async def write(self, topic: str, to: str, index: int, batch: memoryview, errors: Mapping[int, str]) -> str | None:
         """Write the records with errors, by their indexes, into the topic `to`; return why that failed."""
 
 
@@ -313,7 +311,7 @@ class SchemaCheck:
         assert letters is not None
         if header.attributes & TRANSACTIONAL_BIT or errors.count > MOST_LETTERS:
             raise invalid_records(errors.first(), errors.count)
-        why = await letters.write(self._topic, self._letters_to, rules.name, batch, header, errors.texts)
+        why = await letters.write(self._topic, self._letters_to, _index_of(rules), batch, errors.texts)
         if why is not None:
             text = f"Records with errors cannot be written to the topic {self._letters_to}: {why}"
             log.warning("%s: %s", rules.name, text)
@@ -350,3 +348,8 @@ async def _unpacked(batch: memoryview, header: BatchHeader, rules: BatchRules) -
     except Malformed as error:
         raise BatchRefused(ErrorCode.INVALID_RECORD, f"The records cannot be checked: {error}") from None
     return b"".join(pieces)
+
+
+def _index_of(rules: BatchRules) -> int:
+    """Return the number of the partition: the end of its name."""
+    return int(rules.name.rpartition("-")[2])
