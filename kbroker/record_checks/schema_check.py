@@ -207,9 +207,12 @@ class SchemaCheck:
                 tokens = [joined[at : at + 5] for at in range(0, len(joined), 5)]
             found = await self._look_up(lookup, side, tokens)
             if found.refused:
+                before = errors.count
                 async for index, token in _tokens(data, count, side):
                     if token in found.refused:
                         errors.add(index, side.refusal(token))
+                if errors.count == before and not errors.texts:
+                    raise BatchRefused(ErrorCode.UNKNOWN_SERVER_ERROR, "A record with an error was not found again.")
             elif joined and not self._parses:
                 if len(side.good) >= _MOST_GOOD:
                     side.good.clear()

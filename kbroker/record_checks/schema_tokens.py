@@ -50,7 +50,7 @@ def fault_of(token: bytes) -> str | None:
         return None
     if not token:
         return "is empty, and so names no schema"
-    if token[0] > 1:
+    if token[0]:
         return f"begins with the byte {token[0]}, not with the id of a schema"
     return f"has only {len(token)} bytes where it should name a schema"
 
@@ -90,9 +90,4 @@ def fields(data: bytes | memoryview, count: int, *, of_keys: bool) -> Iterator[F
             length = GUID_BYTES if named[:1] == b"\x01" else ID_BYTES
             yield Field(named[:length], named[length:], start, end)
         else:
-            yield Field(_in_front(bytes(data[start : min(start + ID_BYTES, end)])), b"", start + ID_BYTES, end)
-
-
-def _in_front(token: bytes) -> bytes:
-    """Return the token in front of data, where a GUID is not allowed: then only its first byte counts."""
-    return token if token[:1] == b"\0" else token[:1]
+            yield Field(bytes(data[start : min(start + ID_BYTES, end)]), b"", start + ID_BYTES, end)
