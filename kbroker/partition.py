@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.producer_state import UNCHECKED
+from kbroker.log.record_check import NO_CHECKS, RecordChecks
 from kbroker.log.record_validation import Opened, TakesLonger
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
@@ -50,6 +51,7 @@ class Partition:
     __slots__ = (
         "_counted_to",
         "alone",
+        "checks",
         "index",
         "isr",
         "leader",
@@ -82,6 +84,8 @@ class Partition:
         self._counted_to = 0
         self.traffic = Traffic()
         """The counters of its traffic; once the partition is hosted, those of its topic."""
+        self.checks: RecordChecks = NO_CHECKS
+        """What its topic's configs may demand of its records; once the partition is hosted, the broker's."""
         self.waiters: dict[Waiter, None] = {}
         """In the order of arrival; not a set, whose order would differ from run to run."""
 
@@ -130,6 +134,7 @@ class Partition:
                 guard=guard,
                 opened=opened,
                 patient=origin is not CLIENT,
+                checks=self.checks,
             )
         except TakesLonger:
             raise  # the append is repeated, and only then counted

@@ -20,6 +20,7 @@ from kbroker.config.values import to_text
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.record_check import NO_CHECKS, RecordChecks
 from kbroker.long_work import FewAtOnce, step, turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -90,6 +91,8 @@ class Replicas:
         self.openings: FewAtOnce[Any] = FewAtOnce(_OPENED_AT_ONCE)
         """The checks of batches that take too long for one step of the loop."""
         self._is_elsewhere = is_elsewhere
+        self.checks_of: Callable[[str], RecordChecks] = lambda _topic: NO_CHECKS
+        """Returns the checks of a topic's records, which its configs may ask for."""
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -133,6 +136,7 @@ class Replicas:
         """Host a partition that the caller has opened."""
         self._remove(partition.key)
         partition.traffic = self.traffic.host(partition.topic)
+        partition.checks = self.checks_of(partition.topic)
         self._partitions[partition.key] = partition
 
     def _remove(self, key: tuple[str, int]) -> Partition | None:

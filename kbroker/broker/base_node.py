@@ -28,6 +28,7 @@ from kbroker.broker.latest_offsets import LatestOffsets
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.own_produce import OwnProduce, ProduceAnywhere, ProduceHere
 from kbroker.broker.quotas import BrokerQuotas
+from kbroker.broker.refused_records import RefusedRecords
 from kbroker.broker.schemas_topic import provide_schemas_topic
 from kbroker.broker.share_persister import SharePersister
 from kbroker.broker.share_settings import ShareSettings
@@ -62,6 +63,8 @@ from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, bind, server_limits
 from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ErrorCode
+from kbroker.record_checks.checks import BrokerChecks
+from kbroker.record_checks.schema_lookup import LocalLookup
 from kbroker.replicas import Replicas, log_config
 from kbroker.schema_registry.records import SCHEMAS_TOPIC
 from kbroker.schema_registry.service import RegistryService
@@ -132,6 +135,8 @@ class Node(LogEvents, ABC):
         self.failed: asyncio.Future[str] = loop.create_future()
         """Its result is the reason why the broker must stop: all log directories, or the metadata's, have failed."""
         self.replicas = replicas
+        self.record_checks = BrokerChecks()
+        replicas.checks_of = self.record_checks.of
         share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
         self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
         here, others = ProduceHere(replicas, clock), share_peers or SharePeers()
@@ -139,6 +144,7 @@ class Node(LogEvents, ABC):
         if others.letters is not None:
             own = ProduceAnywhere(config.node_id, here, self._leader_of, others.letters)
         self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
+        self.record_checks.letters = RefusedRecords(metadata, own)
         persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states, clock)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")
@@ -193,6 +199,7 @@ class Node(LogEvents, ABC):
             cluster=cluster,
             telemetry=self._telemetry(metadata) if cluster is None else None,
             authorizer=authorizer,
+            record_checks=self.record_checks,
             on_levels_changed=dispatcher.refresh,
         )
         self.server = Server(
@@ -249,6 +256,8 @@ class Node(LogEvents, ABC):
         registry = RegistryService(registry_log, self.clock, _REGISTRY_WRITE_TIMEOUT_MS, create, alone=alone)
         self._parts.callback(registry.close)
         self._coordinators.add(SCHEMAS_TOPIC, registry, [each for each in self.replicas if each.topic == SCHEMAS_TOPIC])
+        if self.services.cluster is None:
+            self.record_checks.lookup = LocalLookup(registry)
         return registry
 
     async def close_share(self) -> None:
@@ -260,6 +269,7 @@ class Node(LogEvents, ABC):
         self.quotas.close()
         parts = self._parts.pop_all()
         await parts.aclose()
+        self.record_checks.close()
         if self._broker_hosts is not None:
             self._broker_hosts.close()
         log.info("[KafkaServer id=%d] stopped", self.node_id)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from kbroker.clock import Clock
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
-from kbroker.log.record_validation import TakesLonger
+from kbroker.log.record_validation import TakesLonger, judged
 from kbroker.partition import Partition
 from kbroker.peers.interface import PeersByNode, PeerUnavailable
 from kbroker.protocol.errors import ApiError, ErrorCode, known_error
@@ -78,6 +78,8 @@ class ProduceHere:
                 return leader.append(batch, _ACKS_ALL, self._clock.now_ms(), CLIENT, opened=opened)
             except TakesLonger as longer:
                 opened = await self._replicas.openings.run(longer.opening.again, longer.opening.work)
+                if longer.opening.check is not None:
+                    opened = await judged(opened, longer.opening.check, leader.log.producers.is_repeated)
 
 
 async def _committed(leader: Partition, offset: int) -> ErrorCode:

@@ -29,6 +29,7 @@ from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METR
 from kbroker.handlers.groups import counted
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.services import check_effect
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.configs import (
@@ -146,6 +147,7 @@ async def change(
         is_same = configs == current
         if resource_type == TOPIC:
             validate_topic(config, configs)
+            check_effect(ctx.services, name, current, configs)
         elif resource_type == GROUP:
             validate_group(config, configs)
         elif resource_type == CLIENT_METRICS:

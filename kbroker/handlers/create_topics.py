@@ -16,6 +16,7 @@ from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
 from kbroker.handlers.groups import counted
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.services import check_effect
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.topics import (
@@ -126,6 +127,7 @@ async def plan_of(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
         text = f"Null value not supported for topic configs: {','.join(nulls)}"
         raise ApiError(ErrorCode.INVALID_CONFIG, text)
     validate_topic(ctx.services.config, configs)
+    check_effect(ctx.services, topic.name, {}, configs)
     assignments: dict[int, list[int]] = {}
     for assignment in topic.assignments:
         if assignment.partition_index in assignments:

@@ -22,7 +22,8 @@ from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
 from kbroker.log.producers.producer_state import UNCHECKED
-from kbroker.log.record_validation import Opening, TakesLonger
+from kbroker.log.record_check import RecordCheck
+from kbroker.log.record_validation import Opened, Opening, TakesLonger, judged
 from kbroker.long_work import awaited
 from kbroker.partition import GiveUp, Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -157,7 +158,7 @@ def _batches(records: memoryview | bytes) -> Iterator[tuple[int, int]]:
 
 
 def failure(partition: Partition, error: Exception) -> PartitionProduceResponse:
-    """Return the result of a failed append. Only errors of single records have a message (Kafka: appendToLocalLog).
+    """Return the result of a failed append. Most errors have no message (Kafka: appendToLocalLog).
 
     After an unexpected failure, the appends to other partitions stay in the log.
     """
@@ -170,7 +171,7 @@ def failure(partition: Partition, error: Exception) -> PartitionProduceResponse:
         base_offset=-1,
         log_start_offset=-1 if error.code in _WITHOUT_LOG_START else partition.log.log_start_offset,
         record_errors=[BatchIndexAndErrorMessage(i, text) for i, text in error.record_errors],
-        error_message=error.message if error.record_errors else None,
+        error_message=error.response_message,
     )
 
 
@@ -345,6 +346,8 @@ async def append_in_slices(
     failed: bool,
 ) -> ProduceResponse | None:
     """Open and append one batch after another. Return the response, which already has the other partitions."""
+    if any(item.opening.check is not None for item in unopened):
+        unopened = [_kept(item) for item in unopened]
     for item in unopened:
         try:
             info = await _append(ctx, request.acks, item)
@@ -356,12 +359,28 @@ async def append_in_slices(
     return await awaited(finished(ctx, request, response, uncommitted, later, failed=failed))
 
 
+def _kept(item: Unopened) -> Unopened:
+    """Return a batch with its own copy of the bytes: a check may wait, and the receive buffer is used again."""
+    records = memoryview(bytearray(item.records))
+    return item._replace(records=records, opening=item.opening.on(records))
+
+
 async def _append(ctx: RequestContext, acks: int, item: Unopened) -> AppendInfo:
     services, partition, opening = ctx.services, item.partition, item.opening
     while True:
         opened = await services.replicas.openings.run(opening.again, opening.work)
         try:
+            if opening.check is not None:
+                opened = await _judged(partition, opened, opening.check)
             now_ms = services.clock.now_ms()
             return partition.append(item.records, acks, now_ms, CLIENT, item.guard, opened=opened)
         except TakesLonger as longer:  # the topic's settings have changed: open it again
             opening = longer.opening
+
+
+async def _judged(partition: Partition, opened: Opened, check: RecordCheck) -> Opened:
+    try:
+        return await judged(opened, check, partition.log.producers.is_repeated)
+    except AppendError as error:
+        partition.traffic.refused(error)
+        raise

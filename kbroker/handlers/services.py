@@ -8,10 +8,10 @@ anything, and never sends a request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
@@ -56,6 +56,13 @@ class ClusterServices:
     """The transaction coordinators on other brokers."""
 
 
+class TopicConfigs(Protocol):
+    """Judges configs of topics by what this broker has."""
+
+    def why_without_effect(self, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+        """Return why a topic's new configs cannot have the effect that they promise; None if they can."""
+
+
 @dataclass(slots=True)
 class Services:
     """The broker's parts, by role. `metadata` is read through `controller.state`."""
@@ -83,6 +90,8 @@ class Services:
     """Clients' metrics; None in a cluster, which stores no subscriptions to them."""
     authorizer: Authorizer | None = None
     """Decides about clients' rights; None if all requests are allowed."""
+    record_checks: TopicConfigs | None = None
+    """Knows which configs of topics can have an effect; None if all can."""
     on_levels_changed: Callable[[], None] = lambda: None
     """Called after a change of a logger's level."""
 
@@ -109,6 +118,13 @@ class Services:
         first_update = self.cluster.metadata.first_update(FIRST_METADATA_MS) if self.cluster is not None else None
         if first_update is not None:
             await first_update
+
+
+def check_effect(services: Services, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Raise ApiError (INVALID_CONFIG) if a topic's new configs can have no effect here."""
+    why = services.record_checks and services.record_checks.why_without_effect(topic, before, after)
+    if why:
+        raise ApiError(ErrorCode.INVALID_CONFIG, why)
 
 
 def _done(future: asyncio.Future[None]) -> None:

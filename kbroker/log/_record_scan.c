@@ -5,6 +5,9 @@
  * record, and decides. So a fault of this file can let a record pass or make the walk slow, but only one place refuses
  * records. tests/log/mutated_batches.py compares both.
  *
+ * `prefixes` owns a second one: with which bytes do the keys or values begin? It tells nothing if it is not sure, and
+ * schema_tokens.py reads the records.
+ *
  * The caller bounds a call's work by `most`; a record costs some nanoseconds, whatever its size. The stable ABI of
  * CPython 3.11 is used, so one build serves all later versions.
  */
@@ -206,8 +209,110 @@ static PyObject *scan(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
                          in_order ? Py_True : Py_False, lacks_keys ? Py_True : Py_False, (long long)headers);
 }
 
+#define PREFIX 5
+/* Most distinct prefixes in one call: each record is compared with all of them. */
+#define MOST_PREFIXES 32
+
+/* Pass headers, none of which may have this name; 0 if one has it, or if they are broken. */
+static int pass_other_headers(cursor *in, int32_t count, const char *name, int32_t name_size)
+{
+    int32_t size;
+    for (; count; count--) {
+        const uint8_t *at = in->at;
+        if (!pass_field(in, &size) || size < 0)
+            return 0;
+        if (size == name_size && in->at - at > size && !memcmp(in->at - size, name, (size_t)size))
+            return 0;
+        if (!pass_field(in, &size))
+            return 0;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(prefixes_doc,
+"prefixes(data, position, count, of_keys, header) -> bytes or None\n"
+"\n"
+"Return the distinct first five bytes of the values, or keys, of `count` records from byte `position` to the end of\n"
+"`data`, one behind the other in the order of their appearance; fields that are null are left out.\n"
+"\n"
+"None if it is not sure: a record is broken, has over 4,096 headers or one of the name `header`, a field has fewer bytes,\n"
+"or there are more than 32.");
+
+static PyObject *prefixes(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs != 5) {
+        PyErr_SetString(PyExc_TypeError, "prefixes takes data, position, count, of_keys and header");
+        return NULL;
+    }
+    Py_ssize_t position = PyLong_AsSsize_t(args[1]), left = PyLong_AsSsize_t(args[2]), name_size;
+    int of_keys = PyObject_IsTrue(args[3]);
+    char *name;
+    Py_buffer view;
+    if (PyErr_Occurred() || PyBytes_AsStringAndSize(args[4], &name, &name_size) < 0)
+        return NULL;
+    if (PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    if (position < 0 || position > view.len) {
+        PyBuffer_Release(&view);
+        PyErr_SetString(PyExc_ValueError, "position outside the data");
+        return NULL;
+    }
+    const uint8_t *start = view.buf, *end = start + view.len;
+    cursor all = {start + position, end};
+    uint8_t found[MOST_PREFIXES * PREFIX];
+    Py_ssize_t number = 0;
+    int sure = 1;
+    for (; sure && left > 0; left--) {
+        int32_t size, offset, count, key, value;
+        int64_t stamp;
+        sure = 0;
+        if (!read_int(&all, &size) || size <= 0 || size > all.end - all.at)
+            break;
+        cursor in = {all.at + 1, all.at + size};
+        all.at += size;
+        if (!read_long(&in, &stamp) || !read_int(&in, &offset) || !pass_field(&in, &key))
+            break;
+        const uint8_t *field = in.at - (key > 0 ? key : 0);
+        if (!pass_field(&in, &value))
+            break;
+        if (!of_keys) {
+            field = in.at - (value > 0 ? value : 0);
+            key = value;
+        }
+        if (!read_int(&in, &count) || count < 0 || count > MOST_HEADERS)
+            break;
+        if (!pass_other_headers(&in, count, name, (int32_t)name_size) || in.at != in.end)
+            break;
+        sure = 1;
+        if (key < 0)
+            continue;
+        if (key < PREFIX) {
+            sure = 0;
+            break;
+        }
+        /* Mostly the same as that of the record before. */
+        Py_ssize_t at = number;
+        while (at && memcmp(found + (at - 1) * PREFIX, field, PREFIX))
+            at--;
+        if (!at) {
+            if (number == MOST_PREFIXES) {
+                sure = 0;
+                break;
+            }
+            memcpy(found + number++ * PREFIX, field, PREFIX);
+        }
+    }
+    sure = sure && all.at == end;
+    PyBuffer_Release(&view);
+    if (!sure)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)found, number * PREFIX);
+}
+
 static PyMethodDef methods[] = {
     {"scan", (PyCFunction)(void (*)(void))scan, METH_FASTCALL, scan_doc},
+    {"prefixes", (PyCFunction)(void (*)(void))prefixes, METH_FASTCALL, prefixes_doc},
     {NULL, NULL, 0, NULL},
 };
 

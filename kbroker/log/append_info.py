@@ -64,5 +64,28 @@ class AppendError(ApiError):
         self.detail = detail or message
         self.record_errors: RecordErrors = record_errors or []
 
+    @property
+    def response_message(self) -> str | None:
+        """The message in the response."""
+        return self.message if self.record_errors else None
+
     def __str__(self) -> str:
         return f"{self.code.name}: {self.detail}" if self.detail else self.code.name
+
+
+class BatchRefused(AppendError):  # noqa: N818 - an outcome
+    """A whole batch was refused for a reason that is none of its records', and that its client is told."""
+
+    @property
+    def response_message(self) -> str | None:
+        return self.message
+
+
+def invalid_records(errors: RecordErrors, count: int) -> AppendError:
+    """Return the refusal of a batch with bad records; `errors` are the first of them, `count` is their number."""
+    shown = ", ".join(f"RecordError(batchIndex={index}, message='{message}')" for index, message in errors[:3])
+    text = (
+        f"One or more records have been rejected due to {count} record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]"
+    )
+    return AppendError(ErrorCode.INVALID_RECORD, text, errors)

@@ -58,6 +58,7 @@ class BatchRules:
         "after_max_ms",
         "before_max_ms",
         "checks_records",
+        "checks_schemas",
         "codec",
         "compact",
         "level",
@@ -78,7 +79,9 @@ class BatchRules:
         self.segment_bytes = config.segment_bytes
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
-        self.checks_records = config.record_validation != "header"
+        self.checks_schemas = config.checks_schemas
+        """Whether records are also compared with a schema registry (record_check.py)."""
+        self.checks_records = config.record_validation != "header" or self.checks_schemas
         """Whether every record of a client's batch is checked; if false, only where the header does not suffice."""
         self.compact = config.compact
         # The active segment is never compacted, so it has to be closed in time.

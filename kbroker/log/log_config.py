@@ -27,11 +27,17 @@ class LogConfig:
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
+    confluent_key_schema_validation: bool = False
+    confluent_key_subject_name_strategy: str = "io.confluent.kafka.serializers.subject.TopicNameStrategy"
+    confluent_value_schema_validation: bool = False
+    confluent_value_subject_name_strategy: str = "io.confluent.kafka.serializers.subject.TopicNameStrategy"
     delete_retention_ms: int = 24 * 3600 * 1000
     file_delete_delay_ms: int = 60000
     flush_messages: int = _LONG_MAX
     flush_ms: int = _LONG_MAX
     index_interval_bytes: int = 4096
+    kbroker_schema_validation_deadletter_topic: str = ""
+    kbroker_schema_validation_level: str = "id"
     max_compaction_lag_ms: int = _LONG_MAX
     max_decompressed_message_bytes: int = 2**31 - 9
     max_message_bytes: int = 1048588
@@ -73,6 +79,11 @@ class LogConfig:
     @property
     def delete(self) -> bool:
         return _DELETE in self.cleanup_policy
+
+    @property
+    def checks_schemas(self) -> bool:
+        """Whether keys or values of produced records are compared with a schema registry."""
+        return self.confluent_key_schema_validation or self.confluent_value_schema_validation
 
     @property
     def log_append_time(self) -> bool:

@@ -37,7 +37,8 @@ from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
 from kbroker.log.log_state import AT_ONCE, LogState
 from kbroker.log.producers.producer_rebuild import aborted_entry
 from kbroker.log.producers.producer_state import UNCHECKED, CompletedTxn, ProducerEntry, SnapshotTaking
-from kbroker.log.record_validation import Opened, is_in_order, open_at_once, open_batch
+from kbroker.log.record_check import NO_CHECKS, RecordChecks
+from kbroker.log.record_validation import Opened, TakesLonger, is_in_order, open_and_judge, open_at_once, open_batch
 from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.log.segment_swap import announce_swap, complete_swap
@@ -73,6 +74,7 @@ class PartitionLog(LogState):
         guard: object = UNCHECKED,
         opened: Opened | None = None,
         patient: bool = True,
+        checks: RecordChecks = NO_CHECKS,
     ) -> AppendInfo:
         """Append one batch at the next offsets; raises AppendError without any change.
 
@@ -81,13 +83,14 @@ class PartitionLog(LogState):
 
         If the check of the records takes longer than a moment, this raises TakesLonger with the remaining work, unless
         the caller is `patient`. The caller does that work and calls again, with the result as `opened`, which is valid
-        unless the topic's settings have changed.
+        unless the topic's settings have changed. `checks` are asked if the topic wants its records compared with a
+        schema registry; if they cannot tell at once, this raises TakesLonger, too.
         """
         if self._trouble.refusal is not None:
             raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
         rules = self._rules
         batch = memoryview(records)
-        if opened is not None and opened.rules is rules:
+        if opened is not None and opened.rules is rules and opened.is_judged >= rules.checks_schemas:
             batch, walks = opened.batch, False
             header = parse_header(batch)
         elif origin is COORDINATOR:
@@ -98,6 +101,11 @@ class PartitionLog(LogState):
             if header[1] + LOG_OVERHEAD != len(batch):
                 batch = trim(batch)
             walks = rules.checks_records or needs_walk(header, rules, now_ms)
+            if rules.checks_schemas and origin is CLIENT:
+                check = checks.under(self.config)
+                if not (check.is_quick and is_in_order(batch, header, rules, now_ms, check)):
+                    raise TakesLonger(open_and_judge(batch, header, rules, now_ms, check))
+                walks = False
             walks = walks and not is_in_order(batch, header, rules, now_ms)
         if walks:
             if patient:

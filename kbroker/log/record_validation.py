@@ -19,15 +19,16 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 from kbroker.log import record_walk
-from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin, RecordErrors
+from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin, RecordErrors, invalid_records
 from kbroker.log.append_validation import BatchRules, rewrite
 from kbroker.log.recompression import rebuild, renumber
+from kbroker.log.record_check import RecordCheck
 from kbroker.log.record_walk import Slice, record_slices
 from kbroker.long_work import turn
 from kbroker.protocol.compression import CODEC_NAMES, ZSTD, unpack
 from kbroker.protocol.decompression import unpack_zstd_at_once
 from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecodable
-from kbroker.protocol.records import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader, wrap
+from kbroker.protocol.records import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader, parse_header, wrap
 
 MOST_ERRORS: Final = 1000
 """Maximum of record errors in one response. Kafka lists all."""
@@ -46,15 +47,26 @@ class Opened(NamedTuple):
     """The form to be stored."""
     rules: BatchRules
     """The rules of the check."""
+    is_judged: bool = False
+    """Whether the records have been compared with a schema registry, too."""
 
 
 class Opening(NamedTuple):
     """A batch that is being opened."""
 
-    work: Coroutine[Any, Any, Opened]
-    """The remaining work. It holds memory."""
-    again: Callable[[], Coroutine[Any, Any, Opened]]
+    work: Coroutine[Any, Any, Opened] | None
+    """The remaining work, if it has begun. It holds memory."""
+    again: partial[Coroutine[Any, Any, Opened]]
     """Starts all of it again."""
+    check: RecordCheck | None = None
+    """What has to judge the opened batch. That may wait: the batch must not be in a buffer that is used again."""
+
+    def on(self, records: memoryview) -> Opening:
+        """Return the same opening, to be begun, of a copy of the bytes; ends what has begun."""
+        if self.work is not None:
+            self.work.close()
+        batch, *others = self.again.args
+        return Opening(None, partial(self.again.func, records[: len(batch)], *others), self.check)
 
 
 class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
@@ -92,8 +104,10 @@ class _Allowance(threading.local):
 _allowance = _Allowance()
 
 
-def is_in_order(records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
-    """Whether `open_batch` would surely find no error and nothing to rewrite; False proves nothing.
+def is_in_order(
+    records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, check: RecordCheck | None = None
+) -> bool:
+    """Whether `open_batch`, and the check, would surely find no error and nothing to rewrite; False proves nothing.
 
     `records` are exactly one batch of a client.
     """
@@ -109,6 +123,8 @@ def is_in_order(records: memoryview, header: BatchHeader, rules: BatchRules, now
         return False
     number, end, smallest, largest, _, in_order, lacks_keys, _ = scan(data, start, count, 0)
     if number != count or end != len(data) or not in_order or (lacks_keys and rules.compact):
+        return False
+    if check is not None and not check.passes(data, start, count):
         return False
     if rules.log_append_time:
         return True
@@ -138,6 +154,24 @@ def _unpacked_at_once(codec: int, body: memoryview) -> bytes | None:
         return None
     finally:
         _allowance.end()
+
+
+def open_and_judge(
+    records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, check: RecordCheck
+) -> Opening:
+    """Return the opening of a client's batch that a check has to judge."""
+    return Opening(None, partial(open_batch, records, header, rules, now_ms, CLIENT), check)
+
+
+async def judged(opened: Opened, check: RecordCheck, is_repeated: Callable[[BatchHeader], bool]) -> Opened:
+    """Return an opened batch with what the check leaves of it; raises AppendError. The check may wait.
+
+    A repeated batch passes: it will not be appended again, and its producer must learn that it was, once.
+    """
+    batch = opened.batch
+    if not is_repeated(parse_header(batch)):
+        batch = await check.judge(batch, opened.rules)
+    return Opened(batch, opened.rules, is_judged=True)
 
 
 def open_at_once(
@@ -304,12 +338,7 @@ class _Findings:
         if self._bad_timestamp:
             text = "One or more records have been rejected due to invalid timestamp"
             raise AppendError(ErrorCode.INVALID_TIMESTAMP, text, errors)
-        shown = ", ".join(f"RecordError(batchIndex={index}, message='{message}')" for index, message in errors[:3])
-        text = (
-            f"One or more records have been rejected due to {self._error_count} record errors in total, "
-            f"and only showing the first three errors at most: [{shown}]"
-        )
-        raise AppendError(ErrorCode.INVALID_RECORD, text, errors)
+        raise invalid_records(errors, self._error_count)
 
 
 def _with_true_timestamp(

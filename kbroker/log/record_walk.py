@@ -41,10 +41,14 @@ scan: Scan | None = None
 
 None if kbroker was installed without a C compiler, or if KBROKER_PURE_PYTHON is set.
 """
+Prefixes = Callable[[bytes | memoryview, int, int, bool, bytes], bytes | None]
+prefixes: Prefixes | None = None
+"""The compiled reading of the first bytes of keys or values; None where `scan` is."""
 _PURE = bool(os.environ.get("KBROKER_PURE_PYTHON"))
 if not _PURE:
     with suppress(ImportError):
-        scan = import_module("kbroker.log._record_scan").scan
+        _compiled = import_module("kbroker.log._record_scan")
+        scan, prefixes = _compiled.scan, getattr(_compiled, "prefixes", None)
 
 logger = logging.getLogger(__name__)
 

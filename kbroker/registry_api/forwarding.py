@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kbroker.registry_api.application import BODY_S, MOST_BODY
 from kbroker.registry_api.peer import NotSent, Peers, Unanswered
+from kbroker.registry_api.requests import BODY_S, MOST_BODY, Bodies, Refused
 from kbroker.schema_registry.place import NOBODY, Place
 
 PATIENCE_S: Final = 5.0
@@ -108,6 +108,7 @@ class Forwarding:
         self._own = own
         self._leader = leader
         self._peers = Peers()
+        self._bodies = Bodies()
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._ends = False
 
@@ -123,10 +124,15 @@ class Forwarding:
         if scope["path"] == "/":  # whether this server answers
             await self._own(scope, receive, send)
             return
-        messages = await _received(receive)
-        if messages is None:
-            late = _Failed(408, f"The body did not arrive within {BODY_S:g} s", 408)
-            await _refuse(send, late, closes=True)
+        counted = dict(scope)
+        with self._bodies(counted):
+            await self._answer(scope, counted, receive, send)
+
+    async def _answer(self, scope: Scope, counted: Scope, receive: Receive, send: Send) -> None:
+        try:
+            messages = await self._received(counted, receive)
+        except Refused as refused:
+            await _refuse(send, _Failed(refused.status, refused.text, refused.status), closes=True)
             return
         if messages[-1]["type"] != "http.request" or sum(len(each.get("body", b"")) for each in messages) > MOST_BODY:
             # The client has gone, or the body is too long: the application knows what to say.
@@ -138,6 +144,24 @@ class Forwarding:
             await _refuse(send, failed)
         except _Begun as broken:
             log.warning("an answer ends before its end: %s", broken)  # and its connection closes
+
+    async def _received(self, counted: Scope, receive: Receive) -> list[Message]:
+        """Return the messages of a request's body; raises Refused. Ends early if it is too long."""
+        messages: list[Message] = []
+        try:
+            async with asyncio.timeout(BODY_S):
+                while True:
+                    message = await receive()
+                    messages.append(message)
+                    if message["type"] != "http.request":
+                        return messages
+                    if counted["body_size"] + len(message.get("body", b"")) > MOST_BODY:
+                        return messages
+                    self._bodies.take(counted, len(message.get("body", b"")))
+                    if not message.get("more_body"):
+                        return messages
+        except TimeoutError:
+            raise Refused(408, f"The body did not arrive within {BODY_S:g} s") from None
 
     async def _tried(self, scope: Scope, messages: list[Message], receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
@@ -210,22 +234,6 @@ class Forwarding:
                     f"Error while forwarding the request to the leader, which may have carried it out: {whom}: {error}"
                 )
                 raise _Failed(_FORWARDING_FAILED, text, may_be_done=True) from None
-
-
-async def _received(receive: Receive) -> list[Message] | None:
-    """Return the messages of a request's body; None if it does not arrive in time. Ends early if it is too long."""
-    messages: list[Message] = []
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_S):
-            while True:
-                message = await receive()
-                messages.append(message)
-                size += len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body") or size > MOST_BODY:
-                    return messages
-    except TimeoutError:
-        return None
 
 
 def _replayed(messages: list[Message], receive: Receive) -> Receive:

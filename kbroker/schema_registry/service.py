@@ -109,6 +109,15 @@ class RegistryService(CoordinatorService[RegistryShard]):
             raise reply
         return reply
 
+    @property
+    def state(self) -> State | None:
+        """The state with all that anybody has written; None while it is elsewhere, or is being loaded."""
+        self._catch_up()
+        try:
+            return self._runtime.shard(0).state
+        except ApiError:
+            return None
+
     def _catch_up(self) -> None:
         """Replay what others have written: `_schemas` may be mirrored, or have a registry beside its broker."""
         with contextlib.suppress(ApiError):  # not led here

@@ -273,6 +273,11 @@ class State:
         own = None if subject is None else self.modes.get(subject)
         return own or _in_scope(self.modes, subject) or READWRITE
 
+    @property
+    def changes(self) -> int:
+        """How many changes of versions, of any subject, there were."""
+        return self._change
+
     def revision(self, subject: str) -> tuple[int, int]:
         """Return a value that differs once the subject, or any config or mode, has changed."""
         return self._changes.get(subject, 0), self._settings_changes

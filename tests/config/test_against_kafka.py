@@ -16,7 +16,13 @@ from kbroker.config.values import to_text
 pytestmark = pytest.mark.java
 
 OURS = {
+    "confluent.key.schema.validation",
+    "confluent.key.subject.name.strategy",
+    "confluent.value.schema.validation",
+    "confluent.value.subject.name.strategy",
     "inter.broker.apis.from",
+    "kbroker.schema.validation.deadletter.topic",
+    "kbroker.schema.validation.level",
     "record.validation",
     "share.release.backoff.ms",
     "share.release.backoff.max.ms",

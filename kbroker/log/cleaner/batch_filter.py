@@ -185,6 +185,24 @@ def without_record(batch: memoryview, header: BatchHeader, offset: int, max_mess
     return _emptied(header) if header.record_count == 1 else _rebuilt(header, data, runs, keeps)
 
 
+def without_records(batch: memoryview, header: BatchHeader, indexes: Sequence[int], max_message_bytes: int) -> Buffer:
+    """Return a batch without the records at these indexes, in order, counted from 0; raises Malformed.
+
+    Its offsets, sequences and timestamps stay; with all records gone it is empty.
+    """
+    if len(indexes) >= header.record_count:
+        return _emptied(header)
+    data, runs = read_records(batch, header, max_message_bytes)
+    keep = bytearray(b"\1" * header.record_count)
+    for index in indexes:
+        keep[index] = 0
+    keeps, start = [], 0
+    for run in runs:
+        keeps.append(bytes(keep[start : start + run.number]))
+        start += run.number
+    return _rebuilt(header, data, runs, keeps)
+
+
 def _rebuilt(
     header: BatchHeader, data: bytes, runs: Sequence[Part], keeps: Sequence[bytes], horizon_ms: int | None = None
 ) -> bytes:

@@ -272,6 +272,14 @@ class ProducerState:
             )
         return None
 
+    def is_repeated(self, header: BatchHeader) -> bool:
+        """Whether a client's batch was appended before (`check_batch`, which is called for every batch, says where)."""
+        entry = self.entries.get(header.producer_id)
+        if entry is None or header.producer_epoch != entry.producer_epoch:
+            return False
+        place = header.base_sequence, header.last_sequence
+        return any((each.first_sequence, each.last_sequence) == place for each in entry.batches)
+
     def _check_guard(self, entry: ProducerEntry | None, header: BatchHeader, guard: object) -> Verification | None:
         """Refuse a batch that would open an unverified transaction; return the guard that is held.
 

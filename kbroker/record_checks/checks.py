@@ -1,0 +1,93 @@
+"""The checks of a broker's records: one for each topic, around one registry and one process that reads values.
+
+Owns what they share, the wait for a registry at the start of a broker, and which configs can have no effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+from weakref import WeakValueDictionary
+
+from kbroker.log.append_info import BatchRefused
+from kbroker.log.log_config import LogConfig
+from kbroker.protocol.errors import ErrorCode
+from kbroker.record_checks.schema_check import DeadLetters, SchemaCheck
+from kbroker.record_checks.schema_lookup import SchemaLookup
+from kbroker.record_checks.value_worker import ValueWorker
+
+ENABLE: Final = ("confluent.key.schema.validation", "confluent.value.schema.validation")
+DEAD_LETTERS: Final = "kbroker.schema.validation.deadletter.topic"
+_PATIENCE_S: Final = 5.0
+"""How long after the start of a broker its registry may come."""
+_PAUSE_S: Final = 0.05
+_AT_ONCE: Final = 4
+"""How many unpacked batches are held at once."""
+
+
+class BrokerChecks:
+    """The checks of one broker. `lookup` is None until its registry begins to serve."""
+
+    def __init__(self) -> None:
+        self.lookup: SchemaLookup | None = None
+        self.letters: DeadLetters | None = None
+        self.worker = ValueWorker()
+        self.room = asyncio.Semaphore(_AT_ONCE)
+        self._until = asyncio.get_running_loop().time() + _PATIENCE_S
+        self._topics: WeakValueDictionary[str, TopicChecks] = WeakValueDictionary()
+
+    def close(self) -> None:
+        """End the process that reads values."""
+        self.worker.close()
+
+    def of(self, topic: str) -> TopicChecks:
+        """Return the checks of a topic; its partitions share them."""
+        found = self._topics.get(topic)
+        if found is None:
+            found = self._topics[topic] = TopicChecks(topic, self)
+        return found
+
+    async def ready(self) -> SchemaLookup:
+        """Return the registry once it can be asked; raises BatchRefused, Unavailable."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self.lookup is not None:
+                await self.lookup.ready()
+                return self.lookup
+            if loop.time() >= self._until:
+                text = "The schemas of the records cannot be checked: this broker has no schema registry."
+                raise BatchRefused(ErrorCode.INVALID_RECORD, text)
+            await asyncio.sleep(_PAUSE_S)
+
+    def why_without_effect(self, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+        """Return why a topic's new configs cannot have the effect that they promise; None if they can."""
+        for name in ENABLE:
+            if self.lookup is None and _is_true(after, name) and not _is_true(before, name):
+                return f"{name} cannot be set: this broker has no schema registry"
+        letters = after.get(DEAD_LETTERS, "").strip()
+        if letters == topic or letters.startswith("__"):
+            return f"{DEAD_LETTERS}: {letters} is no topic for the records that {topic} does not take"
+        return None
+
+
+class TopicChecks:
+    """The checks of one topic (`RecordChecks`)."""
+
+    def __init__(self, topic: str, checks: BrokerChecks) -> None:
+        self._topic = topic
+        self._checks = checks
+        self._config: LogConfig | None = None
+        self._check: SchemaCheck | None = None
+
+    def under(self, config: LogConfig) -> SchemaCheck:
+        """Return the check under a config that wants one."""
+        check = self._check
+        if check is None or self._config is not config:
+            check = self._check = SchemaCheck(self._topic, config, self._checks)
+            self._config = config
+        return check
+
+
+def _is_true(configs: Mapping[str, str], name: str) -> bool:
+    return configs.get(name, "").strip().lower() == "true"

@@ -1,0 +1,111 @@
+"""What a check of records asks of a schema registry, and the registry that this broker keeps itself.
+
+Owns the interface. A registry elsewhere can stand behind it: its answers may come later, and its revision may be a
+moment after which the answers are asked for anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple, Protocol
+
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.schema_registry.drafts import resolved
+from kbroker.schema_registry.errors import RegistryError
+from kbroker.schema_registry.records import Content
+from kbroker.schema_registry.service import RegistryService
+from kbroker.schema_registry.state import State
+from kbroker.schema_registry.subjects import DEFAULT_CONTEXT
+
+
+class SchemaText(NamedTuple):
+    """A schema as it is registered, with the texts of all that it refers to."""
+
+    schema_type: str
+    text: str
+    references: Mapping[str, str]
+    digest: str
+    """The same for the same texts only."""
+
+
+class Unavailable(ApiError):  # noqa: N818 - what is the matter
+    """The registry cannot be asked now; a client may try again later."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, f"The schema registry cannot be asked: {why}")
+
+
+class SchemaLookup(Protocol):
+    """A registry. Ids and subjects are those of the default context. Its coroutines raise Unavailable."""
+
+    def revision(self) -> Hashable | None:
+        """Return a value that differs once an answer may differ; None while nothing can be answered."""
+
+    async def ready(self) -> None:
+        """Wait until questions can be answered."""
+
+    async def id_of(self, guid: bytes) -> int | None:
+        """Return the id of the schema with a GUID."""
+
+    async def has(self, schema_id: int, subject: str) -> bool:
+        """Whether a subject has a version with an id that is not deleted."""
+
+    async def schema(self, schema_id: int) -> SchemaText | None:
+        """Return the schema with an id, also of a deleted version."""
+
+
+class LocalLookup:
+    """The registry of this broker."""
+
+    def __init__(self, service: RegistryService) -> None:
+        self._service = service
+
+    def revision(self) -> Hashable | None:
+        state = self._service.state
+        return None if state is None else (state, state.changes)
+
+    async def ready(self) -> None:
+        if self._service.state is None:
+            try:
+                await self._service.ask(lambda _state: None)
+            except RegistryError as error:
+                raise Unavailable(error.message) from None
+
+    async def _state(self) -> State:
+        await self.ready()
+        state = self._service.state
+        if state is None:  # another leader, or others have written in this moment
+            raise Unavailable("its topic is being loaded")
+        return state
+
+    async def id_of(self, guid: bytes) -> int | None:
+        held = (await self._state()).ids_of(guid)
+        return next((number for context, number in held if context == DEFAULT_CONTEXT), None)
+
+    async def has(self, schema_id: int, subject: str) -> bool:
+        state = await self._state()
+        newest = state.get_by_id(schema_id, subject)
+        if newest is None or not newest.deleted:
+            return newest is not None
+        return any(each.id == schema_id for each in state.versions(subject))
+
+    async def schema(self, schema_id: int) -> SchemaText | None:
+        state = await self._state()
+        found = state.get_by_id(schema_id)
+        if found is None:
+            return None
+        try:
+            references = await resolved(state, found.subject, found.content.references)
+        except RegistryError:  # what it refers to was deleted for good
+            return text_of(found.content, {})
+        return text_of(found.content, references)
+
+
+def text_of(content: Content, references: Mapping[str, str]) -> SchemaText:
+    """Return a schema with its digest."""
+    digest = hashlib.sha256(content.schema_type.encode())
+    for each in (content.schema, *(part for pair in references.items() for part in pair)):
+        data = each.encode()
+        digest.update(len(data).to_bytes(8) + data)
+    return SchemaText(content.schema_type, content.schema, references, digest.hexdigest())

@@ -1,0 +1,93 @@
+"""Which schema a record's key or value names, and where the data begin: Confluent's wire format.
+
+    in front of the data    0, id u32
+    in a header             0, id u32  or  1, GUID of 16 bytes; the data then have nothing in front of them
+
+The header is `__key_schema_id` or `__value_schema_id`, and counts before the data. For Protobuf the indexes of the
+message follow, where the schema is named. A token is these first bytes: 5 or 17 of them, or what there is in their
+place. Owns this form, and the way through well-formed records to it; also runs in the process that reads values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kbroker.protocol.records import read_number
+
+ID_BYTES: Final = 5
+GUID_BYTES: Final = 17
+KEY_HEADER: Final = b"__key_schema_id"
+VALUE_HEADER: Final = b"__value_schema_id"
+_PAUSE: Final = 512
+"""How many headers of a record are passed between two pauses."""
+
+
+class Field(NamedTuple):
+    """The key or the value of a record; `start` and `end` are the data behind the token."""
+
+    token: bytes | None
+    """None if the field is null: it names no schema."""
+    before: bytes
+    """What belongs before the data: the indexes of a Protobuf message that a header names."""
+    start: int
+    end: int
+
+
+def id_of(token: bytes) -> int | None:
+    """Return the id that a token names, if it names one."""
+    return int.from_bytes(token[1:]) if len(token) == ID_BYTES and token[0] == 0 else None
+
+
+def guid_of(token: bytes) -> bytes | None:
+    """Return the GUID that a token names, if it names one."""
+    return token[1:] if len(token) == GUID_BYTES and token[0] == 1 else None
+
+
+def fault_of(token: bytes) -> str | None:
+    """Return why a token names no schema; None if it names one."""
+    if id_of(token) is not None or guid_of(token) is not None:
+        return None
+    if not token:
+        return "is empty, and so names no schema"
+    if token[0]:
+        return f"begins with the byte {token[0]}, not with the id of a schema"
+    return f"has only {len(token)} bytes where it should name a schema"
+
+
+def fields(data: bytes | memoryview, count: int, *, of_keys: bool) -> Iterator[Field | None]:
+    """Yield the key or value of each of `count` well-formed, uncompressed records; None for a pause."""
+    wanted = KEY_HEADER if of_keys else VALUE_HEADER
+    position = 0
+    for _ in range(count):
+        _, place = read_number(data, position, 5)
+        position, place = place + _, place + 1
+        while data[place] > 0x7F:
+            place += 1
+        _, place = read_number(data, place + 1, 5)
+        size, place = read_number(data, place, 5)
+        start, place = place, place + max(size, 0)
+        value_size, place = read_number(data, place, 5)
+        if not of_keys:
+            size, start = value_size, place
+        place += max(value_size, 0)
+        end = start + max(size, 0)
+        headers, place = read_number(data, place, 5)
+        named = None
+        for index in range(headers):
+            if index % _PAUSE == _PAUSE - 1:
+                yield None
+            name_size, place = read_number(data, place, 5)
+            is_wanted = name_size == len(wanted) and data[place : place + name_size] == wanted
+            place += name_size
+            content, place = read_number(data, place, 5)
+            if is_wanted:
+                named = None if content < 0 else bytes(data[place : place + content])
+            place += max(content, 0)
+        if size < 0:
+            yield Field(None, b"", start, start)
+        elif named is not None:
+            length = GUID_BYTES if named[:1] == b"\x01" else ID_BYTES
+            yield Field(named[:length], named[length:], start, end)
+        else:
+            yield Field(bytes(data[start : min(start + ID_BYTES, end)]), b"", start + ID_BYTES, end)

@@ -1,0 +1,196 @@
+"""The process that reads values by their schemas: run as a module, never imported by the broker.
+
+The libraries below the formats are written in C and Rust. They hold the interpreter while they work, and hostile data
+may make them slow, greedy or crash. Here they delay nobody, and their end is not the broker's: no single value gets
+more than half a second of the processor, nor the whole process more than a gigabyte. The number of the record that is
+being read stands in a shared file, so that the broker knows which one ended the process.
+
+A message is the sizes of its two parts (u32, u32), JSON, and data. Argument: the descriptor of a socket, and that of
+the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import mmap
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kbroker.log.cleaner.batch_filter import without_records
+from kbroker.protocol.records import parse_header
+from kbroker.record_checks.schema_tokens import fields
+from kbroker.schema_registry.formats.common import InvalidSchema, InvalidValue, Schema
+from kbroker.schema_registry.formats.parsing import parse
+
+SIZES: Final = struct.Struct(">II")
+MARK: Final = struct.Struct(">q")
+NOTHING: Final = -1
+OF_SCHEMA: Final = -2
+"""In place of a record's number: nothing is being read; the first of a message's new schemas is being parsed, and lower
+numbers are for the others."""
+_RECORD_SECONDS: Final = 0.5
+_SCHEMA_SECONDS: Final = 10.0
+_MOST_BYTES: Final = 1 << 30
+_SLICE_SECONDS: Final = 0.03
+"""How long one batch is worked at before others have a turn."""
+_TIMED_BYTES: Final = 256
+"""Values up to this size share one time limit with some neighbours."""
+_TIMED_EACH: Final = 32
+
+
+class _Job:
+    """One batch, read in slices."""
+
+    def __init__(self, asked: Any, data: bytes, known: Mapping[str, Schema | str]) -> None:
+        self.data = data
+        self.schemas = {base64.b16decode(token): known[digest] for token, digest in asked["schemas"].items()}
+        self.skipped = frozenset(asked["skipped"])
+        self.most = asked["most"]
+        self.fields = enumerate(_without_pauses(data, asked["count"], asked["of_keys"]))
+        self.errors: list[tuple[int, str]] = []
+        self.error_count = 0
+
+
+def _without_pauses(data: bytes, count: int, of_keys: bool) -> Iterator[Any]:
+    return (each for each in fields(data, count, of_keys=of_keys) if each is not None)
+
+
+class Worker:
+    """Answers messages. What is being read stands in `shared`."""
+
+    def __init__(self, shared: Any) -> None:
+        self._mark = shared
+        self._schemas: dict[str, Schema | str] = {}
+        self._jobs: dict[int, _Job] = {}
+
+    def answer(self, asked: Any, data: bytes) -> tuple[Any, bytes]:
+        """Return the answer to a message."""
+        if asked.get("forget"):
+            self._schemas.clear()
+        for index, (digest, (schema_type, text, references)) in enumerate(asked.get("new", {}).items()):
+            self._begin(OF_SCHEMA - index, _SCHEMA_SECONDS)
+            self._schemas[digest] = self._parsed(schema_type, text, references)
+        match asked["do"]:
+            case "names":
+                schema = self._schemas[asked["schema"]]
+                return ({"error": schema} if isinstance(schema, str) else {"names": schema.names}), b""
+            case "check":
+                self._jobs[asked["job"]] = _Job(asked, data, self._schemas)
+                return self._slice(asked["job"]), b""
+            case "continue":
+                return self._slice(asked["job"]), b""
+            case "drop":
+                self._jobs.pop(asked["job"], None)
+                return {}, b""
+            case _:
+                batch = memoryview(data)
+                rest = without_records(batch, parse_header(batch), asked["records"], asked["max_message_bytes"])
+                return {}, bytes(rest)
+
+    def _parsed(self, schema_type: str, text: str, references: dict[str, str]) -> Schema | str:
+        try:
+            schema = parse(schema_type, text, references, is_new=False)
+            schema.names  # noqa: B018 - whatever it takes to make them, it is bounded here
+            if schema_type == "PROTOBUF":
+                return schema
+            schema.check_value(b"")  # what is made at the first value is made now
+        except (InvalidSchema, ImportError, RecursionError) as error:
+            return str(error)[:300] or type(error).__name__
+        except (InvalidValue, MemoryError):
+            pass
+        return schema
+
+    def mark(self, record: int) -> None:
+        """Note what is being read."""
+        MARK.pack_into(self._mark, 0, record)
+
+    def _begin(self, record: int, seconds: float) -> None:
+        self.mark(record)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+    def _slice(self, number: int) -> Any:
+        """Read values for a moment; return what is wrong with them, and whether there are more."""
+        job = self._jobs[number]
+        until = time.perf_counter() + _SLICE_SECONDS
+        data, schemas = job.data, job.schemas
+        left = 0
+        is_done = True
+        for index, (token, before, start, end) in job.fields:
+            schema = None if token is None else schemas.get(token)
+            if schema is None or index in job.skipped:
+                continue
+            left -= 1
+            if left < 0 or end - start > _TIMED_BYTES:
+                signal.setitimer(signal.ITIMER_PROF, _RECORD_SECONDS)
+                left = _TIMED_EACH
+            MARK.pack_into(self._mark, 0, index)
+            try:
+                if isinstance(schema, str):
+                    raise InvalidValue(f"names a schema that cannot be used: {schema}")
+                schema.check_value(before + data[start:end])
+            except InvalidValue as error:
+                self._note(job, index, str(error)[:300])
+            except Exception as error:  # noqa: BLE001 - whatever a library raises about hostile bytes
+                self._note(job, index, f"does not match its schema: {type(error).__name__}")
+            if time.perf_counter() >= until:
+                is_done = False
+                break
+        found = {"errors": job.errors, "count": job.error_count, "done": is_done}
+        if is_done:
+            del self._jobs[number]
+        return found
+
+    def _note(self, job: _Job, index: int, text: str) -> None:
+        job.error_count += 1
+        if job.error_count <= job.most:
+            job.errors.append((index, text))
+
+
+def _received(peer: socket.socket, size: int) -> bytearray | None:
+    data = bytearray(size)
+    view, place = memoryview(data), 0
+    while place < size:
+        got = peer.recv_into(view[place:])
+        if not got:
+            return None
+        place += got
+    return data
+
+
+def main() -> None:
+    """Answer until the broker closes the socket."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    peer = socket.socket(fileno=int(sys.argv[1]))
+    worker = Worker(mmap.mmap(int(sys.argv[2]), MARK.size))
+    while True:
+        sizes = _received(peer, SIZES.size)
+        if sizes is None:
+            return
+        told_size, data_size = SIZES.unpack(sizes)
+        told, data = _received(peer, told_size), _received(peer, data_size)
+        if told is None or data is None:
+            return
+        answer, rest = worker.answer(json.loads(told), bytes(data))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        worker.mark(NOTHING)
+        text = json.dumps(answer).encode()
+        peer.sendall(SIZES.pack(len(text), len(rest)) + text)
+        peer.sendall(rest)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        main()
+    except (OSError, MemoryError):
+        os._exit(1)

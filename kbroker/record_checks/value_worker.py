@@ -1,0 +1,277 @@
+"""The broker's side of the process that reads values by their schemas (value_process.py).
+
+Owns the process: its start at the first need, its end after a minute without work, its replacement if a value has ended
+it. Owns which schemas it holds, and the order of batches: each is read for a moment, then it is another's turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+from kbroker.record_checks.schema_lookup import SchemaText
+
+log = logging.getLogger(__name__)
+
+_ROOT: Final = os.path.abspath(f"{os.path.dirname(__file__)}/../..")
+_IDLE_SECONDS: Final = 60.0
+_ANSWER_SECONDS: Final = 60.0
+"""How long an answer may take before the process counts as stuck; it ends by itself long before."""
+_BATCH_SECONDS: Final = 5.0
+"""How long the values of one batch may take in all."""
+_MOST_SCHEMAS: Final = 500
+_MOST_CHARACTERS: Final = 16 << 20
+"""How many schemas, and how much text, the process holds before it begins anew."""
+_MOST_DEADLY: Final = 100
+_WRITTEN_AT_ONCE: Final = 256 << 10
+_PREFIX: Final = 8
+"""The bytes of the sizes of a message's two parts."""
+_NOTHING: Final = -1
+_OF_SCHEMA: Final = -2
+"""See value_process.py, which the broker does not import."""
+
+
+class WorkerEnded(Exception):  # noqa: N818 - what has happened
+    """The process has ended, or was ended; `record` is the number of the record that it was reading, or negative."""
+
+    def __init__(self, record: int) -> None:
+        super().__init__()
+        self.record = record
+
+
+class TakesTooLong(Exception):  # noqa: N818 - what has happened
+    """The values of a batch take longer than a batch may take."""
+
+
+class ValueErrors(NamedTuple):
+    """What is wrong with the values of a batch: the first errors, and how many there are."""
+
+    errors: list[tuple[int, str]]
+    number: int
+
+
+class _Process:
+    """One process with its socket."""
+
+    def __init__(self) -> None:
+        self.schemas: set[str] = set()
+        self.characters = 0
+        paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+        self._marks = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        os.pwrite(self._marks.fileno(), _NOTHING.to_bytes(8, signed=True), 0)
+        self.own, other = socket.socketpair()
+        self.own.setblocking(False)
+        descriptors = (other.fileno(), self._marks.fileno())
+        try:
+            # A separate session: the terminal's Ctrl-C is for the broker.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "kbroker.record_checks.value_process", *map(str, descriptors)],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+        except OSError:
+            self.own.close()
+            self._marks.close()
+            raise
+        finally:
+            other.close()
+
+    def mark(self) -> int:
+        """Return the number of the record that is, or was, being read."""
+        return int.from_bytes(os.pread(self._marks.fileno(), 8, 0), signed=True)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()  # it is dead by now
+        self.own.close()
+        self._marks.close()
+
+
+class ValueWorker:
+    """Reads values for all topics of a broker. Its coroutines raise OSError if there is no process to be had."""
+
+    def __init__(self) -> None:
+        self._process: _Process | None = None
+        self._turn = asyncio.Lock()
+        self._jobs = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self._deadly: dict[str, None] = {}
+        self._closed = False
+
+    def close(self) -> None:
+        """End the process."""
+        self._closed = True
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+    async def names(self, schema: SchemaText) -> tuple[str, ...]:
+        """Return the names that values of a schema may have; none if it cannot be parsed."""
+        if schema.digest in self._deadly:
+            return ()
+        try:
+            answer, _ = await self._asked({"do": "names", "schema": schema.digest}, b"", [schema])
+        except WorkerEnded:
+            return ()
+        return tuple(answer.get("names", ()))
+
+    async def check(
+        self,
+        data: bytes,
+        count: int,
+        schemas: Mapping[bytes, SchemaText],
+        *,
+        of_keys: bool,
+        skipped: Collection[int],
+        most: int,
+    ) -> ValueErrors:
+        """Read the keys or values of `count` records by the schemas that their tokens name; others are passed over.
+
+        Returns at most `most` errors. Raises WorkerEnded if a value has ended the process, and TakesTooLong.
+        """
+        usable = {token: each for token, each in schemas.items() if each.digest not in self._deadly}
+        self._jobs += 1
+        job, process = self._jobs, None
+        asked: dict[str, Any] = {
+            "do": "check",
+            "job": job,
+            "count": count,
+            "of_keys": of_keys,
+            "schemas": {base64.b16encode(token).decode(): each.digest for token, each in usable.items()},
+            "skipped": list(skipped),
+            "most": most,
+        }
+        spent = 0.0
+        loop = asyncio.get_running_loop()
+        is_done = False
+        try:
+            answer: Any = {"done": False}
+            while not answer["done"]:
+                async with self._turn:
+                    if process is not None and process is not self._process:
+                        raise WorkerEnded(_NOTHING)  # ended by another batch
+                    began = loop.time()
+                    if process is None:
+                        answer, process = await self._exchange(asked, data, list(usable.values()))
+                    else:
+                        answer, process = await self._exchange({"do": "continue", "job": job}, b"", [])
+                    spent += loop.time() - began
+                if spent > _BATCH_SECONDS and not answer["done"]:
+                    raise TakesTooLong
+            is_done = True
+        finally:
+            if not is_done and process is not None and process is self._process:
+                with contextlib.suppress(WorkerEnded, OSError):
+                    await self._asked({"do": "drop", "job": job}, b"", [])
+        return ValueErrors([(index, text) for index, text in answer["errors"]], answer["count"])
+
+    def is_deadly(self, schema: SchemaText) -> bool:
+        """Whether a schema has ended the process while it was parsed; its values are not read."""
+        return schema.digest in self._deadly
+
+    async def without(self, batch: bytes, records: list[int], max_message_bytes: int) -> bytes:
+        """Return a batch without some records, by their indexes; raises WorkerEnded."""
+        asked = {"do": "without", "records": records, "max_message_bytes": max_message_bytes}
+        return (await self._asked(asked, batch, []))[1]
+
+    # -- messages
+
+    async def _asked(self, asked: dict[str, Any], data: bytes, schemas: list[SchemaText]) -> tuple[Any, bytes]:
+        async with self._turn:
+            answer, _ = await self._exchange(asked, data, schemas)
+            return answer, answer.pop("rest", b"")
+
+    async def _exchange(self, asked: dict[str, Any], data: bytes, schemas: list[SchemaText]) -> tuple[Any, _Process]:
+        """Ask, and return the answer with the process that gave it. Only in a turn."""
+        process = self._running()
+        self._add_schemas(asked, process, schemas)
+        text = json.dumps(asked).encode()
+        loop = asyncio.get_running_loop()
+        stuck = loop.call_later(_ANSWER_SECONDS, process.own.shutdown, socket.SHUT_RDWR)
+        try:
+            await loop.sock_sendall(process.own, len(text).to_bytes(4) + len(data).to_bytes(4) + text)
+            view = memoryview(data)
+            for start in range(0, len(view), _WRITTEN_AT_ONCE):
+                await loop.sock_sendall(process.own, view[start : start + _WRITTEN_AT_ONCE])
+            sizes = await _received(loop, process.own, _PREFIX)
+            told = await _received(loop, process.own, int.from_bytes(sizes[:4]))
+            rest = await _received(loop, process.own, int.from_bytes(sizes[4:]))
+        except (OSError, EOFError):
+            record = process.mark()
+            if self._process is process:
+                self._stop()
+            if record <= _OF_SCHEMA:
+                self._note_deadly(list(asked["new"])[_OF_SCHEMA - record], schemas)
+            raise WorkerEnded(record) from None
+        except BaseException:  # cancelled in the midst of a message
+            if self._process is process:
+                self._stop()
+            raise
+        finally:
+            stuck.cancel()
+        self._idle = loop.call_later(_IDLE_SECONDS, self._stop)
+        answer = json.loads(told)
+        if rest:
+            answer["rest"] = rest
+        return answer, process
+
+    def _running(self) -> _Process:
+        if self._closed:
+            raise OSError("the broker stops")
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if self._process is None:
+            self._process = _Process()
+        return self._process
+
+    def _add_schemas(self, asked: dict[str, Any], process: _Process, schemas: list[SchemaText]) -> None:
+        """Add what the process does not hold yet."""
+        new = {each.digest: each for each in schemas if each.digest not in process.schemas}
+        size = sum(len(each.text) + sum(map(len, each.references.values())) for each in new.values())
+        if process.characters + size > _MOST_CHARACTERS or len(process.schemas) + len(new) > _MOST_SCHEMAS:
+            asked["forget"] = True
+            process.schemas.clear()
+            process.characters = 0
+            new = {each.digest: each for each in schemas}
+        process.schemas.update(new)
+        process.characters += size
+        asked["new"] = {each.digest: [each.schema_type, each.text, dict(each.references)] for each in new.values()}
+
+    def _note_deadly(self, digest: str, schemas: list[SchemaText]) -> None:
+        """Remember a schema that ended the process while it was parsed."""
+        text = next((each.text for each in schemas if each.digest == digest), "")
+        log.warning("a schema cannot be parsed within its limits: %.100s", text)
+        if len(self._deadly) >= _MOST_DEADLY:
+            self._deadly.clear()
+        self._deadly[digest] = None
+
+
+async def _received(loop: asyncio.AbstractEventLoop, peer: socket.socket, size: int) -> bytes:
+    data = bytearray(size)
+    view, place = memoryview(data), 0
+    while place < size:
+        got = await loop.sock_recv_into(peer, view[place:])
+        if not got:
+            raise EOFError
+        place += got
+    return bytes(data)
