@@ -5,14 +5,16 @@ Owns the way from a path to its endpoint, and the form of errors. endpoints.py h
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import Any, Final
 from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from kbroker.registry_api.endpoints import ENDPOINTS, Endpoint
@@ -21,6 +23,9 @@ from kbroker.schema_registry.errors import RegistryError
 from kbroker.schema_registry.registry import Registry
 from kbroker.schema_registry.subjects import ANY_CONTEXT, DEFAULT_CONTEXT, context_of, qualified_context
 
+_LONG: Final = 1_000
+"""How many names or numbers a list has at most that is sent in one piece."""
+_PIECE: Final = 64 * 1024
 log = logging.getLogger(__name__)
 
 
@@ -63,7 +68,8 @@ class Application:
         except Exception as error:
             log.exception("%s %s failed", scope["method"], scope["path"])
             response = _error(500, 500, f"{type(error).__name__}: {error}")
-        await response(scope, receive, send)
+        with contextlib.suppress(ClientDisconnect):
+            await response(scope, receive, send)
 
     def _endpoint(self, scope: Scope) -> Endpoint:
         """Return what answers a request, and set its parameters; raises Refused."""
@@ -131,8 +137,23 @@ def _telling(answer: Any) -> Endpoint:
 def _response(answer: Any) -> Response:
     if answer is None:
         return Response(status_code=204)
+    if isinstance(answer, Iterator) or (isinstance(answer, list) and len(answer) > _LONG):
+        return StreamingResponse(_pieces(answer), media_type=MEDIA)
     body = answer.encode() if isinstance(answer, Text) else json.dumps(answer, ensure_ascii=False).encode()
     return Response(body, media_type=MEDIA)
+
+
+async def _pieces(elements: Iterable[Any]) -> AsyncIterator[bytes]:
+    """Yield a long list's JSON. One call of Python's encoder holds the interpreter, so each element has its own."""
+    piece, before = bytearray(b"["), b""
+    for each in elements:
+        piece += before + json.dumps(each, ensure_ascii=False).encode()
+        before = b", "
+        if len(piece) > _PIECE:
+            yield bytes(piece)
+            piece.clear()
+            await asyncio.sleep(0)
+    yield bytes(piece) + b"]"
 
 
 def _error(status: int, code: int, message: str) -> Response:

@@ -196,7 +196,7 @@ async def _schemas(registry: Registry, request: Request) -> Any:
         rule_type=first(request, "ruleType"),
         aliases=flag(request, "aliases"),
     )
-    return [of_version(version) | ({"aliases": aliases} if aliases else {}) for version, aliases in found[begin:end]]
+    return (of_version(version) | ({"aliases": aliases} if aliases else {}) for version, aliases in found[begin:end])
 
 
 async def _by_id(registry: Registry, request: Request) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -10,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from kbroker.registry_api import requests
+from kbroker.registry_api import application, requests
 from kbroker.registry_api.requests import Bodies, Refused
 from tests.registry_api.conftest import Http
 from tests.registry_api.test_api import ONE, text
@@ -96,6 +97,32 @@ def test_large_bodies_are_refused_while_there_are_many(monkeypatch: pytest.Monke
             bodies.take(small, 1_000)
     with bodies(other):
         bodies.take(other, 2_000_000)
+
+
+def test_a_long_list_is_sent_in_pieces(registry: Http) -> None:
+    """The JSON of 60 MB in one piece held the interpreter, and with it the broker's loop, for more than a second."""
+    schemas = [{"type": "record", "name": "R", "doc": str(number) * 70_000, "fields": []} for number in range(5)]
+    for number, schema in enumerate(schemas):
+        registry.register(f"s{number}", schema)
+    assert [json.loads(each["schema"]) for each in registry.ok("GET", "/schemas")] == schemas
+    assert registry.ok("GET", "/schemas?offset=9") == []
+    assert registry.raw("HEAD", "/schemas") == (200, b"")
+
+    async def pieces() -> list[bytes]:
+        return [each async for each in application._pieces([{"a": "x" * 70_000}, {"b": 1}, {"c": "y" * 70_000}])]
+
+    sizes = [len(each) for each in asyncio.run(pieces())]
+    assert (len(sizes), max(sizes) < 80_000) == (3, True)
+
+
+@pytest.mark.parametrize("count", [0, 1, 1_000, 1_001, 20_000])
+def test_a_list_in_pieces_is_the_list(count: int) -> None:
+    names = [f"subject {number}" for number in range(count)]
+
+    async def whole() -> bytes:
+        return b"".join([each async for each in application._pieces(names)])
+
+    assert json.loads(asyncio.run(whole())) == names
 
 
 @pytest.mark.parametrize(
