@@ -73,6 +73,11 @@ class _Change:
     trouble: str = ""
     """Why it was tried again."""
 
+    def answer(self, reply: Any) -> None:
+        """Answer, unless nobody waits any more."""
+        if not self.future.done():
+            self.future.set_result(reply)
+
 
 @dataclass(eq=False, slots=True)
 class _Replayed:
@@ -330,19 +335,18 @@ class KafkaStore:
             try:
                 answered, reply = await self._tried(change)
                 if answered:
-                    if not change.future.done():
-                        change.future.set_result(reply)
+                    change.answer(reply)
                     return
             except Fenced as error:
                 self._holds = False
                 log.debug("a change is decided anew: %s", error)
             except TooLarge:
                 self._holds = False
-                change.future.set_result(Refusal.SCHEMA_TOO_LARGE.error)
+                change.answer(Refusal.SCHEMA_TOO_LARGE.error)
                 return
             except PartitionDenied as error:
                 self._holds = False
-                change.future.set_result(Refusal.STORE_FAILED(f"Write to the Kafka store failed: {error}"))
+                change.answer(Refusal.STORE_FAILED(f"Write to the Kafka store failed: {error}"))
                 return
             except AdminError as error:
                 self._holds = False
