@@ -53,6 +53,8 @@ _LOOK_S: Final = 2.0
 """How long an answer waits for a transaction of others that is open."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 _MOST_WAITING: Final = 1_000
+_AT_ONCE: Final = 50
+"""How many records are replayed between two turns of the loop."""
 _CLOSE_S: Final = 1.0
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -72,6 +74,11 @@ class _Change:
     """Whether its records were seen in the log, committed."""
     trouble: str = ""
     """Why it was tried again."""
+
+    def answer(self, reply: Any) -> None:
+        """Answer, unless nobody waits any more."""
+        if not self.future.done():
+            self.future.set_result(reply)
 
 
 @dataclass(eq=False, slots=True)
@@ -231,7 +238,7 @@ class KafkaStore:
                 if self._reader.topics_seen != self._topics_seen[1]:
                     self._saw_topic(1)
                     continue
-                self._take_in(replayed, at, piece, broken)
+                await self._take_in(replayed, at, piece, broken)
             except AdminError as error:
                 if not self._trouble:
                     log.warning("%s cannot be read, and is tried again: %s", SCHEMAS_TOPIC, error)
@@ -261,7 +268,7 @@ class KafkaStore:
             replayed = self._replayed
             at = replayed.position
             piece, broken = await self._threads[0].call(lambda at=at: self._writer.read(at, 100))  # type: ignore[misc]
-            self._take_in(replayed, at, piece, broken)
+            await self._take_in(replayed, at, piece, broken)
             if self.position <= at and loop.time() >= until:
                 raise _Behind(f"{SCHEMAS_TOPIC} has an open transaction before its end")
 
@@ -272,8 +279,11 @@ class KafkaStore:
             self._forget("it was deleted, and made anew")
         self._topics_seen = (seen[0], self._topics_seen[1]) if which == 0 else (self._topics_seen[0], seen[1])
 
-    def _take_in(self, replayed: _Replayed, at: int, piece: Piece, broken: UnreadableBatch | None) -> None:
-        """Replay what was read from an offset on, unless it is replayed already."""
+    async def _take_in(self, replayed: _Replayed, at: int, piece: Piece, broken: UnreadableBatch | None) -> None:
+        """Replay what was read from an offset on, unless it is replayed already; requests go first now and then.
+
+        Both threads' answers may be taken in at the same time: each record counts once, in the order of the log.
+        """
         if replayed is not self._replayed:
             return
         if piece.out_of_range:
@@ -286,9 +296,13 @@ class KafkaStore:
             return
         if broken is not None and piece.next_offset > replayed.position:
             log.error("%s: a batch is skipped: %s", SCHEMAS_TOPIC, broken)
-        for each in piece.records:
+        for number, each in enumerate(piece.records, 1):
             if each.offset >= replayed.position:
                 self._replay(replayed, each.offset, each.key, each.value)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+                if replayed is not self._replayed:
+                    return
         replayed.position = max(replayed.position, piece.next_offset)
 
     def _replay(self, replayed: _Replayed, offset: int, key: bytes | None, value: bytes | None) -> None:
@@ -330,19 +344,18 @@ class KafkaStore:
             try:
                 answered, reply = await self._tried(change)
                 if answered:
-                    if not change.future.done():
-                        change.future.set_result(reply)
+                    change.answer(reply)
                     return
             except Fenced as error:
                 self._holds = False
                 log.debug("a change is decided anew: %s", error)
             except TooLarge:
                 self._holds = False
-                change.future.set_result(Refusal.SCHEMA_TOO_LARGE.error)
+                change.answer(Refusal.SCHEMA_TOO_LARGE.error)
                 return
             except PartitionDenied as error:
                 self._holds = False
-                change.future.set_result(Refusal.STORE_FAILED(f"Write to the Kafka store failed: {error}"))
+                change.answer(Refusal.STORE_FAILED(f"Write to the Kafka store failed: {error}"))
                 return
             except AdminError as error:
                 self._holds = False

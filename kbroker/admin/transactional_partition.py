@@ -305,10 +305,11 @@ class TransactionalPartition:
                     self._view = self._coordinator = None
             except (Fenced, TooLarge, PartitionDenied):
                 raise
-            except (KafkaError, AdminError, OSError, RuntimeError) as error:  # RuntimeError: it was closed meanwhile
+            except Exception as error:  # the client raises all sorts when another thread closes it; it is told
                 if isinstance(error, AdminError) and not _passes(error):
                     raise
-                reason = error_text(error) if hasattr(error, "errno") else str(error) or type(error).__name__
+                is_coded = isinstance(error, KafkaError) and hasattr(error, "errno")
+                reason = error_text(error) if is_coded else str(error) or type(error).__name__
                 self._drop()
             if self._closed or time.monotonic() + pause > until:
                 raise Unanswered(f"Kafka does not {what}: {reason}")

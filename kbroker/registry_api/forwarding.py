@@ -193,7 +193,10 @@ class Forwarding:
 
     async def _place(self) -> Place:
         try:
-            place = await self._leader.place()
+            async with asyncio.timeout(PATIENCE_S):
+                place = await self._leader.place()
+        except TimeoutError:
+            raise _Failed(_UNKNOWN_LEADER, "Leader not known. This broker does not tell in time") from None
         except OSError as error:
             raise _Failed(_UNKNOWN_LEADER, f"Leader not known. {error}") from None
         if place.broker < 0:

@@ -153,3 +153,25 @@ def test_without_enough_replicas_nothing_is_acknowledged() -> None:
         for each in others:
             cluster.brokers[each].start()
         assert Http(cluster.brokers[others[0]].registry_url).register("b", record("B"))["id"] == 2
+
+
+def test_a_leader_that_was_cut_off_acknowledges_nothing(cluster: Cluster) -> None:
+    """What it appends no other replica has, so it does not tell of it either."""
+    Http(urls(cluster)[0]).register("a", record("A"))
+    first = leader(cluster)
+    cut, other = cluster.brokers[first], cluster.brokers[first % 3 + 1]
+    cut.cut_from_zookeeper()
+    cut.expire_session()
+
+    def moved() -> bool:
+        known = other.node.member.state.partition("_schemas", 0)
+        return known is not None and known.leader not in (first, -1)
+
+    until(moved)
+    body = {"schema": record("Z")}
+    assert Http(cut.registry_url).refused("POST", "/subjects/z/versions", body)[0] == 50001
+    assert Http(cut.registry_url).refused("GET", "/subjects/z/versions")[0] == 50004
+    assert Http(other.registry_url).register("b", record("B"))["id"] == 2
+    cut.heal()
+    until(lambda: Http(cut.registry_url).raw("GET", "/subjects") == (200, b'["a", "b"]'))
+    assert Http(cut.registry_url).register("z", record("Z"))["id"] == 3

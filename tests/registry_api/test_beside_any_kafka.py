@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from kbroker import Acl, Broker
+from kbroker import Acl, Broker, Cluster
 from kbroker.admin.errors import AdminError
 from kbroker.protocol.errors import ErrorCode
-from tests.registry_api.beside import Beside, record
+from tests.registry_api.beside import Beside, Clients, record
 
 PATIENCE_S = 20.0
 
@@ -283,3 +283,30 @@ def test_it_logs_in_and_needs_few_rights() -> None:
         del other["bootstrap_servers"]
         with pytest.raises(AdminError, match="TOPIC_AUTHORIZATION_FAILED"):
             Beside(bootstrap, **other)
+
+
+def test_beside_a_cluster_whose_leaders_are_killed() -> None:
+    """The leader of `_schemas` and the coordinator of the transactions move, each to another broker."""
+    with Cluster() as cluster:
+        bootstrap = cluster.bootstrap_servers
+        with Beside(bootstrap) as one, Beside(bootstrap) as other:
+            urls = [one.server.url, other.server.url]
+            with Clients(urls, 4) as clients:
+                clients.wait_for(10)
+                for number in (1, 2, 3):
+                    cluster.brokers[number].kill()
+                    clients.wait_for(10)
+                    cluster.brokers[number].start()
+                    until(lambda: _is_whole(cluster))
+            clients.judge(urls)
+
+
+def _is_whole(cluster: Cluster) -> bool:
+    """Whether all replicas are in sync according to all brokers: the next one that is killed is not the last."""
+    states = [each.node.member.state for each in cluster.brokers.values()]
+    return all(
+        len(partition.isr) == len(partition.replicas)
+        for state in states
+        for topic in state.topics.values()
+        for partition in topic.partitions
+    )

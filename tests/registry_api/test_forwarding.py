@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -237,6 +238,24 @@ def test_a_leader_that_cannot_be_asked(place: Place, code: int, text: str, most_
     told = json.loads(body)
     assert (status, told["error_code"]) == (500, code)
     assert text in told["message"]
+
+
+@pytest.mark.parametrize("fault", [OSError("its address cannot be looked up"), None])
+def test_a_broker_that_does_not_tell_of_the_leader(fault: OSError | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "PATIENCE_S", 0.3)
+
+    class Silent(Leader):
+        async def place(self) -> Place:
+            if fault is not None:
+                raise fault
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    with front(Silent([])) as registry:
+        began = time.monotonic()
+        code, text = registry.refused("GET", "/subjects")
+        assert time.monotonic() - began < 5
+    assert (code, text.startswith("Leader not known. ")) == (50004, True)
 
 
 def test_a_forwarded_request_goes_no_further(upstream: Upstream, registry: Http) -> None:
