@@ -119,7 +119,7 @@ class AvroSchema(Schema):
         if has_free_items(self.root):
             raise InvalidValue("this schema has a list of elements without bytes: a few bytes could make it endless")
         try:
-            schema = parse_schema(avro_model.plain(self.root, set()), _write_hint=False)
+            schema = parse_schema(avro_model.plain(self.root, set()))
         except Exception as error:  # noqa: BLE001 - whatever fastavro says of a schema that Avro's rules allow
             raise InvalidValue(f"this schema cannot be read: {str(error)[:200]}") from None
         if holds_itself(self.root):
