@@ -58,6 +58,7 @@ check: .venv/.stamp
 
 bench: .venv/.stamp
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.schema_checks
 
 torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.torture --kills 1000

@@ -5,8 +5,8 @@
  * record, and decides. So a fault of this file can let a record pass or make the walk slow, but only one place refuses
  * records. tests/log/mutated_batches.py compares both.
  *
- * `prefixes` owns a second one: with which bytes do the keys or values begin? It tells nothing if it is not sure, and
- * schema_tokens.py reads the records.
+ * `prefixes` and `places` own a second one: with which bytes do the keys or values begin, and where are they? They tell
+ * nothing if they are not sure, and schema_tokens.py reads the records.
  *
  * The caller bounds a call's work by `most`; a record costs some nanoseconds, whatever its size. The stable ABI of
  * CPython 3.11 is used, so one build serves all later versions.
@@ -229,6 +229,63 @@ static int pass_other_headers(cursor *in, int32_t count, const char *name, int32
     return 1;
 }
 
+/* Where a key, or a value, lies; `size` is negative for null. */
+typedef struct {
+    const uint8_t *at;
+    int32_t size;
+} field;
+
+/* Find the key or value of the record at `all`, and pass the record; 0 if it is not sure: the record is broken, has many
+ * headers or one of this name, or the field has fewer than PREFIX bytes. */
+static inline int find_field(cursor *all, int of_keys, const char *name, int32_t name_size, field *found)
+{
+    int32_t size, offset, count, key, value;
+    int64_t stamp;
+    if (!read_int(all, &size) || size <= 0 || size > all->end - all->at)
+        return 0;
+    cursor in = {all->at + 1, all->at + size};
+    all->at += size;
+    if (!read_long(&in, &stamp) || !read_int(&in, &offset) || !pass_field(&in, &key))
+        return 0;
+    *found = (field){in.at - (key > 0 ? key : 0), key};
+    if (!pass_field(&in, &value))
+        return 0;
+    if (!of_keys)
+        *found = (field){in.at - (value > 0 ? value : 0), value};
+    if (!read_int(&in, &count) || count < 0 || count > MOST_HEADERS)
+        return 0;
+    if (!pass_other_headers(&in, count, name, name_size) || in.at != in.end)
+        return 0;
+    return found->size < 0 || found->size >= PREFIX;
+}
+
+/* The arguments of both functions below; 0 with an exception. The caller releases the view. */
+static int read_arguments(PyObject *const *args, Py_ssize_t nargs, Py_buffer *view, cursor *all, Py_ssize_t *count,
+                          int *of_keys, const char **name, int32_t *name_size)
+{
+    if (nargs != 5) {
+        PyErr_SetString(PyExc_TypeError, "five arguments are needed: data, position, count, of_keys, header");
+        return 0;
+    }
+    Py_ssize_t position = PyLong_AsSsize_t(args[1]), size;
+    char *text;
+    *count = PyLong_AsSsize_t(args[2]);
+    *of_keys = PyObject_IsTrue(args[3]);
+    if (PyErr_Occurred() || PyBytes_AsStringAndSize(args[4], &text, &size) < 0)
+        return 0;
+    if (PyObject_GetBuffer(args[0], view, PyBUF_SIMPLE) < 0)
+        return 0;
+    if (position < 0 || position > view->len || view->len > INT32_MAX) {
+        PyBuffer_Release(view);
+        PyErr_SetString(PyExc_ValueError, "position outside the data");
+        return 0;
+    }
+    *all = (cursor){(const uint8_t *)view->buf + position, (const uint8_t *)view->buf + view->len};
+    *name = text;
+    *name_size = (int32_t)size;
+    return 1;
+}
+
 PyDoc_STRVAR(prefixes_doc,
 "prefixes(data, position, count, of_keys, header) -> bytes or None\n"
 "\n"
@@ -241,78 +298,85 @@ PyDoc_STRVAR(prefixes_doc,
 static PyObject *prefixes(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
-    if (nargs != 5) {
-        PyErr_SetString(PyExc_TypeError, "prefixes takes data, position, count, of_keys and header");
-        return NULL;
-    }
-    Py_ssize_t position = PyLong_AsSsize_t(args[1]), left = PyLong_AsSsize_t(args[2]), name_size;
-    int of_keys = PyObject_IsTrue(args[3]);
-    char *name;
     Py_buffer view;
-    if (PyErr_Occurred() || PyBytes_AsStringAndSize(args[4], &name, &name_size) < 0)
+    cursor all;
+    Py_ssize_t left, number = 0;
+    int of_keys;
+    const char *name;
+    int32_t name_size;
+    if (!read_arguments(args, nargs, &view, &all, &left, &of_keys, &name, &name_size))
         return NULL;
-    if (PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0)
-        return NULL;
-    if (position < 0 || position > view.len) {
-        PyBuffer_Release(&view);
-        PyErr_SetString(PyExc_ValueError, "position outside the data");
-        return NULL;
-    }
-    const uint8_t *start = view.buf, *end = start + view.len;
-    cursor all = {start + position, end};
-    uint8_t found[MOST_PREFIXES * PREFIX];
-    Py_ssize_t number = 0;
+    uint8_t known[MOST_PREFIXES * PREFIX];
     int sure = 1;
     for (; sure && left > 0; left--) {
-        int32_t size, offset, count, key, value;
-        int64_t stamp;
-        sure = 0;
-        if (!read_int(&all, &size) || size <= 0 || size > all.end - all.at)
-            break;
-        cursor in = {all.at + 1, all.at + size};
-        all.at += size;
-        if (!read_long(&in, &stamp) || !read_int(&in, &offset) || !pass_field(&in, &key))
-            break;
-        const uint8_t *field = in.at - (key > 0 ? key : 0);
-        if (!pass_field(&in, &value))
-            break;
-        if (!of_keys) {
-            field = in.at - (value > 0 ? value : 0);
-            key = value;
-        }
-        if (!read_int(&in, &count) || count < 0 || count > MOST_HEADERS)
-            break;
-        if (!pass_other_headers(&in, count, name, (int32_t)name_size) || in.at != in.end)
-            break;
-        sure = 1;
-        if (key < 0)
+        field found;
+        sure = find_field(&all, of_keys, name, name_size, &found);
+        if (!sure || found.size < 0)
             continue;
-        if (key < PREFIX) {
-            sure = 0;
-            break;
-        }
         /* Mostly the same as that of the record before. */
         Py_ssize_t at = number;
-        while (at && memcmp(found + (at - 1) * PREFIX, field, PREFIX))
+        while (at && memcmp(known + (at - 1) * PREFIX, found.at, PREFIX))
             at--;
-        if (!at) {
-            if (number == MOST_PREFIXES) {
-                sure = 0;
-                break;
-            }
-            memcpy(found + number++ * PREFIX, field, PREFIX);
-        }
+        if (at)
+            continue;
+        sure = number < MOST_PREFIXES;
+        if (sure)
+            memcpy(known + number++ * PREFIX, found.at, PREFIX);
     }
-    sure = sure && all.at == end;
+    sure = sure && all.at == all.end;
     PyBuffer_Release(&view);
     if (!sure)
         Py_RETURN_NONE;
-    return PyBytes_FromStringAndSize((const char *)found, number * PREFIX);
+    return PyBytes_FromStringAndSize((const char *)known, number * PREFIX);
+}
+
+PyDoc_STRVAR(places_doc,
+"places(data, position, count, of_keys, header) -> bytes or None\n"
+"\n"
+"Return where the values, or keys, of `count` records from byte `position` to the end of `data` begin and end: two native\n"
+"i32 for each, -1 and -1 for one that is null. None where `prefixes` returns it, whatever the number of prefixes.");
+
+static PyObject *places(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    Py_buffer view;
+    cursor all;
+    Py_ssize_t count;
+    int of_keys;
+    const char *name;
+    int32_t name_size;
+    if (!read_arguments(args, nargs, &view, &all, &count, &of_keys, &name, &name_size))
+        return NULL;
+    /* A record has seven bytes at least. */
+    PyObject *out = count < 0 || count > view.len / 7 ? NULL : PyBytes_FromStringAndSize(NULL, count * 8);
+    int sure = out != NULL;
+    char *to = sure ? PyBytes_AsString(out) : NULL;
+    for (; sure && count > 0; count--, to += 8) {
+        field found;
+        sure = find_field(&all, of_keys, name, name_size, &found);
+        if (!sure)
+            break;
+        int32_t start = (int32_t)(found.at - (const uint8_t *)view.buf);
+        int32_t pair[2] = {start, start + found.size};
+        if (found.size < 0)
+            pair[0] = pair[1] = -1;
+        memcpy(to, pair, sizeof pair);
+    }
+    sure = sure && all.at == all.end;
+    PyBuffer_Release(&view);
+    if (PyErr_Occurred())
+        return NULL;
+    if (!sure) {
+        Py_XDECREF(out);
+        Py_RETURN_NONE;
+    }
+    return out;
 }
 
 static PyMethodDef methods[] = {
     {"scan", (PyCFunction)(void (*)(void))scan, METH_FASTCALL, scan_doc},
     {"prefixes", (PyCFunction)(void (*)(void))prefixes, METH_FASTCALL, prefixes_doc},
+    {"places", (PyCFunction)(void (*)(void))places, METH_FASTCALL, places_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -44,11 +44,14 @@ None if kbroker was installed without a C compiler, or if KBROKER_PURE_PYTHON is
 Prefixes = Callable[[bytes | memoryview, int, int, bool, bytes], bytes | None]
 prefixes: Prefixes | None = None
 """The compiled reading of the first bytes of keys or values; None where `scan` is."""
+places: Prefixes | None = None
+"""The compiled reading of where keys or values lie; None where `scan` is."""
 _PURE = bool(os.environ.get("KBROKER_PURE_PYTHON"))
 if not _PURE:
     with suppress(ImportError):
         _compiled = import_module("kbroker.log._record_scan")
-        scan, prefixes = _compiled.scan, getattr(_compiled, "prefixes", None)
+        scan = _compiled.scan
+        prefixes, places = getattr(_compiled, "prefixes", None), getattr(_compiled, "places", None)
 
 logger = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kbroker.log.cleaner.batch_filter import without_records
 from kbroker.protocol.records import parse_header
-from kbroker.record_checks.schema_tokens import fields
+from kbroker.record_checks.schema_tokens import tokens_and_data
 from kbroker.schema_registry.formats.common import InvalidSchema, InvalidValue, Schema
 from kbroker.schema_registry.formats.parsing import parse
 
@@ -50,17 +50,12 @@ class _Job:
     """One batch, read in slices."""
 
     def __init__(self, asked: Any, data: bytes, known: Mapping[str, Schema | str]) -> None:
-        self.data = data
         self.schemas = {base64.b16decode(token): known[digest] for token, digest in asked["schemas"].items()}
         self.skipped = frozenset(asked["skipped"])
         self.most = asked["most"]
-        self.fields = enumerate(_without_pauses(data, asked["count"], asked["of_keys"]))
+        self.fields = enumerate(tokens_and_data(data, asked["count"], of_keys=asked["of_keys"]))
         self.errors: list[tuple[int, str]] = []
         self.error_count = 0
-
-
-def _without_pauses(data: bytes, count: int, of_keys: bool) -> Iterator[Any]:
-    return (each for each in fields(data, count, of_keys=of_keys) if each is not None)
 
 
 class Worker:
@@ -120,22 +115,22 @@ class Worker:
         """Read values for a moment; return what is wrong with them, and whether there are more."""
         job = self._jobs[number]
         until = time.perf_counter() + _SLICE_SECONDS
-        data, schemas = job.data, job.schemas
+        schemas = job.schemas
         left = 0
         is_done = True
-        for index, (token, before, start, end) in job.fields:
+        for index, (token, value) in job.fields:
             schema = None if token is None else schemas.get(token)
             if schema is None or index in job.skipped:
                 continue
             left -= 1
-            if left < 0 or end - start > _TIMED_BYTES:
+            if left < 0 or len(value) > _TIMED_BYTES:
                 signal.setitimer(signal.ITIMER_PROF, _RECORD_SECONDS)
                 left = _TIMED_EACH
             MARK.pack_into(self._mark, 0, index)
             try:
                 if isinstance(schema, str):
                     raise InvalidValue(f"names a schema that cannot be used: {schema}")
-                schema.check_value(before + data[start:end])
+                schema.check_value(value)
             except InvalidValue as error:
                 self._note(job, index, str(error)[:300])
             except Exception as error:  # noqa: BLE001 - whatever a library raises about hostile bytes
@@ -154,37 +149,23 @@ class Worker:
             job.errors.append((index, text))
 
 
-def _received(peer: socket.socket, size: int) -> bytearray | None:
-    data = bytearray(size)
-    view, place = memoryview(data), 0
-    while place < size:
-        got = peer.recv_into(view[place:])
-        if not got:
-            return None
-        place += got
-    return data
-
-
 def main() -> None:
     """Answer until the broker closes the socket."""
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     peer = socket.socket(fileno=int(sys.argv[1]))
     worker = Worker(mmap.mmap(int(sys.argv[2]), MARK.size))
-    while True:
-        sizes = _received(peer, SIZES.size)
-        if sizes is None:
-            return
-        told_size, data_size = SIZES.unpack(sizes)
-        told, data = _received(peer, told_size), _received(peer, data_size)
-        if told is None or data is None:
-            return
-        answer, rest = worker.answer(json.loads(told), bytes(data))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        worker.mark(NOTHING)
-        text = json.dumps(answer).encode()
-        peer.sendall(SIZES.pack(len(text), len(rest)) + text)
-        peer.sendall(rest)
+    with peer, peer.makefile("rb", 1 << 18) as incoming:
+        while len(sizes := incoming.read(SIZES.size)) == SIZES.size:
+            told_size, data_size = SIZES.unpack(sizes)
+            told, data = incoming.read(told_size), incoming.read(data_size)
+            if len(told) + len(data) < told_size + data_size:
+                return
+            answer, rest = worker.answer(json.loads(told), data)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            worker.mark(NOTHING)
+            text = json.dumps(answer).encode()
+            peer.sendall(SIZES.pack(len(text), len(rest)) + text + rest)
 
 
 if __name__ == "__main__":

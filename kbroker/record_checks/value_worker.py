@@ -34,6 +34,7 @@ _MOST_CHARACTERS: Final = 16 << 20
 """How many schemas, and how much text, the process holds before it begins anew."""
 _MOST_DEADLY: Final = 100
 _WRITTEN_AT_ONCE: Final = 256 << 10
+_BUFFERED: Final = 1 << 20
 _PREFIX: Final = 8
 """The bytes of the sizes of a message's two parts."""
 _NOTHING: Final = -1
@@ -61,17 +62,17 @@ class ValueErrors(NamedTuple):
 
 
 class _Process:
-    """One process with its socket."""
+    """One process, and the streams to it."""
 
     def __init__(self) -> None:
         self.schemas: set[str] = set()
         self.characters = 0
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
         self._marks = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         os.pwrite(self._marks.fileno(), _NOTHING.to_bytes(8, signed=True), 0)
-        self.own, other = socket.socketpair()
-        self.own.setblocking(False)
+        self._own, other = socket.socketpair()
         descriptors = (other.fileno(), self._marks.fileno())
         try:
             # A separate session: the terminal's Ctrl-C is for the broker.
@@ -83,20 +84,46 @@ class _Process:
                 start_new_session=True,
             )
         except OSError:
-            self.own.close()
+            self._own.close()
             self._marks.close()
             raise
         finally:
             other.close()
 
+    async def exchange(self, text: bytes, data: bytes) -> tuple[bytes, bytes]:
+        """Send the parts of a message, and return those of the answer; raises OSError, EOFError."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(sock=self._own, limit=_BUFFERED)
+        reader, writer = self._streams
+        head = len(text).to_bytes(4) + len(data).to_bytes(4) + text
+        if len(data) <= _WRITTEN_AT_ONCE:
+            writer.write(head + data)
+            await writer.drain()
+        else:
+            writer.write(head)
+            view = memoryview(data)
+            for start in range(0, len(view), _WRITTEN_AT_ONCE):
+                writer.write(view[start : start + _WRITTEN_AT_ONCE])
+                await writer.drain()
+        sizes = await reader.readexactly(_PREFIX)
+        told = await reader.readexactly(int.from_bytes(sizes[:4]))
+        return told, await reader.readexactly(int.from_bytes(sizes[4:]))
+
     def mark(self) -> int:
         """Return the number of the record that is, or was, being read."""
         return int.from_bytes(os.pread(self._marks.fileno(), 8, 0), signed=True)
 
+    def hang_up(self) -> None:
+        """End an exchange that takes too long."""
+        self._process.kill()
+
     def end(self) -> None:
         self._process.kill()
         self._process.wait()  # it is dead by now
-        self.own.close()
+        if self._streams is None:
+            self._own.close()
+        else:
+            self._streams[1].transport.abort()
         self._marks.close()
 
 
@@ -206,15 +233,9 @@ class ValueWorker:
         self._add_schemas(asked, process, schemas)
         text = json.dumps(asked).encode()
         loop = asyncio.get_running_loop()
-        stuck = loop.call_later(_ANSWER_SECONDS, process.own.shutdown, socket.SHUT_RDWR)
+        stuck = loop.call_later(_ANSWER_SECONDS, process.hang_up)
         try:
-            await loop.sock_sendall(process.own, len(text).to_bytes(4) + len(data).to_bytes(4) + text)
-            view = memoryview(data)
-            for start in range(0, len(view), _WRITTEN_AT_ONCE):
-                await loop.sock_sendall(process.own, view[start : start + _WRITTEN_AT_ONCE])
-            sizes = await _received(loop, process.own, _PREFIX)
-            told = await _received(loop, process.own, int.from_bytes(sizes[:4]))
-            rest = await _received(loop, process.own, int.from_bytes(sizes[4:]))
+            told, rest = await process.exchange(text, data)
         except (OSError, EOFError):
             record = process.mark()
             if self._process is process:
@@ -264,14 +285,3 @@ class ValueWorker:
         if len(self._deadly) >= _MOST_DEADLY:
             self._deadly.clear()
         self._deadly[digest] = None
-
-
-async def _received(loop: asyncio.AbstractEventLoop, peer: socket.socket, size: int) -> bytes:
-    data = bytearray(size)
-    view, place = memoryview(data), 0
-    while place < size:
-        got = await loop.sock_recv_into(peer, view[place:])
-        if not got:
-            raise EOFError
-        place += got
-    return bytes(data)

@@ -112,8 +112,8 @@ class RegistryService(CoordinatorService[RegistryShard]):
     @property
     def state(self) -> State | None:
         """The state with all that anybody has written; None while it is elsewhere, or is being loaded."""
-        self._catch_up()
         try:
+            self._runtime.catch_up(0)
             return self._runtime.shard(0).state
         except ApiError:
             return None

@@ -22,7 +22,8 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from kbroker import Broker
+from kbroker import Broker, Cluster
+from kbroker.log import record_walk
 from tests.record_checks.conftest import BESIDE_A_BAD_RECORD, OF_A_BAD_RECORD, ORDER, Shop, as_json, named, order
 
 OTHER = {"type": "record", "name": "Other", "namespace": "shop", "fields": [{"name": "id", "type": "string"}]}
@@ -56,6 +57,27 @@ def test_a_batch_with_a_bad_record_is_refused_and_nothing_is_appended(
         assert codes == [BESIDE_A_BAD_RECORD, OF_A_BAD_RECORD] * 2, each
     assert shop.send("orders", [good, None, good], **settings) == [0, 0, 0]
     assert shop.values("orders") == [good] * 4 + [None, good]
+
+
+@pytest.mark.parametrize("level", ["id", "parse"])
+def test_the_same_without_compiled_code(shop: Shop, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("scan", "prefixes", "places"):
+        monkeypatch.setattr(record_walk, name, None)
+    shop.checked("orders", kbroker_schema_validation_level=level)
+    good = order(shop.register("orders-value"))
+    for _ in range(2):
+        assert shop.send("orders", [good, None, good]) == [0, 0, 0]
+        assert shop.send("orders", [good, b"x", b"y"]) == [BESIDE_A_BAD_RECORD, OF_A_BAD_RECORD, OF_A_BAD_RECORD]
+
+
+def test_a_cluster_refuses_the_config() -> None:
+    with Cluster(2) as cluster:
+        alone = Shop(cluster, None)  # type: ignore[arg-type]
+        with pytest.raises(KafkaException, match="has no schema registry"):
+            alone.checked("orders")
+        alone.topic("orders")
+        with pytest.raises(KafkaException, match="has no schema registry"):
+            change(alone, "orders", confluent_value_schema_validation="true")
 
 
 def test_topics_without_the_config_take_anything(shop: Shop) -> None:

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from kbroker.log import record_walk
 from kbroker.protocol.records import HEADER_SIZE, build_batch
-from kbroker.record_checks.schema_tokens import KEY_HEADER, VALUE_HEADER, Field, fault_of, fields, guid_of, id_of
+from kbroker.record_checks.schema_tokens import (
+    KEY_HEADER,
+    VALUE_HEADER,
+    Field,
+    fault_of,
+    fields,
+    guid_of,
+    id_of,
+    tokens_and_data,
+)
 
 GUID = b"\1" + bytes(range(16))
 NAMES = st.sampled_from(["__value_schema_id", "__key_schema_id", "__value_schema_ie", "x", ""])
@@ -62,11 +71,20 @@ def test_the_compiled_shortcut_is_right_if_it_is_sure(records: list[tuple], of_k
     else:
         assert not has_header
         assert joined == b"".join(dict.fromkeys(tokens))
+    assert record_walk.places is not None
+    assert (record_walk.places(data, 0, len(records), of_keys, name) is None) == (
+        has_header or any(len(each) < 5 for each in tokens)
+    )
+    assert list(tokens_and_data(data, len(records), of_keys=of_keys)) == [
+        expected(record, of_keys=of_keys) for record in records
+    ]
 
 
 @pytest.mark.skipif(record_walk.prefixes is None, reason="kbroker was installed without a C compiler")
-def test_the_compiled_shortcut_is_never_sure_of_broken_records() -> None:
+def test_the_compiled_shortcuts_are_never_sure_of_broken_records() -> None:
     assert record_walk.prefixes is not None
+    assert record_walk.places is not None
+    functions = record_walk.prefixes, record_walk.places
     chance = random.Random(7)
     records = [(0, b"k", b"\0\0\0\0\1" + bytes(number), [("x", b"y")]) for number in range(20)]
     whole = build_batch(records)[HEADER_SIZE:]
@@ -75,11 +93,13 @@ def test_the_compiled_shortcut_is_never_sure_of_broken_records() -> None:
         for _ in range(chance.randrange(1, 4)):
             data[chance.randrange(len(data))] = chance.randrange(256)
         cut = bytes(data[: chance.choice([len(data), chance.randrange(len(data))])])
-        record_walk.prefixes(cut, 0, 20, chance.random() < 0.5, VALUE_HEADER)
-    for count in (0, 19, 21, 2**40):
-        assert record_walk.prefixes(whole, 0, count, False, VALUE_HEADER) is None
-    with pytest.raises(ValueError, match="outside"):
-        record_walk.prefixes(whole, len(whole) + 1, 1, False, VALUE_HEADER)
+        for function in functions:
+            function(cut, 0, 20, chance.random() < 0.5, VALUE_HEADER)
+    for function in functions:
+        for count in (-1, 0, 19, 21, 2**40):
+            assert function(whole, 0, count, False, VALUE_HEADER) is None
+        with pytest.raises(ValueError, match="outside"):
+            function(whole, len(whole) + 1, 1, False, VALUE_HEADER)
 
 
 @given(st.binary(max_size=20))

@@ -117,22 +117,19 @@ class AvroSchema(Schema):
         except (AvroException, RecursionError) as error:
             raise InvalidSchema(f"Invalid schema of type AVRO, details: {str(error)[:500]}") from None
 
-    @cached_property
-    def _values(self) -> Any:
-        """The schema as fastavro has it."""
+    def _of_fastavro(self, *, logical: bool) -> Any:
+        """Return the schema as fastavro has it."""
         need("fastavro")
         from fastavro.schema import parse_schema
 
         if has_free_items(self.root):
             raise InvalidValue("this schema has a list of elements without bytes: a few bytes could make it endless")
         try:
-            return parse_schema(avro_model.plain(self.root, set(), values=True), _write_hint=False)
+            return parse_schema(avro_model.plain(self.root, set(), defaults=True, logical=logical))
         except Exception as error:  # noqa: BLE001 - whatever fastavro says of a schema that Avro's rules allow
             raise InvalidValue(f"this schema cannot be read: {str(error)[:200]}") from None
 
-    @cached_property
-    def _read(self) -> Callable[[bytes], object]:
-        schema = self._values
+    def _reader(self, schema: Any) -> Callable[[bytes], object]:
         if holds_itself(self.root):
             # The reader in C has no limit of depth, so a deeply nested value would end the process.
             from fastavro._read_py import schemaless_reader
@@ -140,9 +137,21 @@ class AvroSchema(Schema):
             from fastavro import schemaless_reader
         return lambda data: _decoded(schemaless_reader, schema, data)
 
+    @cached_property
+    def _checked(self) -> Callable[[bytes], object]:
+        return self._reader(self._of_fastavro(logical=False))  # without their cost, and what they refuse
+
+    @cached_property
+    def _values(self) -> Any:
+        return self._of_fastavro(logical=True)
+
+    @cached_property
+    def _read(self) -> Callable[[bytes], object]:
+        return self._reader(self._values)
+
     def check_value(self, data: bytes) -> None:
         """Raise InvalidValue unless the bytes are one value of this schema."""
-        self._read(data)
+        self._checked(data)
 
     def value_of(self, data: bytes) -> Any:
         """Return the value."""

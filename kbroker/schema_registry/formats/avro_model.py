@@ -341,19 +341,22 @@ def whole(full: str) -> str:
     return full if "." in full else f"{NO_NAMESPACE}.{full}"
 
 
-def plain(kind: Type, known: set[str], *, values: bool = False) -> Any:
+def plain(kind: Type, known: set[str], *, defaults: bool = False, logical: bool = False) -> Any:
     """Return the schema as JSON with whole names, without what compatibility does not need.
 
-    With `values`, also with what values need: the defaults themselves, and logical types.
+    Without `defaults`, a field with one has null in its place. With `logical`, types have their logical types.
     """
+
+    def inner(each: Type) -> Any:
+        return plain(each, known, defaults=defaults, logical=logical)
+
     if kind.kind == "union":
-        return [plain(each, known, values=values) for each in kind.inner]
+        return [inner(each) for each in kind.inner]
     if kind.kind in ("array", "map"):
-        inner = plain(kind.inner[0], known, values=values)
-        return {"type": kind.kind, "items" if kind.kind == "array" else "values": inner}
-    logical: dict[str, Any] = {name: kind.props[name] for name in _LOGICAL if values and name in kind.props}
+        return {"type": kind.kind, "items" if kind.kind == "array" else "values": inner(kind.inner[0])}
+    meaning: dict[str, Any] = {name: kind.props[name] for name in _LOGICAL if logical and name in kind.props}
     if not kind.full:
-        return {"type": kind.kind, **logical} if logical else kind.kind
+        return {"type": kind.kind, **meaning} if meaning else kind.kind
     if kind.full in known:
         return whole(kind.full)
     known.add(kind.full)
@@ -366,16 +369,16 @@ def plain(kind: Type, known: set[str], *, values: bool = False) -> Any:
         if kind.default is not None:
             said["default"] = kind.default
     elif kind.kind == "fixed":
-        said |= {"size": kind.size, **logical}
+        said |= {"size": kind.size, **meaning}
     else:
-        said["fields"] = [_plain_field(each, known, values=values) for each in kind.fields]
+        said["fields"] = [_plain_field(each, inner(each.type), defaults=defaults) for each in kind.fields]
     return said
 
 
-def _plain_field(one: Field, known: set[str], *, values: bool) -> dict[str, Any]:
-    said: dict[str, Any] = {"name": one.name, "type": plain(one.type, known, values=values)}
+def _plain_field(one: Field, kind: Any, *, defaults: bool) -> dict[str, Any]:
+    said: dict[str, Any] = {"name": one.name, "type": kind}
     if one.has_default:
-        said["default"] = plain_numbers(one.default) if values else None
+        said["default"] = plain_numbers(one.default) if defaults else None
     if one.aliases:
         said["aliases"] = one.aliases
     return said

@@ -136,6 +136,11 @@ class ProtobufSchema(Schema):
         except InvalidSchema as error:
             raise InvalidValue(f"this schema cannot be read: {error}") from None
 
+    @cached_property
+    def _by_indexes(self) -> dict[bytes, Any]:
+        """The classes of the messages that values had, by the indexes as they were written."""
+        return {}
+
     def check_value(self, data: bytes) -> None:
         """Raise InvalidValue unless the bytes are indexes of a message of this file, and that message."""
         self._message_of(data)
@@ -167,7 +172,10 @@ class ProtobufSchema(Schema):
         from google.protobuf.message import DecodeError
 
         indexes, position = _indexes(data)
-        message = self._messages(self._message_at(indexes))()
+        known = self._by_indexes.get(data[:position])
+        if known is None:
+            known = self._by_indexes[data[:position]] = self._messages(self._message_at(indexes))
+        message = known()
         try:
             message.ParseFromString(data[position:])
         except (DecodeError, RecursionError, ValueError):
