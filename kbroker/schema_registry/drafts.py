@@ -6,6 +6,7 @@ another thread, `Draft.check` parses and compares, for as long as that takes. Ne
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,8 +34,12 @@ MOST_REFERENCES: Final = 1_000
 """The most schemas to which one refers, directly or not."""
 MOST_RESOLVED: Final = 100_000
 """The most schemas to which the versions refer with which one is compared."""
+_CANONICAL: dict[bytes, bytes] = {}
+_MOST_CANONICAL: Final = 10_000
 FORMS: Final = ("resolved", "serialized")
 """The forms of a schema besides the stored one."""
+MOST_INLINED: Final = 8 * 1024 * 1024
+"""The most characters of versions with references that are compared with a schema that may have these within itself."""
 _OF_LATEST: Final = ("BACKWARD", "FORWARD", "FULL")
 ADDITIONS: Final = ("defaultMetadata", "overrideMetadata", "defaultRuleSet", "overrideRuleSet")
 """What a config adds to each new schema."""
@@ -157,7 +162,7 @@ def _is_same(new: Content, settled: tuple[Reference, ...], held: Twin) -> bool:
         return False
     if settled == held.settled and _is_text_same(new, old):
         return True
-    if new.schema_type != "AVRO" or new.references or held.texts is None:
+    if new.schema_type != AVRO or new.references or held.texts is None or len(new.schema) < len(old.schema):
         return False
     try:
         return new.schema == parse("AVRO", old.schema, held.texts, is_new=False).resolved
@@ -170,10 +175,29 @@ def _is_text_same(new: Content, old: Content) -> bool:
         return True
     if new.schema_type != "JSON":
         return False
-    try:
-        return new.schema == to_json(from_json(old.schema))  # older registries store JSON as it was written
-    except InvalidSchema:
-        return False
+    return _digest_of(new.schema) == _canonical_digest(old.schema)  # older registries store JSON as it was written
+
+
+def _canonical_digest(text: str) -> bytes:
+    """Return the digest of a JSON text without white space; that of the text itself if it is no JSON.
+
+    Each registration asks for that of all versions of its subject, so the last ones are kept.
+    """
+    key = _digest_of(text)
+    found = _CANONICAL.get(key)
+    if found is None:
+        try:
+            found = _digest_of(to_json(from_json(text)))
+        except InvalidSchema:
+            found = key
+        if len(_CANONICAL) >= _MOST_CANONICAL:
+            _CANONICAL.clear()
+        _CANONICAL[key] = found
+    return found
+
+
+def _digest_of(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _are_additions_same(new: Content, held: Version) -> bool:
@@ -385,13 +409,16 @@ def _content(request: Request) -> Content:
 
 async def _twins(resolver: _Resolver, versions: Sequence[Version], content: Content) -> Sequence[Twin]:
     found = []
+    left = MOST_INLINED
     for each in versions[::-1]:
         references = each.content.references
-        holds = content.schema_type == each.content.schema_type == "AVRO" and not content.references and references
+        holds = content.schema_type == each.content.schema_type == AVRO and not content.references and references
         try:
-            texts = await resolver.texts(references) if holds else None
+            texts = await resolver.texts(references) if holds and left > 0 else None
         except RegistryError:  # what it refers to was deleted by another registry, or is too much
             texts = None
+        if texts is not None:
+            left -= len(each.content.schema) + sum(map(len, texts.values()))
         found.append(Twin(each, resolver.settled(references), texts))
         await turn
     return found
