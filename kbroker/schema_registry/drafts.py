@@ -6,14 +6,13 @@ another thread, `Draft.check` parses and compares, for as long as that takes. Ne
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kbroker.long_work import turn
 from kbroker.schema_registry.errors import Refusal, RegistryError
-from kbroker.schema_registry.formats.common import InvalidSchema, Schema, from_json, to_json
+from kbroker.schema_registry.formats.common import InvalidSchema, Schema
 from kbroker.schema_registry.formats.levels import check
 from kbroker.schema_registry.formats.parsing import parse
 from kbroker.schema_registry.formats.rules import (
@@ -28,6 +27,7 @@ from kbroker.schema_registry.records import AVRO, FORWARD, IMPORT, Content, Json
 from kbroker.schema_registry.shard import LATEST, Checked
 from kbroker.schema_registry.state import Config, State
 from kbroker.schema_registry.subjects import beside, normalised
+from kbroker.schema_registry.twins import NUMBER, Texts, Twin, is_same, property_of
 
 MOST_REFERENCES: Final = 1_000
 """The most schemas to which one refers, directly or not."""
@@ -35,19 +35,11 @@ MOST_RESOLVED: Final = 100_000
 """The most schemas to which the versions refer with which one is compared."""
 FORMS: Final = ("resolved", "serialized")
 """The forms of a schema besides the stored one."""
+MOST_INLINED: Final = 8 * 1024 * 1024
+"""The most characters of versions with references that are compared with a schema that may have these within itself."""
 _OF_LATEST: Final = ("BACKWARD", "FORWARD", "FULL")
 ADDITIONS: Final = ("defaultMetadata", "overrideMetadata", "defaultRuleSet", "overrideRuleSet")
 """What a config adds to each new schema."""
-Texts = Mapping[str, str]
-"""Schemas by the name of the reference to them, each behind those to which it refers."""
-
-
-class Twin(NamedTuple):
-    """A version that may mean the same as a schema; `texts` only if that may have its references within itself."""
-
-    version: Version
-    settled: tuple[Reference, ...]
-    texts: Texts | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,66 +130,13 @@ class Draft:
 
     def _twin(self, content: Content, twins: Sequence[Twin]) -> int:
         """Return the newest version that means the same as a content, 0 without one."""
-        return next((each.version.version for each in twins if _is_same(content, self.settled, each)), 0)
+        return next((each.version.version for each in twins if is_same(content, self.settled, each)), 0)
 
 
 def _reserved(content: Content) -> set[str]:
     """Return the names that no field of a schema may have."""
-    named = str(_property(content.metadata, _RESERVED) or "")
+    named = str(property_of(content.metadata, _RESERVED) or "")
     return {name.strip() for name in named.split(",")} - {""}
-
-
-def _is_same(new: Content, settled: tuple[Reference, ...], held: Twin) -> bool:
-    """Whether a version means what a new schema says (Confluent: ParsedSchema.canLookup).
-
-    An Avro schema also stands for one with references if it has within itself what that one refers to.
-    """
-    old = held.version.content
-    if new.schema_type != old.schema_type or not _are_additions_same(new, held.version):
-        return False
-    if settled == held.settled and _is_text_same(new, old):
-        return True
-    if new.schema_type != "AVRO" or new.references or held.texts is None:
-        return False
-    try:
-        return new.schema == parse("AVRO", old.schema, held.texts, is_new=False).resolved
-    except InvalidSchema:
-        return False
-
-
-def _is_text_same(new: Content, old: Content) -> bool:
-    if new.schema == old.schema:
-        return True
-    if new.schema_type != "JSON":
-        return False
-    try:
-        return new.schema == to_json(from_json(old.schema))  # older registries store JSON as it was written
-    except InvalidSchema:
-        return False
-
-
-def _are_additions_same(new: Content, held: Version) -> bool:
-    """Whether metadata and rules are the same, but for a number of the version that only one of them tells."""
-    old = held.content
-    if new.rule_set != old.rule_set:
-        return False
-    tells, told = _number_told(new.metadata), _number_told(old.metadata)
-    if (tells is None) == (told is None):
-        return new.metadata == old.metadata
-    if tells is not None and tells != held.version:
-        return False
-    return _without_number(new.metadata) == _without_number(old.metadata)
-
-
-def _number_told(metadata: Json | None) -> int | None:
-    number = _property(metadata, _VERSION)
-    return int(number) if isinstance(number, str) and re.fullmatch("[+-]?[0-9]{1,10}", number) else None
-
-
-def _without_number(metadata: Json | None) -> Json:
-    found = dict(metadata or {})
-    found["properties"] = {name: value for name, value in (found.get("properties") or {}).items() if name != _VERSION}
-    return normal_metadata(found) or {}
 
 
 def parsed(content: Content, texts: Texts, *, is_new: bool = True) -> Schema:
@@ -385,13 +324,16 @@ def _content(request: Request) -> Content:
 
 async def _twins(resolver: _Resolver, versions: Sequence[Version], content: Content) -> Sequence[Twin]:
     found = []
+    left = MOST_INLINED
     for each in versions[::-1]:
         references = each.content.references
-        holds = content.schema_type == each.content.schema_type == "AVRO" and not content.references and references
+        holds = content.schema_type == each.content.schema_type == AVRO and not content.references and references
         try:
-            texts = await resolver.texts(references) if holds else None
+            texts = await resolver.texts(references) if holds and left > 0 else None
         except RegistryError:  # what it refers to was deleted by another registry, or is too much
             texts = None
+        if texts is not None:
+            left -= len(each.content.schema) + sum(map(len, texts.values()))
         found.append(Twin(each, resolver.settled(references), texts))
         await turn
     return found
@@ -431,16 +373,12 @@ def _compared(versions: Sequence[Version], content: Content, config: Config) -> 
     """Return the versions with which a schema is compared."""
     group = config.get("compatibilityGroup")
     if group is not None:
-        wanted = _property(content.metadata, group)
-        versions = [each for each in versions if _property(each.content.metadata, group) == wanted]
+        wanted = property_of(content.metadata, group)
+        versions = [each for each in versions if property_of(each.content.metadata, group) == wanted]
     level = config["compatibilityLevel"]
     if level == "NONE":
         return ()
     return versions[-1:] if level in _OF_LATEST else versions
-
-
-def _property(metadata: Json | None, name: str) -> Any:
-    return ((metadata or {}).get("properties") or {}).get(name)
 
 
 def _completed(content: Content, previous: Content | None, config: Config, version: int, following: int) -> Content:
@@ -456,8 +394,8 @@ def _completed(content: Content, previous: Content | None, config: Config, versi
         )
     content = _with_additions(content, previous or Content(""), config)
     metadata = content.metadata
-    if version or _property(metadata, _VERSION) is not None:
-        properties = {**((metadata or {}).get("properties") or {}), _VERSION: str(following)}
+    if version or property_of(metadata, NUMBER) is not None:
+        properties = {**((metadata or {}).get("properties") or {}), NUMBER: str(following)}
         content = replace(content, metadata=normal_metadata({**(metadata or {}), "properties": properties}))
     return content
 
@@ -471,7 +409,6 @@ def _with_additions(content: Content, previous: Content, config: Config) -> Cont
     return replace(content, metadata=normal_metadata(metadata), rule_set=normal_rule_set(rules))
 
 
-_VERSION: Final = "confluent:version"
 _RESERVED: Final = "confluent:reserved"
 
 

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from kbroker import Broker
 from tests.registry_api.conftest import Http
 from tests.registry_api.test_api import ONE, OTHER, TWO, text
 
@@ -91,6 +92,20 @@ def test_json_schemas_are_the_same_only_if_their_texts_are(registry: Http, one: 
     registry.register("a", json.dumps(one, indent=1), schemaType="JSON")
     assert registry.register("a", json.dumps(one), schemaType="JSON")["version"] == 1
     assert registry.register("a", two, schemaType="JSON")["version"] == 2
+
+
+def test_a_json_schema_that_is_stored_as_it_was_written_is_found(broker: Broker, registry: Http) -> None:
+    """Older registries store JSON with its white space."""
+    written = json.dumps({"title": "é", "type": "object"}, indent=2)
+    key = {"keytype": "SCHEMA", "subject": "a", "version": 1, "magic": 1}
+    value = {"subject": "a", "version": 1, "id": 3, "schemaType": "JSON", "schema": written, "deleted": False}
+    broker.topics.create("_schemas", 1, {"cleanup.policy": "compact"})
+    broker.topics["_schemas"].produce(json.dumps(value), key=json.dumps(key, separators=(",", ":")))
+    compact = '{"title":"é","type":"object"}'
+    for _ in range(2):
+        assert registry.register("a", compact, schemaType="JSON")["id"] == 3
+    assert registry.ok("POST", "/subjects/a", {"schema": compact, "schemaType": "JSON"})["version"] == 1
+    assert registry.ok("GET", "/schemas/ids/3")["schema"] == written
 
 
 def test_an_avro_schema_stands_for_one_with_references(registry: Http) -> None:

@@ -1,0 +1,109 @@
+"""Whether a version of a subject means what a schema says, though it may say it otherwise.
+
+Owns the comparison of two contents for a registration or a look-up (Confluent: ParsedSchema.canLookup). Never compares
+what values they can read: formats/ does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from kbroker.schema_registry.formats.common import InvalidSchema, from_json, to_json
+from kbroker.schema_registry.formats.parsing import parse
+from kbroker.schema_registry.formats.rules import normal_metadata
+from kbroker.schema_registry.records import AVRO, Content, Json, Reference, Version
+
+NUMBER: Final = "confluent:version"
+"""The property of metadata that tells a version's number."""
+_CANONICAL: dict[bytes, bytes] = {}
+_MOST_CANONICAL: Final = 10_000
+Texts = Mapping[str, str]
+"""Schemas by the name of the reference to them, each behind those to which it refers."""
+
+
+class Twin(NamedTuple):
+    """A version that may mean the same as a schema; `texts` only if that may have its references within itself."""
+
+    version: Version
+    settled: tuple[Reference, ...]
+    texts: Texts | None
+
+
+def is_same(new: Content, settled: tuple[Reference, ...], held: Twin) -> bool:
+    """Whether a version means what a new schema says (Confluent: ParsedSchema.canLookup).
+
+    An Avro schema also stands for one with references if it has within itself what that one refers to.
+    """
+    old = held.version.content
+    if new.schema_type != old.schema_type or not _are_additions_same(new, held.version):
+        return False
+    if settled == held.settled and _is_text_same(new, old):
+        return True
+    if new.schema_type != AVRO or new.references or held.texts is None or len(new.schema) < len(old.schema):
+        return False
+    try:
+        return new.schema == parse("AVRO", old.schema, held.texts, is_new=False).resolved
+    except InvalidSchema:
+        return False
+
+
+def _is_text_same(new: Content, old: Content) -> bool:
+    if new.schema == old.schema:
+        return True
+    if new.schema_type != "JSON":
+        return False
+    return _digest_of(new.schema) == _canonical_digest(old.schema)  # older registries store JSON as it was written
+
+
+def _canonical_digest(text: str) -> bytes:
+    """Return the digest of a JSON text without white space; that of the text itself if it is no JSON.
+
+    Each registration asks for that of all versions of its subject, so the last ones are kept.
+    """
+    key = _digest_of(text)
+    found = _CANONICAL.get(key)
+    if found is None:
+        try:
+            found = _digest_of(to_json(from_json(text)))
+        except InvalidSchema:
+            found = key
+        if len(_CANONICAL) >= _MOST_CANONICAL:
+            _CANONICAL.clear()
+        _CANONICAL[key] = found
+    return found
+
+
+def _digest_of(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _are_additions_same(new: Content, held: Version) -> bool:
+    """Whether metadata and rules are the same, but for a number of the version that only one of them tells."""
+    old = held.content
+    if new.rule_set != old.rule_set:
+        return False
+    tells, told = _number_told(new.metadata), _number_told(old.metadata)
+    if (tells is None) == (told is None):
+        return new.metadata == old.metadata
+    if tells is not None and tells != held.version:
+        return False
+    return _without_number(new.metadata) == _without_number(old.metadata)
+
+
+def _number_told(metadata: Json | None) -> int | None:
+    number = property_of(metadata, NUMBER)
+    return int(number) if isinstance(number, str) and re.fullmatch("[+-]?[0-9]{1,10}", number) else None
+
+
+def _without_number(metadata: Json | None) -> Json:
+    found = dict(metadata or {})
+    found["properties"] = {name: value for name, value in (found.get("properties") or {}).items() if name != NUMBER}
+    return normal_metadata(found) or {}
+
+
+def property_of(metadata: Json | None, name: str) -> Any:
+    """Return a property of metadata, or None."""
+    return ((metadata or {}).get("properties") or {}).get(name)
