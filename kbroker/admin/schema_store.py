@@ -55,7 +55,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 _MOST_WAITING: Final = 1_000
 _AT_ONCE: Final = 50
 """How many records are replayed between two turns of the loop."""
-_CLOSE_S: Final = 1.0
+_CLOSE_S: Final = 0.25
+"""How long the end waits for each thread; one that still connects ends by itself."""
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 

@@ -206,11 +206,25 @@ class RegistryPlace(_Place):
         leader = LeaderOfBroker(node, loop) if _is_in_cluster(node) else None
         server = RegistryServer(store, self.socket, cluster_id=node.cluster_id, leader=leader).start()
         if _is_in_cluster(node):
-            node.publish_registry(self.url_for_others)
+            url = self.url_for_others
+            if _is_loopback(urlsplit(url).hostname) and not all(_is_loopback(each.host) for each in node.addresses):
+                log.warning(
+                    "brokers on other machines cannot reach the schema registry at %s, and will not if this broker "
+                    "leads _schemas: --registry HOST:PORT, or --registry-advertised",
+                    url,
+                )
+            node.publish_registry(url)
         try:
             yield server
         finally:  # in a thread, because running requests may wait for this loop
             await asyncio.to_thread(server.stop)
+
+
+def _is_loopback(host: str | None) -> bool:
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _is_in_cluster(node: Node) -> TypeGuard[ClusterNode]:

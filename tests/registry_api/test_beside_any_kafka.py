@@ -255,6 +255,22 @@ def test_a_kafka_that_does_not_answer(tmp_path: Any) -> None:
     until(lambda: len(os.listdir("/dev/fd")) <= files)
 
 
+@pytest.mark.parametrize(
+    ("seed", "rate", "count"),
+    [(1, 0.1, 40), *(pytest.param(seed, 0.2, 100, marks=pytest.mark.long) for seed in range(2, 7))],
+)
+def test_a_storm_of_faults(broker: Broker, seed: int, rate: float, count: int) -> None:
+    """Answers late, lost and refused, of every kind of request: each schema is written once, and ids have no gap."""
+    with Beside(broker.bootstrap_servers) as one, Beside(broker.bootstrap_servers) as other:
+        urls = [one.server.url, other.server.url]
+        with Clients(urls, 4) as clients, broker.faults.storm(seed=seed, rate=rate):
+            clients.wait_for(count)
+        clients.judge(urls)
+    written_once = [(key["subject"], value["id"]) for key, value in committed(broker) if value is not None]
+    assert len(written_once) == len(clients.acknowledged)
+    assert dict(written_once) == clients.acknowledged
+
+
 def test_one_after_the_other_does_not_lose_the_beginning(broker: Broker) -> None:
     for number in range(1, 4):
         with Beside(broker.bootstrap_servers) as beside:

@@ -60,7 +60,7 @@ def tortured(directory: Path, kills: int, seed: int) -> None:
         for process, _ in made:
             status, took = process.end()
             assert status == 0
-            assert took < 2
+            assert took < 5  # the machine may have more to do
 
 
 def test_ids_are_dense_and_unique_with_three_instances(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_it_ends_at_once_also_without_its_kafka(tmp_path: Path) -> None:
         broker.kill()
         status, took = process.end(signal.SIGTERM)
         assert status == 0
-        assert took < 2
+        assert took < 5
 
 
 def test_it_does_not_start_without_kafka(tmp_path: Path) -> None:
