@@ -19,20 +19,23 @@ from kbroker.log.append_validation import BatchRules
 from kbroker.log.log_config import LogConfig
 from kbroker.log.record_validation import MOST_ERRORS
 from kbroker.long_work import turn
-from kbroker.protocol.compression import unpack
+from kbroker.protocol.compression import NONE, unpack
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.records import HEADER_SIZE, TRANSACTIONAL_BIT, BatchHeader, parse_header
 from kbroker.record_checks.schema_lookup import SchemaLookup, SchemaText, Unavailable
-from kbroker.record_checks.schema_tokens import KEY_HEADER, VALUE_HEADER, fault_of, fields, guid_of, id_of
+from kbroker.record_checks.schema_tokens import ID_BYTES, KEY_HEADER, VALUE_HEADER, fault_of, fields, guid_of, id_of
 from kbroker.record_checks.value_worker import TakesTooLong, ValueErrors, ValueWorker, WorkerEnded
 
 log = logging.getLogger(__name__)
+
+_IN_ONE_CALL: Final = 20_000
+"""How many records one compiled call looks at: some 0.4 ms."""
 
 _MOST_GOOD: Final = 1000
 """How many groups of first bytes are known to pass, for keys and for values."""
 _MOST_SCHEMAS: Final = 100
 """How many schemas the values of one batch may name, where values are read."""
-MOST_LETTERS: Final = 10_000
+MOST_LETTERS: Final = 5_000
 """How many records of one batch may go to the dead letter topic."""
 _LEAST_UNPACKED: Final = 16 << 20
 _UNPACKED_TIMES: Final = 16
@@ -192,19 +195,17 @@ class SchemaCheck:
             raise invalid_records(errors.first(), errors.count)
         return await self._without(batch, header, rules, errors)
 
-    async def _errors(self, lookup: SchemaLookup, data: bytes, count: int) -> _Errors | None:
+    async def _errors(self, lookup: SchemaLookup, data: memoryview, count: int) -> _Errors | None:
         """Return the bad records; None if the process that reads values has ended for no reason that is known."""
         errors = _Errors(MOST_LETTERS + 1 if self._letters_to else MOST_ERRORS)
         for side in self._sides:
             self._is_current(lookup)
-            joined = None
-            if record_walk.prefixes is not None:
-                joined = record_walk.prefixes(data, 0, count, side.of_keys, side.header)
+            joined = await _joined(data, count, side)
             tokens: Iterable[bytes]
             if joined is None:
                 tokens = {each: None async for _, each in _tokens(data, count, side)}
             else:
-                tokens = [joined[at : at + 5] for at in range(0, len(joined), 5)]
+                tokens = _parted(joined)
             found = await self._look_up(lookup, side, tokens)
             if found.refused:
                 before = errors.count
@@ -258,7 +259,7 @@ class SchemaCheck:
     # -- values
 
     async def _read(
-        self, lookup: SchemaLookup, side: _Side, data: bytes, count: int, found: _Found, errors: _Errors
+        self, lookup: SchemaLookup, side: _Side, data: memoryview, count: int, found: _Found, errors: _Errors
     ) -> bool:
         """Add the records whose values are none of their schema; return False if that could not be found out."""
         schemas: dict[bytes, SchemaText] = {}
@@ -289,7 +290,13 @@ class SchemaCheck:
         return True
 
     async def _read_without(
-        self, side: _Side, data: bytes, count: int, schemas: Mapping[bytes, SchemaText], errors: _Errors, record: int
+        self,
+        side: _Side,
+        data: memoryview,
+        count: int,
+        schemas: Mapping[bytes, SchemaText],
+        errors: _Errors,
+        record: int,
     ) -> ValueErrors:
         """Read the other values after one has ended the process, if it matters how many are bad."""
         text = f"The {side.name} takes too long, or too much memory, to be read."
@@ -320,14 +327,40 @@ class SchemaCheck:
             log.warning("%s: %s", rules.name, text)
             raise BatchRefused(ErrorCode.INVALID_RECORD, text)
         try:
-            rest = await self._checker.worker.without(bytes(batch), sorted(errors.texts), rules.max_size)
+            rest = await self._checker.worker.without(batch, sorted(errors.texts), rules.max_size)
         except WorkerEnded:
             text = "The batch could not be divided; a later try may succeed."
             raise BatchRefused(ErrorCode.REQUEST_TIMED_OUT, text) from None
         return memoryview(bytearray(rest))
 
 
-async def _tokens(data: bytes, count: int, side: _Side) -> AsyncIterator[tuple[int, bytes]]:
+async def _joined(data: memoryview, count: int, side: _Side) -> bytes | None:
+    """Return the distinct first bytes of all fields, in the order of their appearance; None if that is not sure."""
+    scan, prefixes = record_walk.scan, record_walk.prefixes
+    if scan is None or prefixes is None:
+        return None
+    if count <= _IN_ONE_CALL:
+        return prefixes(data, 0, count, side.of_keys, side.header)
+    position, left = 0, count
+    distinct: dict[bytes, None] = {}
+    while left:
+        number, end, *_ = scan(data, position, min(left, _IN_ONE_CALL), 0)
+        found = prefixes(data[position:end], 0, number, side.of_keys, side.header) if number else None
+        if found is None:
+            return None
+        distinct.update(dict.fromkeys(_parted(found)))
+        if len(distinct) > _MOST_GOOD:
+            return None
+        position, left = end, left - number
+        await turn
+    return b"".join(distinct)
+
+
+def _parted(joined: bytes) -> list[bytes]:
+    return [joined[at : at + ID_BYTES] for at in range(0, len(joined), ID_BYTES)]
+
+
+async def _tokens(data: memoryview, count: int, side: _Side) -> AsyncIterator[tuple[int, bytes]]:
     """Yield the index and the token of each record whose key or value is not null."""
     index = 0
     for field in fields(data, count, of_keys=side.of_keys):
@@ -339,18 +372,20 @@ async def _tokens(data: bytes, count: int, side: _Side) -> AsyncIterator[tuple[i
             await turn
 
 
-async def _unpacked(batch: memoryview, header: BatchHeader, rules: BatchRules) -> bytes:
+async def _unpacked(batch: memoryview, header: BatchHeader, rules: BatchRules) -> memoryview:
     """Return the records of a batch that is well formed; raises AppendError."""
+    if header.codec == NONE:
+        return batch[HEADER_SIZE:]
     wanted = min(max(_LEAST_UNPACKED, _UNPACKED_TIMES * rules.max_size), _MOST_UNPACKED)
     most = max(min(rules.max_decompressed, wanted), rules.max_size)
-    pieces = []
+    data = bytearray()
     try:
         for piece in unpack(header.codec, batch[HEADER_SIZE:], most):
-            pieces.append(bytes(piece))
+            data += piece
             await turn
     except Malformed as error:
         raise BatchRefused(ErrorCode.INVALID_RECORD, f"The records cannot be checked: {error}") from None
-    return b"".join(pieces)
+    return memoryview(data)
 
 
 def _index_of(rules: BatchRules) -> int:

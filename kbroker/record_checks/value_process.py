@@ -39,7 +39,7 @@ numbers are for the others."""
 _RECORD_SECONDS: Final = 0.5
 _SCHEMA_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 1 << 30
-_SLICE_SECONDS: Final = 0.03
+_SLICE_SECONDS: Final = 0.01
 """How long one batch is worked at before others have a turn."""
 _TIMED_BYTES: Final = 256
 """Values up to this size share one time limit with some neighbours."""
@@ -132,7 +132,7 @@ class Worker:
                     raise InvalidValue(f"names a schema that cannot be used: {schema}")
                 schema.check_value(value)
             except InvalidValue as error:
-                self._note(job, index, str(error)[:300])
+                self._note(job, index, str(error)[:200])
             except Exception as error:  # noqa: BLE001 - whatever a library raises about hostile bytes
                 self._note(job, index, f"does not match its schema: {type(error).__name__}")
             if time.perf_counter() >= until:

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
+from kbroker.protocol.wire import Buffer
 from kbroker.record_checks.schema_lookup import SchemaText
 
 log = logging.getLogger(__name__)
@@ -90,14 +91,14 @@ class _Process:
         finally:
             other.close()
 
-    async def exchange(self, text: bytes, data: bytes) -> tuple[bytes, bytes]:
+    async def exchange(self, text: bytes, data: Buffer) -> tuple[bytes, bytes]:
         """Send the parts of a message, and return those of the answer; raises OSError, EOFError."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(sock=self._own, limit=_BUFFERED)
         reader, writer = self._streams
         head = len(text).to_bytes(4) + len(data).to_bytes(4) + text
         if len(data) <= _WRITTEN_AT_ONCE:
-            writer.write(head + data)
+            writer.write(b"".join((head, data)))
             await writer.drain()
         else:
             writer.write(head)
@@ -163,7 +164,7 @@ class ValueWorker:
 
     async def check(
         self,
-        data: bytes,
+        data: Buffer,
         count: int,
         schemas: Mapping[bytes, SchemaText],
         *,
@@ -215,19 +216,19 @@ class ValueWorker:
         """Whether a schema has ended the process while it was parsed; its values are not read."""
         return schema.digest in self._deadly
 
-    async def without(self, batch: bytes, records: list[int], max_message_bytes: int) -> bytes:
+    async def without(self, batch: Buffer, records: list[int], max_message_bytes: int) -> bytes:
         """Return a batch without some records, by their indexes; raises WorkerEnded."""
         asked = {"do": "without", "records": records, "max_message_bytes": max_message_bytes}
         return (await self._asked(asked, batch, []))[1]
 
     # -- messages
 
-    async def _asked(self, asked: dict[str, Any], data: bytes, schemas: list[SchemaText]) -> tuple[Any, bytes]:
+    async def _asked(self, asked: dict[str, Any], data: Buffer, schemas: list[SchemaText]) -> tuple[Any, bytes]:
         async with self._turn:
             answer, _ = await self._exchange(asked, data, schemas)
             return answer, answer.pop("rest", b"")
 
-    async def _exchange(self, asked: dict[str, Any], data: bytes, schemas: list[SchemaText]) -> tuple[Any, _Process]:
+    async def _exchange(self, asked: dict[str, Any], data: Buffer, schemas: list[SchemaText]) -> tuple[Any, _Process]:
         """Ask, and return the answer with the process that gave it. Only in a turn."""
         process = self._running()
         self._add_schemas(asked, process, schemas)

@@ -174,3 +174,14 @@ def test_a_batch_that_unpacks_to_much_is_refused(codec: int) -> None:
     refused = judged(check_of(Registry({1})), values(named(1, bytes(40 << 20))), codec=codec)
     assert isinstance(refused, BatchRefused)
     assert refused.code is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.skipif(record_walk.prefixes is None, reason="kbroker was installed without a C compiler")
+def test_a_batch_of_many_records_is_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_check, "_IN_ONE_CALL", 7)
+    check = check_of(Registry(set(range(40))))
+    many = values(*(named(number % 40, bytes(number % 5)) for number in range(100)))
+    assert judged(check, many) == {}
+    assert len(check._sides[0].good) == 1
+    assert judged(check, [*many, *values(named(99, b""))]).keys() == {100}
+    assert judged(check, [*many, *values(b"x")]).keys() == {100}
