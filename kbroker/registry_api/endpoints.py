@@ -32,6 +32,7 @@ from kbroker.registry_api.requests import (
 )
 from kbroker.schema_registry.drafts import Request as SchemaRequest
 from kbroker.schema_registry.errors import Refusal, RegistryError
+from kbroker.schema_registry.formats.protobuf_compiler import is_serialized
 from kbroker.schema_registry.formats.tags import FIELD, RECORD, Tagged
 from kbroker.schema_registry.records import Json, Version
 from kbroker.schema_registry.registry import Registry
@@ -103,7 +104,11 @@ async def _register(registry: Registry, request: Request) -> Any:
     )
     subject, normalize, force = request.path_params["subject"], flag(request, "normalize"), flag(request, "force")
     version = await registry.register(subject, wanted, normalize=normalize, force=force)
-    return await _registered(registry, request, version)
+    answer = await _registered(registry, request, version)
+    if wanted.schema_type == "PROTOBUF" and is_serialized(wanted.schema):
+        # The client of confluent-kafka keeps this text for its deserializer, which reads only descriptors.
+        answer["schema"] = wanted.schema
+    return answer
 
 
 async def _registered(registry: Registry, request: Request, version: Version) -> dict[str, Any]:

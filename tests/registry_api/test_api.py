@@ -258,3 +258,11 @@ def test_a_registry_goes_with_its_broker_and_is_kept_in_a_snapshot() -> None:
         broker.restore(kept)
         assert http.ok("GET", "/subjects") == ["a"]
     assert threading.active_count() == before
+
+
+def test_a_descriptor_is_returned_as_it_was_sent(registry: Http) -> None:
+    """A client that keeps the answer's text for its deserializer could not read the schema's text."""
+    sent = "CgdkZWZhdWx0IhEKAUESDAoBeBgBIAEoBVIBeGIGcHJvdG8z"
+    made = registry.register("p", sent, schemaType="PROTOBUF")
+    assert made["schema"] == sent
+    assert "message A" in registry.ok("GET", "/subjects/p/versions/1")["schema"]

@@ -212,7 +212,7 @@ def _built_in(name: str) -> str:
 
 def from_base64(text: str) -> Any:
     """Return the file descriptor that a text has in base64 (`format=serialized`), or None."""
-    if len(text) % 4 or not re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", text):
+    if not is_serialized(text):
         return None
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
@@ -221,4 +221,25 @@ def from_base64(text: str) -> Any:
         file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, DecodeError):
         return None
+    for message in file.message_type:
+        _complete(message)
     return file if file.ByteSize() else None
+
+
+def is_serialized(text: str) -> bool:
+    """Return whether a text is no schema's text, but may be a file descriptor in base64."""
+    return not len(text) % 4 and re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", text) is not None
+
+
+def _complete(message: Any) -> None:
+    """Put the optional fields of proto3 into the oneofs that compilers make for them, where a writer has not."""
+    known = {each.name: index for index, each in enumerate(message.oneof_decl)}
+    for field in message.field:
+        if field.proto3_optional and not field.HasField("oneof_index"):
+            name = f"_{field.name}"
+            if name not in known:
+                known[name] = len(known)
+                message.oneof_decl.add(name=name)
+            field.oneof_index = known[name]
+    for each in message.nested_type:
+        _complete(each)

@@ -4,7 +4,7 @@ import base64
 import textwrap
 
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
 from kbroker.schema_registry.formats import protobuf_compiler
 from kbroker.schema_registry.formats.common import InvalidSchema, InvalidValue, Schema
@@ -277,3 +277,28 @@ def test_two_schemas_with_the_same_names_do_not_meet() -> None:
         other.check_value(b"\x00\x08\x01")
         with pytest.raises(InvalidValue):
             one.check_value(b"\x00\x0a\x01\xff")
+
+
+def test_a_descriptor_that_others_have_made() -> None:
+    """Names that are relative, and optional fields without the oneof that a compiler makes for them."""
+    kinds = FieldDescriptorProto
+    file = FileDescriptorProto(name="x.proto", package="test", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    message = file.message_type.add(name="M")
+    for number, (name, kind, of) in enumerate(
+        [
+            ("own", kinds.TYPE_ENUM, "E"),
+            ("whole", kinds.TYPE_ENUM, "test.E"),
+            ("inner", kinds.TYPE_MESSAGE, "Outer.Inner"),
+            ("at", kinds.TYPE_MESSAGE, "google.protobuf.Timestamp"),
+        ],
+        1,
+    ):
+        message.field.add(name=name, number=number, type=kind, type_name=of, label=1, proto3_optional=True)
+    message.oneof_decl.add(name="_own")
+    file.message_type.add(name="Outer").nested_type.add(name="Inner")
+    file.enum_type.add(name="E").value.add(name="NONE", number=0)
+    made = proto(base64.b64encode(file.SerializeToString()).decode())
+    assert "optional Outer.Inner inner = 3;" in made.canonical.replace(".test.", "").replace("test.", "")
+    made.check_value(b"\0\x08\x00\x22\x02\x08\x07")
+    assert proto(made.canonical).serialized == made.serialized
