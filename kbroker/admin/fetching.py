@@ -99,8 +99,11 @@ def fetch(
     committed: bool = False,
     wait_ms: int = 0,
     most_bytes: int = MOST_BYTES,
+    epochs: Mapping[Key, int] | None = None,
 ) -> dict[Key, Piece]:
     """Fetch records of partitions from offsets on, from the leaders; raises AdminError and those above.
+
+    With `epochs`, the leaders' epochs, an earlier leader that does not know of the later one answers with an error.
 
     With `committed`, returns only committed records, and none after the start of an open transaction (as
     read_committed).
@@ -112,7 +115,10 @@ def fetch(
         for key, offset in offsets.items():
             if led[key] == broker:
                 topic = topics.setdefault(key[0], FetchTopic(key[0], topic_ids[key[0]], []))
-                topic.partitions.append(FetchPartition(key[1], fetch_offset=offset, partition_max_bytes=most_bytes))
+                known = -1 if epochs is None else epochs[key]
+                topic.partitions.append(
+                    FetchPartition(key[1], known, fetch_offset=offset, partition_max_bytes=most_bytes)
+                )
         request = FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=1,

@@ -12,7 +12,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from kbroker.admin.errors import AdminError
+
 T = TypeVar("T")
+
+
+class Ended(AdminError):  # noqa: N818 - an outcome
+    """The thread takes no calls any more."""
 
 
 class OwnThread:
@@ -20,17 +26,24 @@ class OwnThread:
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Return the result of a call. One whose caller does not wait any more before it begins is left out."""
+        """Return the result of a call. One whose caller does not wait any more before it begins is left out.
+
+        Raises what the call raises, and Ended.
+        """
+        if self._ended:
+            raise Ended("the thread has ended")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.put((work, future))
         return await future
 
     def close(self, patience_s: float) -> None:
         """End the thread after the calls so far; give up waiting for it after a time, in seconds."""
+        self._ended = True
         self._calls.put(None)
         self._thread.join(patience_s)
 

@@ -55,6 +55,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 _MOST_WAITING: Final = 1_000
 _AT_ONCE: Final = 50
 """How many records are replayed between two turns of the loop."""
+_ENDS: Final = "The registry ends"
 _CLOSE_S: Final = 0.25
 """How long the end waits for each thread; one that still connects ends by itself."""
 T = TypeVar("T")
@@ -112,6 +113,7 @@ class KafkaStore:
         self._topics_seen = (0, 0)
         self._tasks: list[asyncio.Task[None]] = []
         self._trouble = ""
+        self._ended = False
 
     @property
     def position(self) -> int:
@@ -136,7 +138,8 @@ class KafkaStore:
         ]
 
     def close(self) -> None:
-        """End all waits at once."""
+        """End all waits at once; later changes are refused."""
+        self._ended = True
         for task in self._tasks:
             task.cancel()
         waiting = [] if self._current is None else [self._current]
@@ -144,7 +147,7 @@ class KafkaStore:
             waiting.append(self._changes.get_nowait())
         for change in waiting:
             if not change.future.done():
-                change.future.set_exception(Refusal.TIMED_OUT("The registry ends"))
+                change.future.set_exception(Refusal.TIMED_OUT(_ENDS))
         for partition in (self._writer, self._reader):
             partition.close()
         for thread in self._threads:
@@ -180,6 +183,8 @@ class KafkaStore:
         outcome = decision(self._replayed.shard)
         if not outcome.writes and not isinstance(outcome.reply, RegistryError):
             return outcome.reply
+        if self._ended:
+            raise Refusal.TIMED_OUT(_ENDS)
         loop = asyncio.get_running_loop()
         change = _Change(decision, loop.create_future(), loop.time() + self._patience_s)
         try:

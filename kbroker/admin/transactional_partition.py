@@ -24,10 +24,15 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.errors import AdminError, code_error, error_text
 from kbroker.admin.fetching import Piece, UnreadableBatch, fetch
 from kbroker.admin.own_request import ask_any, ask_broker
-from kbroker.admin.partition_offsets import known_offsets_at
 from kbroker.coordination.shard import CoordinatorRecord
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.protocol.messages.logs import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -53,6 +58,8 @@ _STEP_S: Final = 5.0
 """How long a step is tried again while its broker asks for that."""
 _PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
 _LATEST: Final = -1
+_A_CLIENT: Final = -1
+"""The replica id of a client."""
 _OF_TRANSACTION: Final = 1
 """FindCoordinator's key type."""
 # The last versions before KIP-890, with which a client says that it knows epochs that grow with each transaction.
@@ -65,6 +72,9 @@ _AGAIN: Final = frozenset(
         ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NETWORK_EXCEPTION,
@@ -194,12 +204,20 @@ class TransactionalPartition:
     # -- reading
 
     def end_offset(self) -> int:
-        """Return the high watermark: all that was acknowledged so far is before it."""
+        """Return the high watermark: all that was acknowledged so far is before it.
+
+        A leader that has just been elected, and does not know it yet, is asked again (KIP-207).
+        """
 
         def ask(_until: float) -> tuple[int, Any]:
-            key = (self._topic, 0)
-            found = known_offsets_at(self._client(), {key: self._leader(self._looked_up())}, _LATEST)
-            return (ErrorCode.NONE, found[key]) if key in found else (ErrorCode.LEADER_NOT_AVAILABLE, None)
+            view = self._looked_up()
+            wanted = ListOffsetsPartition(0, view.partitions[0].leader_epoch, _LATEST)
+            request = ListOffsetsRequest(
+                _A_CLIENT, topics=[ListOffsetsTopic(self._topic, [wanted])], timeout_ms=_REQUEST_MS
+            )
+            answer = ask_broker(self._client(), self._leader(view), request, ListOffsetsResponse)
+            found = answer.topics[0].partitions[0]
+            return found.error_code, found.offset
 
         end: int = self._patiently("ask for the end", ask)
         return end
@@ -225,8 +243,11 @@ class TransactionalPartition:
         view = self._looked_up()
         key = (self._topic, 0)
         leader = {key: self._leader(view)}
+        epochs = {key: view.partitions[0].leader_epoch}
         ids = {self._topic: view.topic_id}
-        return fetch(self._client(), leader, {key: offset}, ids, committed=True, wait_ms=wait_ms, **more)[key]
+        return fetch(
+            self._client(), leader, {key: offset}, ids, committed=True, wait_ms=wait_ms, epochs=epochs, **more
+        )[key]
 
     def topic(self) -> TopicView:
         """Look the topic up, or create it; what `place` raises is raised as it is."""

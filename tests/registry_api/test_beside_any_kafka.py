@@ -255,6 +255,30 @@ def test_a_kafka_that_does_not_answer(tmp_path: Any) -> None:
     until(lambda: len(os.listdir("/dev/fd")) <= files)
 
 
+def test_requests_end_with_the_store(broker: Broker, beside: Beside) -> None:
+    """Those that wait for Kafka, and those that come later, are refused at once."""
+    answers: list[tuple[int, str]] = []
+
+    def ask(method: str, path: str, body: Any = None) -> None:
+        answers.append(beside.http.refused(method, path, body))
+
+    with broker.faults.delay("AddPartitionsToTxn", 3) as fault:
+        asking = threading.Thread(target=ask, args=("POST", "/subjects/a/versions", {"schema": record("A")}))
+        asking.start()
+        fault.wait()
+        began = time.monotonic()
+
+        async def ended() -> None:
+            beside.store.close()
+
+        beside.run(ended())
+        asking.join(PATIENCE_S)
+        ask("POST", "/subjects/b/versions", {"schema": record("B")})
+        ask("GET", "/schemas/ids/1")
+        assert time.monotonic() - began < 2.5
+    assert [code for code, _ in answers] == [50002] * 3
+
+
 @pytest.mark.parametrize(
     ("seed", "rate", "count"),
     [(1, 0.1, 40), *(pytest.param(seed, 0.2, 100, marks=pytest.mark.long) for seed in range(2, 7))],
