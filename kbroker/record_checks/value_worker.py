@@ -29,7 +29,8 @@ _IDLE_SECONDS: Final = 60.0
 _ANSWER_SECONDS: Final = 60.0
 """How long an answer may take before the process counts as stuck; it ends by itself long before."""
 _BATCH_SECONDS: Final = 5.0
-"""How long the values of one batch may take in all."""
+_SECONDS_EACH: Final = 0.0001
+"""How long the values of one batch may take in all, and how much longer for each."""
 _MOST_SCHEMAS: Final = 500
 _MOST_CHARACTERS: Final = 16 << 20
 """How many schemas, and how much text, the process holds before it begins anew."""
@@ -203,7 +204,7 @@ class ValueWorker:
                     else:
                         answer, process = await self._exchange({"do": "continue", "job": job}, b"", [])
                     spent += loop.time() - began
-                if spent > _BATCH_SECONDS and not answer["done"]:
+                if spent > _BATCH_SECONDS + count * _SECONDS_EACH and not answer["done"]:
                     raise TakesTooLong
             is_done = True
         finally:

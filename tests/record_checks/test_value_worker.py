@@ -76,6 +76,7 @@ async def test_a_value_that_takes_too_long_ends_the_process_and_is_named(worker:
 
 async def test_a_batch_that_takes_too_long_is_given_up(worker: ValueWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.record_checks.value_worker._BATCH_SECONDS", 0.1)
+    monkeypatch.setattr("kbroker.record_checks.value_worker._SECONDS_EACH", 0.0)
     text = schema({"type": "array", "items": "long"})
     value = named(1, avro({"type": "array", "items": "long"}, list(range(200))))
     with pytest.raises(TakesTooLong):
