@@ -185,6 +185,9 @@ class SchemaCheck:
                 )
         except Unavailable as error:
             raise BatchRefused(error.code, error.message) from None
+        except OSError as error:
+            log.error("the process that reads values cannot be started: %s", error)
+            raise BatchRefused(ErrorCode.REQUEST_TIMED_OUT, "The values cannot be read now.") from None
         except TakesTooLong:
             text = "The values of this batch take too long to be read."
             raise BatchRefused(ErrorCode.INVALID_RECORD, text) from None

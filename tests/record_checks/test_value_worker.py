@@ -119,3 +119,23 @@ async def test_it_ends_without_work(worker: ValueWorker, monkeypatch: pytest.Mon
         await asyncio.sleep(0.01)
     assert worker._process is None
     assert await errors_of(worker, schema(ORDER), order(1)) == {}
+
+
+async def test_who_asks_may_leave_at_any_time(worker: ValueWorker) -> None:
+    """A connection that ends closes the work for it: the process goes on, and forgets the batch."""
+    text = schema({"type": "array", "items": "long"})
+    value = named(1, avro({"type": "array", "items": "long"}, list(range(200))))
+    assert await errors_of(worker, text, value) == {}
+    process = worker._process
+    for _ in range(20):
+        asked = [errors_of(worker, text, *[value] * 3_000) for _ in range(5)]
+        for each in asked:
+            each.send(None)
+        for number, each in enumerate(asked):
+            if number == 2:
+                assert await errors_of(worker, text, value) == {}
+            each.close()
+    assert await errors_of(worker, text, value) == {}
+    await asyncio.wait(worker._tasks, timeout=20) if worker._tasks else None
+    assert worker._process is process
+    assert not worker._tasks
