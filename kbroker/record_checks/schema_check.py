@@ -28,6 +28,8 @@ from kbroker.record_checks.value_worker import TakesTooLong, ValueErrors, ValueW
 
 log = logging.getLogger(__name__)
 
+_SMALL: Final = 64 << 10
+"""Bytes of records that need no room."""
 _IN_ONE_CALL: Final = 20_000
 """How many records one compiled call looks at: some 0.4 ms."""
 
@@ -174,10 +176,7 @@ class SchemaCheck:
         header = parse_header(batch)
         try:
             for _ in range(_TRIES):
-                lookup = await self._checker.ready()
-                async with self._checker.room:
-                    data = await _unpacked(batch, header, rules)
-                    errors = await self._errors(lookup, data, header.record_count)
+                errors = await self._errors_of(batch, header, rules)
                 if errors is not None:
                     break
             else:
@@ -186,6 +185,9 @@ class SchemaCheck:
                 )
         except Unavailable as error:
             raise BatchRefused(error.code, error.message) from None
+        except OSError as error:
+            log.error("the process that reads values cannot be started: %s", error)
+            raise BatchRefused(ErrorCode.REQUEST_TIMED_OUT, "The values cannot be read now.") from None
         except TakesTooLong:
             text = "The values of this batch take too long to be read."
             raise BatchRefused(ErrorCode.INVALID_RECORD, text) from None
@@ -194,6 +196,17 @@ class SchemaCheck:
         if not self._letters_to or self._checker.letters is None:
             raise invalid_records(errors.first(), errors.count)
         return await self._without(batch, header, rules, errors)
+
+    async def _errors_of(self, batch: memoryview, header: BatchHeader, rules: BatchRules) -> _Errors | None:
+        """Return the result of `_errors`. Only large batches wait for room, so that small ones do not wait for them."""
+        lookup = await self._checker.ready()
+        data = await _unpacked(batch, header, rules, None if header.codec == NONE and not self._parses else _SMALL)
+        if data is not None:
+            return await self._errors(lookup, data, header.record_count)
+        async with self._checker.room:
+            data = await _unpacked(batch, header, rules, None)
+            assert data is not None
+            return await self._errors(lookup, data, header.record_count)
 
     async def _errors(self, lookup: SchemaLookup, data: memoryview, count: int) -> _Errors | None:
         """Return the bad records; None if the process that reads values has ended for no reason that is known."""
@@ -372,16 +385,22 @@ async def _tokens(data: memoryview, count: int, side: _Side) -> AsyncIterator[tu
             await turn
 
 
-async def _unpacked(batch: memoryview, header: BatchHeader, rules: BatchRules) -> memoryview:
-    """Return the records of a batch that is well formed; raises AppendError."""
+async def _unpacked(batch: memoryview, header: BatchHeader, rules: BatchRules, small: int | None) -> memoryview | None:
+    """Return the records of a batch that is well formed, None if they have more than `small` bytes.
+
+    Raises AppendError for records beyond the bound for all.
+    """
+    body = batch[HEADER_SIZE:]
     if header.codec == NONE:
-        return batch[HEADER_SIZE:]
+        return body if small is None or len(body) <= small else None
     wanted = min(max(_LEAST_UNPACKED, _UNPACKED_TIMES * rules.max_size), _MOST_UNPACKED)
     most = max(min(rules.max_decompressed, wanted), rules.max_size)
     data = bytearray()
     try:
-        for piece in unpack(header.codec, batch[HEADER_SIZE:], most):
+        for piece in unpack(header.codec, body, most):
             data += piece
+            if small is not None and len(data) > small:
+                return None
             await turn
     except Malformed as error:
         raise BatchRefused(ErrorCode.INVALID_RECORD, f"The records cannot be checked: {error}") from None

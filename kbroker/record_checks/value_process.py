@@ -68,6 +68,8 @@ class Worker:
 
     def answer(self, asked: Any, data: bytes) -> tuple[Any, bytes]:
         """Return the answer to a message."""
+        for job in asked.get("left", ()):
+            self._jobs.pop(job, None)
         if asked.get("forget"):
             self._schemas.clear()
         for index, (digest, (schema_type, text, references)) in enumerate(asked.get("new", {}).items()):
@@ -82,9 +84,6 @@ class Worker:
                 return self._slice(asked["job"]), b""
             case "continue":
                 return self._slice(asked["job"]), b""
-            case "drop":
-                self._jobs.pop(asked["job"], None)
-                return {}, b""
             case _:
                 batch = memoryview(data)
                 rest = without_records(batch, parse_header(batch), asked["records"], asked["max_message_bytes"])

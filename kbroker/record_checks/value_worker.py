@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import json
 import logging
 import os
@@ -16,20 +15,23 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Coroutine, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kbroker.protocol.wire import Buffer
 from kbroker.record_checks.schema_lookup import SchemaText
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _ROOT: Final = os.path.abspath(f"{os.path.dirname(__file__)}/../..")
 _IDLE_SECONDS: Final = 60.0
 _ANSWER_SECONDS: Final = 60.0
 """How long an answer may take before the process counts as stuck; it ends by itself long before."""
 _BATCH_SECONDS: Final = 5.0
-"""How long the values of one batch may take in all."""
+_SECONDS_EACH: Final = 0.0001
+"""How long the values of one batch may take in all, and how much longer for each."""
 _MOST_SCHEMAS: Final = 500
 _MOST_CHARACTERS: Final = 16 << 20
 """How many schemas, and how much text, the process holds before it begins anew."""
@@ -128,6 +130,24 @@ class _Process:
         self._marks.close()
 
 
+class _Reading:
+    """A batch that is being read. `is_left`: nobody waits for the result any longer."""
+
+    __slots__ = ("is_asking", "is_left", "job", "most_seconds")
+
+    def __init__(self, job: int, most_seconds: float) -> None:
+        self.job = job
+        self.most_seconds = most_seconds
+        self.is_asking = False
+        self.is_left = False
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """Take notice of an error that nobody waits for."""
+    if not task.cancelled():
+        task.exception()
+
+
 class ValueWorker:
     """Reads values for all topics of a broker. Its coroutines raise OSError if there is no process to be had."""
 
@@ -138,6 +158,9 @@ class ValueWorker:
         self._idle: asyncio.TimerHandle | None = None
         self._deadly: dict[str, None] = {}
         self._closed = False
+        self._left: list[int] = []
+        """Batches that the process need not keep any longer; it is told with the next message."""
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def close(self) -> None:
         """End the process."""
@@ -157,7 +180,7 @@ class ValueWorker:
         if schema.digest in self._deadly:
             return ()
         try:
-            answer, _ = await self._asked({"do": "names", "schema": schema.digest}, b"", [schema])
+            answer, _ = await self._undisturbed(self._asked({"do": "names", "schema": schema.digest}, b"", [schema]))
         except WorkerEnded:
             return ()
         return tuple(answer.get("names", ()))
@@ -178,39 +201,61 @@ class ValueWorker:
         """
         usable = {token: each for token, each in schemas.items() if each.digest not in self._deadly}
         self._jobs += 1
-        job, process = self._jobs, None
         asked: dict[str, Any] = {
             "do": "check",
-            "job": job,
+            "job": self._jobs,
             "count": count,
             "of_keys": of_keys,
             "schemas": {base64.b16encode(token).decode(): each.digest for token, each in usable.items()},
             "skipped": list(skipped),
             "most": most,
         }
-        spent = 0.0
+        reading = _Reading(self._jobs, _BATCH_SECONDS + count * _SECONDS_EACH)
+        answer = await self._undisturbed(self._read(reading, asked, data, list(usable.values())), reading)
+        return ValueErrors([(index, text) for index, text in answer["errors"]], answer["count"])
+
+    async def _read(self, reading: _Reading, asked: dict[str, Any], data: Buffer, schemas: list[SchemaText]) -> Any:
+        """Have a batch read in slices; return the last answer."""
         loop = asyncio.get_running_loop()
-        is_done = False
+        process: _Process | None = None
+        spent = 0.0
+        answer: Any = None
         try:
-            answer: Any = {"done": False}
-            while not answer["done"]:
+            while answer is None or not answer["done"]:
                 async with self._turn:
                     if process is not None and process is not self._process:
                         raise WorkerEnded(_NOTHING)  # ended by another batch
+                    reading.is_asking = True
                     began = loop.time()
-                    if process is None:
-                        answer, process = await self._exchange(asked, data, list(usable.values()))
-                    else:
-                        answer, process = await self._exchange({"do": "continue", "job": job}, b"", [])
+                    answer, process = await self._exchange(asked, data, schemas)
                     spent += loop.time() - began
-                if spent > _BATCH_SECONDS and not answer["done"]:
+                    reading.is_asking = False
+                if not answer["done"] and (spent > reading.most_seconds or reading.is_left):
                     raise TakesTooLong
-            is_done = True
+                asked, data, schemas = {"do": "continue", "job": reading.job}, b"", []
         finally:
-            if not is_done and process is not None and process is self._process:
-                with contextlib.suppress(WorkerEnded, OSError):
-                    await self._asked({"do": "drop", "job": job}, b"", [])
-        return ValueErrors([(index, text) for index, text in answer["errors"]], answer["count"])
+            if process is not None and process is self._process and not answer["done"]:
+                self._left.append(reading.job)
+        return answer
+
+    async def _undisturbed(self, work: Coroutine[Any, Any, T], reading: _Reading | None = None) -> T:
+        """Return the result of work that speaks to the process.
+
+        The caller may be closed at any time, as its connection is; a message is then still exchanged to its end.
+        """
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            await asyncio.wait((task,))
+        finally:
+            if not task.done():
+                task.add_done_callback(_look_at)
+                if reading is not None:
+                    reading.is_left = True
+                    if not reading.is_asking:
+                        task.cancel()
+        return task.result()
 
     def is_deadly(self, schema: SchemaText) -> bool:
         """Whether a schema has ended the process while it was parsed; its values are not read."""
@@ -219,7 +264,7 @@ class ValueWorker:
     async def without(self, batch: Buffer, records: list[int], max_message_bytes: int) -> bytes:
         """Return a batch without some records, by their indexes; raises WorkerEnded."""
         asked = {"do": "without", "records": records, "max_message_bytes": max_message_bytes}
-        return (await self._asked(asked, batch, []))[1]
+        return (await self._undisturbed(self._asked(asked, batch, [])))[1]
 
     # -- messages
 
@@ -232,6 +277,8 @@ class ValueWorker:
         """Ask, and return the answer with the process that gave it. Only in a turn."""
         process = self._running()
         self._add_schemas(asked, process, schemas)
+        if self._left:
+            asked["left"], self._left = self._left, []
         text = json.dumps(asked).encode()
         loop = asyncio.get_running_loop()
         stuck = loop.call_later(_ANSWER_SECONDS, process.hang_up)
@@ -244,7 +291,7 @@ class ValueWorker:
             if record <= _OF_SCHEMA:
                 self._note_deadly(list(asked["new"])[_OF_SCHEMA - record], schemas)
             raise WorkerEnded(record) from None
-        except BaseException:  # cancelled in the midst of a message
+        except BaseException:  # the loop ends in the midst of a message
             if self._process is process:
                 self._stop()
             raise

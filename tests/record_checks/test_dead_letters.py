@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 
 from compat_tests.wire.client import WireClient
+from kbroker import Broker
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.records import build_batch
 from tests.record_checks.conftest import OF_A_BAD_RECORD, Shop, named, order, texts
+from tests.registry_api.conftest import Http
 
 BAD = b"not of a schema"
 
@@ -133,3 +136,19 @@ def test_a_batch_sent_again_is_not_judged_again(shop: Shop, known: int) -> None:
             assert (told.error_code, told.base_offset) == (0, 0)
             shop.registry.raw("DELETE", "/subjects/orders-value")
     assert shop.values("bad-orders") == [BAD]
+
+
+def test_what_is_left_of_batches_is_there_after_a_restart(tmp_path: Path) -> None:
+    data_dir = str(tmp_path / "data")
+    for first in (0, 4):
+        with Broker(data_dir=data_dir, registry=True) as broker:
+            shop = Shop(broker, Http(broker.registry_url))
+            if not first:
+                shop.topic("bad-orders")
+                shop.checked("orders", kbroker_schema_validation_deadletter_topic="bad-orders")
+            known = shop.register("orders-value")
+            for records in ([BAD], [order(known), BAD], [BAD]):
+                assert set(shop.send("orders", records, **{"enable.idempotence": True})) == {0}
+            found = [each.offset() for each in shop.read("orders")]
+            assert found == ([1] if not first else [1, 5])
+            assert len(shop.values("bad-orders")) == 3 + 3 * bool(first)

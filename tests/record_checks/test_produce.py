@@ -22,8 +22,11 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from compat_tests.wire.client import WireClient
 from kbroker import Broker, Cluster
 from kbroker.log import record_walk
+from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.records import build_batch
 from tests.record_checks.conftest import BESIDE_A_BAD_RECORD, OF_A_BAD_RECORD, ORDER, Shop, as_json, named, order
 
 OTHER = {"type": "record", "name": "Other", "namespace": "shop", "fields": [{"name": "id", "type": "string"}]}
@@ -68,6 +71,32 @@ def test_the_same_without_compiled_code(shop: Shop, level: str, monkeypatch: pyt
     for _ in range(2):
         assert shop.send("orders", [good, None, good]) == [0, 0, 0]
         assert shop.send("orders", [good, b"x", b"y"]) == [BESIDE_A_BAD_RECORD, OF_A_BAD_RECORD, OF_A_BAD_RECORD]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"compression_type": "zstd"}, {"message_timestamp_type": "LogAppendTime"}, {"record_validation": "header"}],
+    ids=str,
+)
+@pytest.mark.parametrize("level", ["id", "parse"])
+def test_beside_other_configs_of_the_topic(shop: Shop, level: str, config: dict[str, str]) -> None:
+    shop.checked("orders", kbroker_schema_validation_level=level, **config)
+    good = order(shop.register("orders-value"))
+    for _ in range(2):
+        assert shop.send("orders", [good, None, good], **{"compression.type": "lz4"}) == [0, 0, 0]
+        assert shop.send("orders", [good, b"x", b"y"]) == [BESIDE_A_BAD_RECORD, OF_A_BAD_RECORD, OF_A_BAD_RECORD]
+    assert shop.values("orders") == [good, None, good] * 2
+
+
+def test_clients_that_leave_at_once_disturb_nobody(shop: Shop) -> None:
+    shop.checked("orders", kbroker_schema_validation_level="parse")
+    good = order(shop.register("orders-value"))
+    records = [(0, None, good, ())] * 2_000
+    data = [TopicProduceData("orders", partition_data=[PartitionProduceData(0, build_batch(records, codec=4))])]
+    for number in range(60):
+        with WireClient(shop.broker.bootstrap_servers) as client:
+            client.start(ProduceRequest(None, -1 if number % 2 else 0, 20_000, data), 9)
+    assert shop.send("orders", [good, good]) == [0, 0]
 
 
 def test_a_cluster_refuses_the_config() -> None:

@@ -76,6 +76,7 @@ async def test_a_value_that_takes_too_long_ends_the_process_and_is_named(worker:
 
 async def test_a_batch_that_takes_too_long_is_given_up(worker: ValueWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.record_checks.value_worker._BATCH_SECONDS", 0.1)
+    monkeypatch.setattr("kbroker.record_checks.value_worker._SECONDS_EACH", 0.0)
     text = schema({"type": "array", "items": "long"})
     value = named(1, avro({"type": "array", "items": "long"}, list(range(200))))
     with pytest.raises(TakesTooLong):
@@ -118,3 +119,23 @@ async def test_it_ends_without_work(worker: ValueWorker, monkeypatch: pytest.Mon
         await asyncio.sleep(0.01)
     assert worker._process is None
     assert await errors_of(worker, schema(ORDER), order(1)) == {}
+
+
+async def test_who_asks_may_leave_at_any_time(worker: ValueWorker) -> None:
+    """A connection that ends closes the work for it: the process goes on, and forgets the batch."""
+    text = schema({"type": "array", "items": "long"})
+    value = named(1, avro({"type": "array", "items": "long"}, list(range(200))))
+    assert await errors_of(worker, text, value) == {}
+    process = worker._process
+    for _ in range(20):
+        asked = [errors_of(worker, text, *[value] * 3_000) for _ in range(5)]
+        for each in asked:
+            each.send(None)
+        for number, each in enumerate(asked):
+            if number == 2:
+                assert await errors_of(worker, text, value) == {}
+            each.close()
+    assert await errors_of(worker, text, value) == {}
+    await asyncio.wait(worker._tasks, timeout=20) if worker._tasks else None
+    assert worker._process is process
+    assert not worker._tasks
