@@ -25,6 +25,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from compat_tests.wire.client import WireClient
 from kbroker import Broker, Cluster
 from kbroker.log import record_walk
+from kbroker.protocol.errors import ApiError
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.records import build_batch
 from tests.record_checks.conftest import BESIDE_A_BAD_RECORD, OF_A_BAD_RECORD, ORDER, Shop, as_json, named, order
@@ -191,9 +192,8 @@ def test_a_guid_in_a_header_counts_before_the_value(shop: Shop) -> None:
     assert shop.send("orders", [(None, data + b"x", [(name, b"\1" + guid)])]) == [OF_A_BAD_RECORD]
 
 
-def serializers(shop: Shop) -> dict[str, tuple[Any, Any]]:
+def serializers(client: SchemaRegistryClient) -> dict[str, tuple[Any, Any]]:
     """Return the serializers of the client library, with a value for each."""
-    client = SchemaRegistryClient({"url": shop.registry.url})
     return {
         "avro": (AvroSerializer(client, as_json(ORDER)), {"id": 7}),
         "json": (JSONSerializer(as_json(JSON_SCHEMA), client), {"id": 7}),
@@ -214,9 +214,10 @@ def serializers(shop: Shop) -> dict[str, tuple[Any, Any]]:
 def test_what_confluents_serializers_make_is_taken(shop: Shop, form: str, level: str) -> None:
     more = {"confluent_value_subject_name_strategy": STRATEGY + "RecordNameStrategy"} if form == "record" else {}
     shop.checked("orders", kbroker_schema_validation_level=level, **more)
-    to_bytes, value = serializers(shop)[form]
     headers: list[tuple[str, bytes]] = []
-    data = to_bytes(value, SerializationContext("orders", MessageField.VALUE, headers))
+    with SchemaRegistryClient({"url": shop.registry.url}) as client:
+        to_bytes, value = serializers(client)[form]
+        data = to_bytes(value, SerializationContext("orders", MessageField.VALUE, headers))
     assert bool(headers) == (form == "header")
     assert shop.send("orders", [(None, data, headers)] * 3) == [0, 0, 0]
     broken = data + b"\xff" if form != "json" else data.replace(b"7", b'"7"')
@@ -311,3 +312,16 @@ def test_large_batches_of_many_schemas_pass(shop: Shop) -> None:
     assert set(shop.send("orders", values, **settings)) == {0}
     bad = [*values[:15_000], struct.pack(">bI", 0, 10**9), *values[15_000:]]
     assert shop.send("orders", bad, **settings)[15_000] == OF_A_BAD_RECORD
+
+
+@pytest.mark.parametrize("level", ["id", "parse"])
+def test_the_kit_for_tests_is_told_why(shop: Shop, level: str) -> None:
+    config = {"confluent.value.schema.validation": "true", "kbroker.schema.validation.level": level}
+    orders = shop.broker.topics.create("orders", config=config)
+    known = shop.register("orders-value")
+    for _ in range(2):
+        orders.produce(order(known))
+        with pytest.raises(ApiError, match="The value begins with the byte 110, not with the id of a schema"):
+            orders.produce(b"no schema")
+        shop.broker.restore(shop.broker.snapshot())
+    assert len(shop.values("orders")) == 2
