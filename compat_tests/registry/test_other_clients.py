@@ -19,7 +19,9 @@ from compat_tests.compared import of_kfake
 from kbroker import Broker
 from tests.tries import FORM
 
-pytestmark = pytest.mark.skipif(FORM != "long", reason="fetches clients in other languages: only with KBROKER_TESTS=long")
+pytestmark = pytest.mark.skipif(
+    FORM != "long", reason="fetches clients in other languages: only with KBROKER_TESTS=long"
+)
 CLIENTS: Final = Path(__file__).with_name("clients")
 TIMEOUT_S: Final = 600
 

@@ -14,6 +14,7 @@ from kbroker import Cluster
 from kbroker.controller.member.registries import REGISTRIES
 from tests.registry_api.beside import Clients, record
 from tests.registry_api.conftest import Http
+from tests.tries import FORM
 
 PATIENCE_S = 20.0
 
@@ -89,7 +90,7 @@ def test_leaders_are_killed(cluster: Cluster) -> None:
     killed(cluster, 4, seed=1)
 
 
-@pytest.mark.long
+@pytest.mark.skipif(FORM != "long", reason="a minute of kills: only with KBROKER_TESTS=long")
 def test_leaders_are_killed_often(cluster: Cluster) -> None:
     killed(cluster, 50, seed=2)
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.registry_api.beside import Clients, Process, ended
 from tests.registry_api.conftest import Http
+from tests.tries import FORM
 
 
 def free_port() -> int:
@@ -81,7 +82,7 @@ def test_instances_and_the_broker_are_killed(tmp_path: Path) -> None:
     tortured(tmp_path, kills=4, seed=1)
 
 
-@pytest.mark.long
+@pytest.mark.skipif(FORM != "long", reason="a minute and a half of kills: only with KBROKER_TESTS=long")
 def test_instances_and_the_broker_are_killed_often(tmp_path: Path) -> None:
     tortured(tmp_path, kills=40, seed=2)
 
