@@ -68,11 +68,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the marker."""
+    """Add the marker, and leave kbroker's own modules as they are."""
+    _keep_as_it_is(config)
     config.addinivalue_line(
         "markers",
         "kafka(config=None, tls=False, users=None, acls=None): what the fixtures `kafka` and `kafka_cluster` are given",
     )
+
+
+def _keep_as_it_is(config: pytest.Config) -> None:
+    """Have pytest not rewrite the asserts of kbroker, as it does for the modules of each plugin's distribution.
+
+    A broker loads modules in a thread of its own, and CPython 3.11 cannot parse in two threads at once: SystemError,
+    "AST constructor recursion depth mismatch".
+    """
+    hook = config.pluginmanager.rewrite_hook
+    marked = getattr(hook, "_must_rewrite", None)
+    if isinstance(marked, set):
+        marked.discard("kbroker")
+        hook.mark_rewrite()  # forgets what it has found out
 
 
 @pytest.fixture(scope="session")

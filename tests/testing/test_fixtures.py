@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from importlib.machinery import SourceFileLoader
+
 import pytest
 
 from kbroker import Broker, handlers
@@ -340,3 +343,9 @@ def test_each_worker_of_xdist_has_a_broker(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess("-p", "no:cacheprovider", "-n", "2", "--dist", "each").assert_outcomes(passed=16)
     addresses = {path.read_text() for path in pytester.path.glob("*.address")}
     assert len(addresses) == 2
+
+
+def test_the_modules_of_kbroker_are_not_rewritten() -> None:
+    """They are loaded in the broker's thread, too, where pytest's parsing fails while another thread parses."""
+    module = importlib.import_module("kbroker.handlers.authorized.required_rights")
+    assert type(module.__loader__) is SourceFileLoader
