@@ -286,6 +286,7 @@ class State:
 
     def apply(self, key: Key, value: bytes | None) -> None:
         """Apply a record; raises ValueError if its value cannot be read."""
+        value = value or None  # Karapace deletes with an empty value
         match key:
             case ("SCHEMA", str(subject), number):
                 self._apply_version(normalised(subject), number, None if value is None else read_version(value))

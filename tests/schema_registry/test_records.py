@@ -8,6 +8,7 @@ import random
 import pytest
 
 from kbroker.schema_registry.records import read_config, read_mode, read_version
+from kbroker.schema_registry.state import State
 from tests.schema_registry.context import Context
 
 GOOD = {"subject": "a", "version": 1, "id": 1, "schema": "1", "deleted": False}
@@ -112,3 +113,16 @@ def test_metadata_and_rules_that_say_the_same_are_the_same():
     full = rule | {"kind": "TRANSFORM", "mode": "WRITEREAD", "disabled": False, "tags": []}
     one, two = (read_version(json.dumps(GOOD | {"ruleSet": {"domainRules": [each]}}).encode()) for each in (rule, full))
     assert (one.content, one.content.digest()) == (two.content, two.content.digest())
+
+
+def test_an_empty_value_deletes_as_none_does():
+    """Karapace writes one to delete a version for good."""
+    for gone in (None, b""):
+        state = State()
+        state.apply(("SCHEMA", "a", 1), json.dumps(GOOD).encode())
+        state.apply(("CONFIG", "a", None), b'{"compatibilityLevel": "FULL"}')
+        assert state.versions("a", deleted=True)
+        state.apply(("SCHEMA", "a", 1), gone)
+        state.apply(("CONFIG", "a", None), gone)
+        assert not state.versions("a", deleted=True)
+        assert "a" not in state.configs
