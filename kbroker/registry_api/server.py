@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -32,11 +33,19 @@ class RegistryServer(WebServer):
         *,
         cluster_id: str,
         tls: tuple[str, str] | None = None,
+        ca: str | None = None,
         leader: Leader | None = None,
     ) -> None:
-        """`leader` tells where requests are answered if that may be at another broker."""
+        """`leader` tells where requests are answered if that may be at another broker.
+
+        `tls` are the files of the certificate and its key, and `ca` that of the authority of other brokers' registries;
+        without it, those of the system count. Raises OSError if a file cannot be read.
+        """
         own = Application(Registry(store), _about(cluster_id))
-        app = own if leader is None else Forwarding(own, leader)
+        app: Application | Forwarding = own
+        if leader is not None:
+            others = None if ca is None else ssl.create_default_context(cafile=ca)
+            app = Forwarding(own, leader, others, only_tls=tls is not None)
         super().__init__(
             app,
             listening,
