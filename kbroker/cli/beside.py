@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _METRICS: Final = "127.0.0.1:9404"
 _BACKLOG: Final = 128
+_SERVICES: Final = {"control": CONTROL, "console": CONSOLE, "registry": REGISTRY}
 _OF_TRACES: Final = "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _CLIENTS_LOGGERS: Final = ("kafka.admin", "kafka.cluster", "kafka.net", "kafka.producer")
 """The console's Kafka client logs each connection with these loggers, which would fill the broker's log."""
@@ -197,8 +198,13 @@ class ConsolePlace(_Place):
         told = partial(_in_flight, node, asyncio.get_running_loop())
         settings = Settings(public=self.public, cli=("--bootstrap", where), in_flight=told)
         registry = None
-        if self.registry is not None:
-            registry = SchemaRegistry(self.registry.url_for_console, self.registry.ca)
+        if self.registry is not None and (url := self.registry.url_for_console) is not None:
+            registry = SchemaRegistry(url, self.registry.ca)
+        elif self.registry is not None:
+            log.info(
+                "the console has no pages of the schema registry, which asks for a login: "
+                "kbroker console --registry https://USER:PASSWORD@HOST:PORT has one"
+            )
         server = ConsoleServer(Connection(where, {}), self.socket, settings, registry=registry).start()
         try:
             yield server
@@ -299,7 +305,7 @@ def places(
         registry_at = None
         options = RegistryOptions.of(**of_registry)
         if _is_wanted("registry", registry, public=registry_public):
-            made = closing(_http_socket("registry", str(registry), public=registry_public))
+            made = closing(options.listening(*_http_address("registry", str(registry)), public=registry_public))
             registry_at = RegistryPlace(made, options)
         elif options.given:
             raise ConfigError(f"{options.given} has no effect without --registry")
@@ -316,13 +322,18 @@ def _is_wanted(name: str, at: str | None, *, public: bool) -> bool:
 
 
 def _http_socket(name: str, at: str, *, public: bool) -> socket.socket:
-    service = {"control": CONTROL, "console": CONSOLE, "registry": REGISTRY}[name]
+    return _SERVICES[name].listening(*_http_address(name, at), f"--{name}", public=public)
+
+
+def _http_address(name: str, at: str) -> tuple[str, int]:
+    """Return the address of a server that can be loaded; raises NoPlace."""
+    service = _SERVICES[name]
     host, port = parse(at, f"--{name}", service.default)
     service.require(f"--{name}")
     import_module(
         f"kbroker.{'registry_api' if name == 'registry' else name}.server"
     )  # now: the import takes longer than a broker's loop may block
-    return service.listening(host, port, f"--{name}", public=public)
+    return host, port
 
 
 def _metrics_socket(at: str, config: BrokerConfig) -> socket.socket:

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -21,6 +21,8 @@ from kbroker.admin.schema_store import TRANSACTIONAL_ID, KafkaStore
 from kbroker.cli.client import client_options
 from kbroker.cli.registry_place import tls_files
 from kbroker.local_http import REGISTRY, parse
+
+_NO_LOGIN: Final = "everybody could register and delete schemas; --registry-public allows that"
 
 
 @click.command("registry")
@@ -61,7 +63,7 @@ def command(
     host, port = parse(listen, "--listen", REGISTRY.default)
     tls = tls_files(tls_cert, tls_key, "--tls-cert", "--tls-key")
     _set_log()
-    listening = REGISTRY.listening(host, port, "--listen", public=registry_public)
+    listening = REGISTRY.listening(host, port, "--listen", public=registry_public, not_public=_NO_LOGIN)
     try:
         asyncio.run(_serve(connection, listening, tls, transactional_id, ready_file))
     finally:

@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     from kbroker.broker.cluster_node import ClusterNode
     from kbroker.registry_api.server import RegistryServer
 
+BASIC, NONE = "BASIC", "NONE"
+"""The methods of authentication at the registry, by Confluent's names."""
 _EVERY_4, _LOOPBACK_4 = "0.0.0.0", "127.0.0.1"
+_IN_THE_CLEAR: Final = (
+    "passwords would cross the network in the clear; --registry-tls-cert and --registry-tls-key encrypt them, "
+    "--registry-public (KBROKER_REGISTRY_PUBLIC=true in a container) allows it without"
+)
 _FILE: Final = click.Path(dir_okay=False)
 log = logging.getLogger(__name__)
 
@@ -68,6 +74,13 @@ def registry_options(*, in_container: bool = False) -> Decorator:
             envvar=variable("CA"),
             help="The authority of the other brokers' registries and of --registry-tls-cert, as PEM.",
         ),
+        click.option(
+            "--registry-auth",
+            type=click.Choice([BASIC, NONE], case_sensitive=False),
+            default=NONE,
+            envvar=variable("AUTH"),
+            help="BASIC: ask at --registry for name and password of a SCRAM user of the broker.",
+        ),
     )
 
 
@@ -78,6 +91,7 @@ class RegistryOptions:
     advertised: tuple[str, int] | None = None
     tls: tuple[str, str] | None = None
     ca: str | None = None
+    asks_for_login: bool = False
     given: str | None = None
     """One of the options that was given."""
 
@@ -88,13 +102,16 @@ class RegistryOptions:
         registry_tls_cert: str | None = None,
         registry_tls_key: str | None = None,
         registry_ca: str | None = None,
+        registry_auth: str | None = None,
     ) -> RegistryOptions:
         """Return them from the values of the options; raises ConfigError and NoPlace."""
+        asks_for_login = (registry_auth or NONE).upper() == BASIC
         named = {
             "--registry-advertised": registry_advertised,
             "--registry-tls-cert": registry_tls_cert,
             "--registry-tls-key": registry_tls_key,
             "--registry-ca": registry_ca,
+            "--registry-auth": registry_auth if asks_for_login else None,
         }
         at = None
         if registry_advertised:
@@ -105,7 +122,22 @@ class RegistryOptions:
                 ssl.create_default_context(cafile=registry_ca)
             except OSError as error:  # also an ssl error
                 raise ConfigError(f"--registry-ca {registry_ca}: {_reason(error)}") from None
-        return cls(at, tls, registry_ca or None, next((name for name, value in named.items() if value), None))
+        given = next((name for name, value in named.items() if value), None)
+        return cls(at, tls, registry_ca or None, asks_for_login, given)
+
+    def listening(self, host: str, port: int, *, public: bool) -> socket.socket:
+        """Return a listening socket; raises NoPlace, also where others would need no password or show it to everybody.
+
+        `public` allows both.
+        """
+        is_safe = self.asks_for_login and self.tls is not None
+        return REGISTRY.listening(
+            host,
+            port,
+            "--registry",
+            public=public or is_safe,
+            not_public=_IN_THE_CLEAR if self.asks_for_login else None,
+        )
 
 
 def tls_files(cert: str | None, key: str | None, cert_option: str, key_option: str) -> tuple[str, str] | None:
@@ -157,8 +189,13 @@ class RegistryPlace:
         return f"{self._scheme}://{joined(host, port)}"
 
     @property
-    def url_for_console(self) -> str:
-        """The server's URL for the console beside it: with TLS by the name that its certificate has."""
+    def url_for_console(self) -> str | None:
+        """The server's URL for the console beside it: with TLS by the name that its certificate has.
+
+        None if the registry asks for a login, which this console has not.
+        """
+        if self.options.asks_for_login:
+            return None
         return (
             self.url.replace(f"//{_EVERY_4}:", f"//{_LOOPBACK_4}:") if self.options.tls is None else self.url_for_others
         )
@@ -174,7 +211,13 @@ class RegistryPlace:
         store = FromOtherThread(node.open_registry(), loop)
         leader = LeaderOfBroker(node, loop) if _is_in_cluster(node) else None
         server = RegistryServer(
-            store, self.socket, cluster_id=node.cluster_id, leader=leader, tls=self.options.tls, ca=self.options.ca
+            store,
+            self.socket,
+            cluster_id=node.cluster_id,
+            leader=leader,
+            tls=self.options.tls,
+            ca=self.options.ca,
+            credentials=node.credential_of if self.options.asks_for_login else None,
         ).start()
         if _is_in_cluster(node):
             url = self.url_for_others

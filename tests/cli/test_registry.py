@@ -13,6 +13,7 @@ import pytest
 from kbroker.admin.schemas import SchemaRegistry
 from kbroker.cli.registry_place import RegistryOptions, RegistryPlace
 from kbroker.config.listeners import own_host_name
+from kbroker.local_http import NoPlace
 from tests.cli.conftest import CommandLine
 from tests.cli.test_start_control import started
 
@@ -84,3 +85,39 @@ def test_a_broker_with_a_registry_over_tls_and_a_console(cli: CommandLine, tmp_p
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 0, err
+
+
+def test_a_registry_that_asks_for_a_login(cli: CommandLine, tmp_path: Path) -> None:
+    user = "SCRAM-SHA-256=[name=alice,password=secret]"
+    options = ["--add-scram", user, "--registry", "127.0.0.1:0", "--registry-auth", "basic", "--console", "127.0.0.1:0"]
+    with started(tmp_path, *options) as (process, ready):
+        at = ready["registry"]
+        assert "Unauthorized (401)" in cli.fails("schema", "list", "--registry", at)
+        cli.ok("schema", "list", "--registry", at.replace("//", "//alice:secret@"))
+        with urllib.request.urlopen(ready["console"], timeout=20) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+        assert b"the console has no pages of the schema registry" in err
+
+
+def test_passwords_do_not_cross_a_network_in_the_clear(cli: CommandLine, tmp_path: Path) -> None:
+    start = ("start", "--memory", "--listen", "127.0.0.1:0", "--registry", "0.0.0.0:0")
+    assert "everybody could register and delete schemas" in cli.fails(*start)
+    assert "passwords would cross the network in the clear" in cli.fails(*start, "--registry-auth", "BASIC")
+    assert "--registry-auth has no effect without --registry" in cli.fails("start", "--registry-auth", "BASIC")
+    cli.ok("cert", "dev", str(tmp_path))
+    tls = RegistryOptions.of(
+        registry_tls_cert=str(tmp_path / "server.pem"),
+        registry_tls_key=str(tmp_path / "server.pem"),
+        registry_auth="BASIC",
+    )
+    with (
+        tls.listening("0.0.0.0", 0, public=False),
+        RegistryOptions.of(registry_auth="BASIC").listening("0.0.0.0", 0, public=True),
+    ):
+        pass
+    without_login = RegistryOptions(tls=tls.tls)
+    with pytest.raises(NoPlace):
+        without_login.listening("0.0.0.0", 0, public=False)
