@@ -142,7 +142,8 @@ class Broker(Embedded):
 
     It records requests from its start on: see `requests`. With `requests=False` it records from the first access.
 
-    With `registry` it has a schema registry, at a free port of 127.0.0.1 or at "host:port"; see `registry_url`.
+    With `registry` it has a schema registry, at a free port of 127.0.0.1 or at "host:port"; see `registry_url`. With
+    `registry_auth` that asks for the name and password of one of `users`.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class Broker(Embedded):
         acls: Sequence[Acl] | None = None,
         requests: bool = True,
         registry: bool | str = False,
+        registry_auth: bool = False,
     ) -> None:
         self._security = Security(host, tls=tls, users=users, acls=acls)
         self._settings = {**TEST_DEFAULTS, **{k: str(v) for k, v in (config or {}).items()}}
@@ -170,6 +172,7 @@ class Broker(Embedded):
         self._strict = strict
         self._records = requests
         self._registry_at = "127.0.0.1:0" if registry is True else registry or None
+        self._registry_auth = registry_auth
         self._registry: RegistryServer | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -344,7 +347,8 @@ class Broker(Embedded):
             return FromOtherThread(self.node.open_registry(), loop)
 
         store = asyncio.run_coroutine_threadsafe(opened(), loop).result(_STOP_SECONDS)
-        return RegistryServer(store, listening, cluster_id=self.cluster_id).start()
+        credentials = self.node.credential_of if self._registry_auth else None
+        return RegistryServer(store, listening, cluster_id=self.cluster_id, credentials=credentials).start()
 
     def stop(self) -> None:
         """Stop cleanly; does nothing if the broker does not run. Raises the error that made the stop fail, if any."""

@@ -137,7 +137,13 @@ class ClusterBroker:
         loop = asyncio.get_running_loop()
         store = FromOtherThread(node.open_registry(), loop)
         leader = LeaderOfBroker(node, loop)
-        self._registry = RegistryServer(store, listening, cluster_id=node.cluster_id, leader=leader).start()
+        self._registry = RegistryServer(
+            store,
+            listening,
+            cluster_id=node.cluster_id,
+            leader=leader,
+            credentials=node.credential_of if self._cluster.registry_asks_for_login else None,
+        ).start()
         node.publish_registry(self._registry.url)
 
     @property
@@ -179,7 +185,8 @@ class Cluster(Embedded):
 
     Without `data_dir` their data is in a private temporary directory, which is deleted with the cluster. `tls`, `users`
     and `acls` are as in `Broker`; they also apply between the brokers, which log in as a user of their own. With
-    `registry`, each broker serves the cluster's schema registry: `cluster.brokers[1].registry_url`.
+    `registry`, each broker serves the cluster's schema registry: `cluster.brokers[1].registry_url`. With
+    `registry_auth` that asks for name and password of a SCRAM user.
     """
 
     def __init__(
@@ -193,6 +200,7 @@ class Cluster(Embedded):
         users: Mapping[str, str] | None = None,
         acls: Sequence[Acl] | None = None,
         registry: bool = False,
+        registry_auth: bool = False,
     ) -> None:
         if brokers < 1:
             raise ValueError("a cluster has a broker at least")
@@ -201,6 +209,7 @@ class Cluster(Embedded):
 
             REGISTRY.require("registry=True")
         self.has_registry = registry
+        self.registry_asks_for_login = registry_auth
         self.host = host
         self._security = Security(host, tls=tls, users=users, acls=acls, in_cluster=True)
         self._private = data_dir is None

@@ -83,9 +83,14 @@ class Service:
         if any(importlib.util.find_spec(name) is None for name in self.packages):
             raise NoPlace(f"{user} needs {self.needs} not installed: {how_to_install(self.extra)}")
 
-    def listening(self, host: str, port: int, option: str, *, public: bool) -> socket.socket:
-        """Return a listening socket; raises NoPlace, also if other machines could connect and `public` is false."""
-        return listening(host, port, option, not_public=None if public else self.not_public)
+    def listening(
+        self, host: str, port: int, option: str, *, public: bool, not_public: str | None = None
+    ) -> socket.socket:
+        """Return a listening socket; raises NoPlace, also if other machines could connect and `public` is false.
+
+        The reason is then the service's own, or `not_public`.
+        """
+        return listening(host, port, option, not_public=None if public else not_public or self.not_public)
 
 
 CONTROL: Final = Service(
@@ -109,8 +114,8 @@ REGISTRY: Final = Service(
     "registry",
     ("starlette", "uvicorn", "avro", "fastavro", "jsonschema_rs"),
     "packages that are",
-    "everybody could register and delete schemas; --registry-public (KBROKER_REGISTRY_PUBLIC=true in a container) "
-    "allows that",
+    "everybody could register and delete schemas; --registry-auth BASIC with --registry-tls-cert asks for a password, "
+    "--registry-public (KBROKER_REGISTRY_PUBLIC=true in a container) allows it without",
 )
 
 

@@ -71,6 +71,15 @@ class PromptConnection(H11Protocol):
             self._late = None
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop in which a handshake of TLS has as long as a request's head, not a minute as by default."""
+
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
+        if options.get("ssl") is not None:
+            options.setdefault("ssl_handshake_timeout", HEAD_S)
+        return await super().create_server(*args, **options)
+
+
 class WebServer:
     """Serves an ASGI application on a listening socket until `stop`, also as a context manager."""
 
@@ -155,7 +164,8 @@ class WebServer:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._serve())
+            with asyncio.Runner(loop_factory=_Loop) as runner:
+                runner.run(self._serve())
         except Exception:  # noqa: BLE001 - logged, and the thread ends
             self._log.exception("the %s has ended", self._name)
         finally:

@@ -170,7 +170,7 @@ class Node(LogEvents, ABC):
         self.tls = TlsListeners(config)
         self.quotas = BrokerQuotas(config, clock, metadata)
         logins = TokenLogins(lambda: metadata.state.tokens, clock.now_ms)
-        credentials = Credentials(self._credential_of, logins)
+        credentials = Credentials(self.credential_of, logins)
         self._broker_hosts: BrokerHosts | None = None
         if config.get_str("inter.broker.apis.from") == "brokers":
             self._broker_hosts = BrokerHosts(config.listeners.inter_broker, self._registered_hosts)
@@ -306,7 +306,8 @@ class Node(LogEvents, ABC):
         """Apply changed defaults to every topic."""
         self.replicas.reconfigure(state)
 
-    def _credential_of(self, user: str, mechanism: str) -> ScramCredential | None:
+    def credential_of(self, user: str, mechanism: str) -> ScramCredential | None:
+        """Return a user's credential for a mechanism of SCRAM; in any thread, because a state never changes."""
         return credential_of(self.metadata.state.user_configs, user, mechanism)
 
     def _forget_share_partition(self, group: str, topic_id: bytes, index: int) -> None:

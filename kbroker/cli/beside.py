@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
@@ -26,12 +25,12 @@ import click
 from kbroker.broker.base_node import Node
 from kbroker.broker.node import BrokerNode
 from kbroker.cli.output import Decorator, with_options
+from kbroker.cli.registry_place import RegistryOptions, RegistryPlace, registry_options
 from kbroker.clock import Clock, SystemClock
-from kbroker.config.listeners import own_host_name
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.extras import how_to_install
-from kbroker.local_http import CONSOLE, CONTROL, REGISTRY, joined, parse, url_of
+from kbroker.local_http import CONSOLE, CONTROL, REGISTRY, parse, url_of
 from kbroker.long_work import in_slices
 from kbroker.network.server import bind, server_limits
 from kbroker.share_partition.in_flight import InUse, in_use
@@ -39,15 +38,14 @@ from kbroker.testing.steered_clock import SteeredClock
 from kbroker.traces.traces import Traces, exporting_to
 
 if TYPE_CHECKING:
-    from kbroker.broker.cluster_node import ClusterNode
     from kbroker.console.server import ConsoleServer
     from kbroker.control.server import ControlServer
     from kbroker.metrics.pushed import PushedMetrics
     from kbroker.metrics.server import MetricsServer
-    from kbroker.registry_api.server import RegistryServer
 
 _METRICS: Final = "127.0.0.1:9404"
 _BACKLOG: Final = 128
+_SERVICES: Final = {"control": CONTROL, "console": CONSOLE, "registry": REGISTRY}
 _OF_TRACES: Final = "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _CLIENTS_LOGGERS: Final = ("kafka.admin", "kafka.cluster", "kafka.net", "kafka.producer")
 """The console's Kafka client logs each connection with these loggers, which would fill the broker's log."""
@@ -90,12 +88,7 @@ def http_options(*, in_container: bool = False) -> Decorator:
         _public("console", in_container),
         _address("registry", REGISTRY.default, "Serve a schema registry with Confluent's API", in_container),
         _public("registry", in_container),
-        click.option(
-            "--registry-advertised",
-            metavar="HOST:PORT",
-            envvar="KBROKER_REGISTRY_ADVERTISED" if in_container else None,
-            help="In a cluster: where other brokers reach --registry, if not where it listens.",
-        ),
+        registry_options(in_container=in_container),
     )
 
 
@@ -180,67 +173,16 @@ class ControlPlace(_Place):
         return ControlServer(RunningBroker(node, self.clock), self.socket, public=self.public).start()
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryPlace(_Place):
-    """Where the schema registry is served; `advertised` is the address at which other brokers reach it."""
-
-    advertised: tuple[str, int] | None = None
-
-    @property
-    def url_for_others(self) -> str:
-        """The server's URL for other brokers."""
-        if self.advertised is not None:
-            return f"http://{joined(*self.advertised)}"
-        host, port = self.socket.getsockname()[:2]
-        return f"http://{joined(own_host_name() if ipaddress.ip_address(host).is_unspecified else host, port)}"
-
-    @contextlib.asynccontextmanager
-    async def served(self, node: Node) -> AsyncIterator[RegistryServer]:
-        """Serve as long as the broker does; in a cluster, other brokers know where."""
-        from kbroker.registry_api.forwarding import LeaderOfBroker
-        from kbroker.registry_api.server import RegistryServer
-        from kbroker.schema_registry.service import FromOtherThread
-
-        loop = asyncio.get_running_loop()
-        store = FromOtherThread(node.open_registry(), loop)
-        leader = LeaderOfBroker(node, loop) if _is_in_cluster(node) else None
-        server = RegistryServer(store, self.socket, cluster_id=node.cluster_id, leader=leader).start()
-        if _is_in_cluster(node):
-            url = self.url_for_others
-            if _is_loopback(urlsplit(url).hostname) and not all(_is_loopback(each.host) for each in node.addresses):
-                log.warning(
-                    "brokers on other machines cannot reach the schema registry at %s, and will not if this broker "
-                    "leads _schemas: --registry HOST:PORT, or --registry-advertised",
-                    url,
-                )
-            node.publish_registry(url)
-        try:
-            yield server
-        finally:  # in a thread, because running requests may wait for this loop
-            await asyncio.to_thread(server.stop)
-
-
-def _is_loopback(host: str | None) -> bool:
-    try:
-        return ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _is_in_cluster(node: Node) -> TypeGuard[ClusterNode]:
-    return node.config.in_cluster
-
-
 _PATIENCE_S: Final = 5.0
 """How long the console waits for the broker's loop, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsolePlace(_Place):
-    """Where the web console is served, and the address of the broker's own registry, if it has one."""
+    """Where the web console is served, and the broker's own registry, if it has one."""
 
     public: bool
-    registry: str | None = None
+    registry: RegistryPlace | None = None
 
     @contextlib.asynccontextmanager
     async def served(self, node: Node) -> AsyncIterator[ConsoleServer]:
@@ -255,7 +197,14 @@ class ConsolePlace(_Place):
         where = _plain_address(node)
         told = partial(_in_flight, node, asyncio.get_running_loop())
         settings = Settings(public=self.public, cli=("--bootstrap", where), in_flight=told)
-        registry = None if self.registry is None else SchemaRegistry(self.registry)
+        registry = None
+        if self.registry is not None and (url := self.registry.url_for_console) is not None:
+            registry = SchemaRegistry(url, self.registry.ca)
+        elif self.registry is not None:
+            log.info(
+                "the console has no pages of the schema registry, which asks for a login: "
+                "kbroker console --registry https://USER:PASSWORD@HOST:PORT has one"
+            )
         server = ConsoleServer(Connection(where, {}), self.socket, settings, registry=registry).start()
         try:
             yield server
@@ -331,11 +280,14 @@ def places(
     console_public: bool,
     registry: str | None = None,
     registry_public: bool = False,
-    registry_advertised: str | None = None,
     traces: str | None = None,
     traces_ratio: float = 1.0,
+    **of_registry: Any,
 ) -> Iterator[Beside]:
-    """Prepare all before the broker starts, from the values of the options. Raises NoPlace, ConfigError and OSError."""
+    """Prepare all before the broker starts, from the values of the options. Raises NoPlace, ConfigError and OSError.
+
+    `of_registry` are the values of `registry_options`.
+    """
     with contextlib.ExitStack() as stack:
 
         def closing(made: socket.socket) -> socket.socket:
@@ -350,19 +302,17 @@ def places(
                 )
             made = closing(_http_socket("control", str(control), public=control_public))
             of_control = ControlPlace(made, SteeredClock(), control_public)
-        of_registry = None
+        registry_at = None
+        options = RegistryOptions.of(**of_registry)
         if _is_wanted("registry", registry, public=registry_public):
-            at = None
-            if registry_advertised is not None:
-                at = parse(registry_advertised, "--registry-advertised", REGISTRY.default)
-            made = closing(_http_socket("registry", str(registry), public=registry_public))
-            of_registry = RegistryPlace(made, at)
-        elif registry_advertised is not None:
-            raise ConfigError("--registry-advertised has no effect without --registry")
+            made = closing(options.listening(*_http_address("registry", str(registry)), public=registry_public))
+            registry_at = RegistryPlace(made, options)
+        elif options.given:
+            raise ConfigError(f"{options.given} has no effect without --registry")
         if _is_wanted("console", console, public=console_public):
             made = closing(_http_socket("console", str(console), public=console_public))
-            of_console = ConsolePlace(made, console_public, of_registry.url if of_registry else None)
-        yield Beside(of_control, of_metrics, of_console, traces_place(traces, traces_ratio), of_registry)
+            of_console = ConsolePlace(made, console_public, registry_at)
+        yield Beside(of_control, of_metrics, of_console, traces_place(traces, traces_ratio), registry_at)
 
 
 def _is_wanted(name: str, at: str | None, *, public: bool) -> bool:
@@ -372,13 +322,18 @@ def _is_wanted(name: str, at: str | None, *, public: bool) -> bool:
 
 
 def _http_socket(name: str, at: str, *, public: bool) -> socket.socket:
-    service = {"control": CONTROL, "console": CONSOLE, "registry": REGISTRY}[name]
+    return _SERVICES[name].listening(*_http_address(name, at), f"--{name}", public=public)
+
+
+def _http_address(name: str, at: str) -> tuple[str, int]:
+    """Return the address of a server that can be loaded; raises NoPlace."""
+    service = _SERVICES[name]
     host, port = parse(at, f"--{name}", service.default)
     service.require(f"--{name}")
     import_module(
         f"kbroker.{'registry_api' if name == 'registry' else name}.server"
     )  # now: the import takes longer than a broker's loop may block
-    return service.listening(host, port, f"--{name}", public=public)
+    return host, port
 
 
 def _metrics_socket(at: str, config: BrokerConfig) -> socket.socket:

@@ -71,7 +71,7 @@ def command(
     file = Path(mounted)
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     config = BrokerConfig(container_settings(os.environ, text, data_dir, socket.gethostname()))
-    for name in ("metrics", "control", "console"):
+    for name in ("metrics", "control", "console", "registry"):
         beside[name] = beside[name] or None  # an empty variable is like an unset one
     with places(config, **beside) as made:
         for name, label in (("control", "control API"), ("console", "console")):

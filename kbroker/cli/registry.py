@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -19,7 +19,10 @@ from kbroker.admin.cluster_view import cluster_view
 from kbroker.admin.connection import Connection
 from kbroker.admin.schema_store import TRANSACTIONAL_ID, KafkaStore
 from kbroker.cli.client import client_options
+from kbroker.cli.registry_place import tls_files
 from kbroker.local_http import REGISTRY, parse
+
+_NO_LOGIN: Final = "everybody could register and delete schemas; --registry-public allows that"
 
 
 @click.command("registry")
@@ -35,6 +38,8 @@ from kbroker.local_http import REGISTRY, parse
     is_flag=True,
     help="Let --listen be where others reach it: whoever does can register and delete schemas.",
 )
+@click.option("--tls-cert", type=click.Path(dir_okay=False), help="Serve HTTPS with this certificate chain, as PEM.")
+@click.option("--tls-key", type=click.Path(dir_okay=False), help="The key of --tls-cert, as PEM.")
 @click.option(
     "--transactional-id",
     metavar="ID",
@@ -45,21 +50,32 @@ from kbroker.local_http import REGISTRY, parse
 @click.option("--ready-file", metavar="FILE", help="Write the address there once it serves.")
 @client_options
 def command(
-    connection: Connection, listen: str, registry_public: bool, transactional_id: str, ready_file: str | None
+    connection: Connection,
+    listen: str,
+    registry_public: bool,
+    tls_cert: str | None,
+    tls_key: str | None,
+    transactional_id: str,
+    ready_file: str | None,
 ) -> None:
     """Serve a schema registry with Confluent's API, whose schemas are in the topic _schemas of any Kafka."""
     REGISTRY.require("kbroker registry")
     host, port = parse(listen, "--listen", REGISTRY.default)
+    tls = tls_files(tls_cert, tls_key, "--tls-cert", "--tls-key")
     _set_log()
-    listening = REGISTRY.listening(host, port, "--listen", public=registry_public)
+    listening = REGISTRY.listening(host, port, "--listen", public=registry_public, not_public=_NO_LOGIN)
     try:
-        asyncio.run(_serve(connection, listening, transactional_id, ready_file))
+        asyncio.run(_serve(connection, listening, tls, transactional_id, ready_file))
     finally:
         listening.close()
 
 
 async def _serve(
-    connection: Connection, listening: socket.socket, transactional_id: str, ready_file: str | None
+    connection: Connection,
+    listening: socket.socket,
+    tls: tuple[str, str] | None,
+    transactional_id: str,
+    ready_file: str | None,
 ) -> None:
     """Serve until a signal."""
     from kbroker.registry_api.server import RegistryServer
@@ -79,7 +95,7 @@ async def _serve(
         return
     cluster_id = opening.result()
     try:
-        server = RegistryServer(FromOtherThread(store, loop), listening, cluster_id=cluster_id).start()
+        server = RegistryServer(FromOtherThread(store, loop), listening, cluster_id=cluster_id, tls=tls).start()
         try:
             click.echo(f"the schema registry of {connection.bootstrap} is at {server.url} (Ctrl-C stops it)")
             sys.stdout.flush()

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
@@ -102,12 +103,18 @@ class _Begun(Exception):  # noqa: N818 - an outcome
 
 
 class Forwarding:
-    """The ASGI application in front of this broker's own."""
+    """The ASGI application in front of this broker's own.
 
-    def __init__(self, own: ASGIApp, leader: Leader) -> None:
+    `tls` verifies other registries. If requests come over TLS (`only_tls`), they go on over TLS only.
+    """
+
+    def __init__(
+        self, own: ASGIApp, leader: Leader, tls: ssl.SSLContext | None = None, *, only_tls: bool = False
+    ) -> None:
         self._own = own
         self._leader = leader
-        self._peers = Peers()
+        self._peers = Peers(tls)
+        self._only_tls = only_tls
         self._bodies = Bodies()
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._ends = False
@@ -211,6 +218,12 @@ class Forwarding:
                 "only a kbroker that was started with --registry has one",
             )
         url = place.url
+        if self._only_tls and not url.startswith("https://"):
+            raise _Failed(
+                _UNKNOWN_LEADER,
+                f"Leader not known. Broker {place.broker} leads _schemas, and its schema registry at {url} has no TLS, "
+                "as that of this broker has",
+            )
         query = scope["query_string"]
         target = scope["raw_path"].partition(b"?")[0] + (b"?" + query if query else b"")
         headers = [each for each in scope["headers"] if each[0] not in _OWN]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -64,9 +65,10 @@ class Answer:
 
 
 class Peers:
-    """Connections to other registries, by their URLs."""
+    """Connections to other registries, by their URLs. `tls` verifies those of https, by default as the system does."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._kept: dict[str, list[_Connection]] = {}
 
     def close(self) -> None:
@@ -117,7 +119,8 @@ class Peers:
         parts = urlsplit(url)
         try:
             async with asyncio.timeout(CONNECT_S):
-                reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+                tls = (self._tls or ssl.create_default_context()) if parts.scheme == "https" else None
+                reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=tls)
         except (OSError, ValueError) as error:
             raise NotSent(_text(error)) from None
         return _Connection(reader, writer, h11.Connection(h11.CLIENT, max_incomplete_event_size=_LARGEST_HEAD))

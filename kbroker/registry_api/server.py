@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+from starlette.types import ASGIApp
 
 from kbroker.registry_api.application import Application
 from kbroker.registry_api.forwarding import Forwarding, Leader
+from kbroker.registry_api.logins import Authenticated, Credentials, Logins
 from kbroker.schema_registry.registry import Registry, Store
 from kbroker.web_server import PromptConnection, WebServer
 
@@ -32,27 +36,45 @@ class RegistryServer(WebServer):
         *,
         cluster_id: str,
         tls: tuple[str, str] | None = None,
+        ca: str | None = None,
         leader: Leader | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        """`leader` tells where requests are answered if that may be at another broker."""
+        """`leader` tells where requests are answered if that may be at another broker.
+
+        With `credentials`, only users of these are served; they are looked up in the server's thread.
+
+        `tls` are the files of the certificate and its key, and `ca` that of the authority of other brokers' registries;
+        without it, those of the system count. Raises OSError if a file cannot be read.
+        """
+        parts: list[Callable[[], None]] = []
         own = Application(Registry(store), _about(cluster_id))
-        app = own if leader is None else Forwarding(own, leader)
+        app: ASGIApp = own
+        if leader is not None:
+            others = None if ca is None else ssl.create_default_context(cafile=ca)
+            app = forwarding = Forwarding(own, leader, others, only_tls=tls is not None)
+            parts.append(forwarding.close)
+        if credentials is not None:
+            logins = Logins(credentials)
+            parts.append(logins.close)
+            app = Authenticated(app, logins)
+
+        def ending() -> None:  # running requests have deadlines
+            for close in parts:
+                close()
+
         super().__init__(
             app,
             listening,
             "schema registry",
             log,
-            app.close if isinstance(app, Forwarding) else _nothing,
+            ending,
             protocol=PromptConnection,
             connections=CONNECTIONS,
             largest_head=_LARGEST_HEAD,
             beside_broker=True,
             tls=tls,
         )
-
-
-def _nothing() -> None:
-    """End nothing: requests have deadlines."""
 
 
 def _about(cluster_id: str) -> Mapping[str, Any]:

@@ -143,7 +143,7 @@ def test_all_brokers_know_a_user_and_then_no_more():
         nodes = [each.node for each in cluster.brokers.values()]
 
         def known(node):
-            return node._credential_of("zoë", "SCRAM-SHA-256") is not None
+            return node.credential_of("zoë", "SCRAM-SHA-256") is not None
 
         until(lambda: all(map(known, nodes)))
         for each in cluster.brokers.values():

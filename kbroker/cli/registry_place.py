@@ -1,0 +1,245 @@
+"""The schema registry beside a broker of `kbroker start`.
+
+Owns its options, what must exist before the broker starts, and the address that other brokers of a cluster get. The
+server is loaded on demand only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeGuard
+from urllib.parse import urlsplit
+
+import click
+
+from kbroker.broker.base_node import Node
+from kbroker.cli.output import Decorator, with_options
+from kbroker.config.listeners import own_host_name
+from kbroker.config.model import ConfigError
+from kbroker.local_http import REGISTRY, joined, parse, url_of
+
+if TYPE_CHECKING:
+    from kbroker.broker.cluster_node import ClusterNode
+    from kbroker.registry_api.server import RegistryServer
+
+BASIC, NONE = "BASIC", "NONE"
+"""The methods of authentication at the registry, by Confluent's names."""
+_EVERY_4, _LOOPBACK_4 = "0.0.0.0", "127.0.0.1"
+_IN_THE_CLEAR: Final = (
+    "passwords would cross the network in the clear; --registry-tls-cert and --registry-tls-key encrypt them, "
+    "--registry-public (KBROKER_REGISTRY_PUBLIC=true in a container) allows it without"
+)
+_FILE: Final = click.Path(dir_okay=False)
+log = logging.getLogger(__name__)
+
+
+def registry_options(*, in_container: bool = False) -> Decorator:
+    """Add the options of --registry, but for --registry-public."""
+
+    def variable(name: str) -> str | None:
+        return f"KBROKER_REGISTRY_{name}" if in_container else None
+
+    return with_options(
+        click.option(
+            "--registry-advertised",
+            metavar="HOST:PORT",
+            envvar=variable("ADVERTISED"),
+            help="In a cluster: where other brokers reach --registry, if not where it listens.",
+        ),
+        click.option(
+            "--registry-tls-cert",
+            type=_FILE,
+            metavar="FILE",
+            envvar=variable("TLS_CERT"),
+            help="Serve --registry over HTTPS with this certificate chain, as PEM.",
+        ),
+        click.option(
+            "--registry-tls-key",
+            type=_FILE,
+            metavar="FILE",
+            envvar=variable("TLS_KEY"),
+            help="The key of --registry-tls-cert, as PEM.",
+        ),
+        click.option(
+            "--registry-ca",
+            type=_FILE,
+            metavar="FILE",
+            envvar=variable("CA"),
+            help="The authority of the other brokers' registries and of --registry-tls-cert, as PEM.",
+        ),
+        click.option(
+            "--registry-auth",
+            type=click.Choice([BASIC, NONE], case_sensitive=False),
+            default=NONE,
+            envvar=variable("AUTH"),
+            help="BASIC: ask at --registry for name and password of a SCRAM user of the broker.",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryOptions:
+    """What a registry is served with; files are checked."""
+
+    advertised: tuple[str, int] | None = None
+    tls: tuple[str, str] | None = None
+    ca: str | None = None
+    asks_for_login: bool = False
+    given: str | None = None
+    """One of the options that was given."""
+
+    @classmethod
+    def of(
+        cls,
+        registry_advertised: str | None = None,
+        registry_tls_cert: str | None = None,
+        registry_tls_key: str | None = None,
+        registry_ca: str | None = None,
+        registry_auth: str | None = None,
+    ) -> RegistryOptions:
+        """Return them from the values of the options; raises ConfigError and NoPlace."""
+        asks_for_login = (registry_auth or NONE).upper() == BASIC
+        named = {
+            "--registry-advertised": registry_advertised,
+            "--registry-tls-cert": registry_tls_cert,
+            "--registry-tls-key": registry_tls_key,
+            "--registry-ca": registry_ca,
+            "--registry-auth": registry_auth if asks_for_login else None,
+        }
+        at = None
+        if registry_advertised:
+            at = parse(registry_advertised, "--registry-advertised", REGISTRY.default)
+        tls = tls_files(registry_tls_cert, registry_tls_key, "--registry-tls-cert", "--registry-tls-key")
+        if registry_ca:
+            try:
+                ssl.create_default_context(cafile=registry_ca)
+            except OSError as error:  # also an ssl error
+                raise ConfigError(f"--registry-ca {registry_ca}: {_reason(error)}") from None
+        given = next((name for name, value in named.items() if value), None)
+        return cls(at, tls, registry_ca or None, asks_for_login, given)
+
+    def listening(self, host: str, port: int, *, public: bool) -> socket.socket:
+        """Return a listening socket; raises NoPlace, also where others would need no password or show it to everybody.
+
+        `public` allows both.
+        """
+        is_safe = self.asks_for_login and self.tls is not None
+        return REGISTRY.listening(
+            host,
+            port,
+            "--registry",
+            public=public or is_safe,
+            not_public=_IN_THE_CLEAR if self.asks_for_login else None,
+        )
+
+
+def tls_files(cert: str | None, key: str | None, cert_option: str, key_option: str) -> tuple[str, str] | None:
+    """Return the files of a certificate and its key, which are readable; raises ConfigError."""
+    if not cert and not key:
+        return None
+    if not cert or not key:
+        raise ConfigError(f"{cert_option} and {key_option} go together")
+    try:
+        # A key that is encrypted is refused: OpenSSL would ask at the terminal for its password.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+    except (OSError, ValueError) as error:  # also an ssl error
+        raise ConfigError(f"{cert_option} {cert}, {key_option} {key}: {_reason(error)}") from None
+    return cert, key
+
+
+def _reason(error: Exception) -> str:
+    return ((error.strerror if isinstance(error, OSError) else None) or str(error)).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryPlace:
+    """Where the schema registry is served."""
+
+    socket: socket.socket
+    options: RegistryOptions = RegistryOptions()
+
+    @property
+    def _scheme(self) -> str:
+        return "http" if self.options.tls is None else "https"
+
+    @property
+    def ca(self) -> str | None:
+        """The file of the authority of registries' certificates."""
+        return self.options.ca
+
+    @property
+    def url(self) -> str:
+        """The server's URL, like "http://127.0.0.1:8081"."""
+        return url_of(self.socket, self._scheme)
+
+    @property
+    def url_for_others(self) -> str:
+        """The server's URL for other brokers."""
+        if self.options.advertised is not None:
+            return f"{self._scheme}://{joined(*self.options.advertised)}"
+        host, port = self.socket.getsockname()[:2]
+        host = own_host_name() if ipaddress.ip_address(host).is_unspecified else host
+        return f"{self._scheme}://{joined(host, port)}"
+
+    @property
+    def url_for_console(self) -> str | None:
+        """The server's URL for the console beside it: with TLS by the name that its certificate has.
+
+        None if the registry asks for a login, which this console has not.
+        """
+        if self.options.asks_for_login:
+            return None
+        return (
+            self.url.replace(f"//{_EVERY_4}:", f"//{_LOOPBACK_4}:") if self.options.tls is None else self.url_for_others
+        )
+
+    @contextlib.asynccontextmanager
+    async def served(self, node: Node) -> AsyncIterator[RegistryServer]:
+        """Serve as long as the broker does; in a cluster, other brokers know where."""
+        from kbroker.registry_api.forwarding import LeaderOfBroker
+        from kbroker.registry_api.server import RegistryServer
+        from kbroker.schema_registry.service import FromOtherThread
+
+        loop = asyncio.get_running_loop()
+        store = FromOtherThread(node.open_registry(), loop)
+        leader = LeaderOfBroker(node, loop) if _is_in_cluster(node) else None
+        server = RegistryServer(
+            store,
+            self.socket,
+            cluster_id=node.cluster_id,
+            leader=leader,
+            tls=self.options.tls,
+            ca=self.options.ca,
+            credentials=node.credential_of if self.options.asks_for_login else None,
+        ).start()
+        if _is_in_cluster(node):
+            url = self.url_for_others
+            if _is_loopback(urlsplit(url).hostname) and not all(_is_loopback(each.host) for each in node.addresses):
+                log.warning(
+                    "brokers on other machines cannot reach the schema registry at %s, and will not if this broker "
+                    "leads _schemas: --registry HOST:PORT, or --registry-advertised",
+                    url,
+                )
+            node.publish_registry(url)
+        try:
+            yield server
+        finally:  # in a thread, because running requests may wait for this loop
+            await asyncio.to_thread(server.stop)
+
+
+def _is_loopback(host: str | None) -> bool:
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_in_cluster(node: Node) -> TypeGuard[ClusterNode]:
+    return node.config.in_cluster
