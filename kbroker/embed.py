@@ -348,7 +348,13 @@ class Broker(Embedded):
 
         store = asyncio.run_coroutine_threadsafe(opened(), loop).result(_STOP_SECONDS)
         credentials = self.node.credential_of if self._registry_auth else None
-        return RegistryServer(store, listening, cluster_id=self.cluster_id, credentials=credentials).start()
+        return RegistryServer(
+            store,
+            listening,
+            cluster_id=self.cluster_id,
+            credentials=credentials,
+            authorizer=self.node.services.authorizer,
+        ).start()
 
     def stop(self) -> None:
         """Stop cleanly; does nothing if the broker does not run. Raises the error that made the stop fail, if any."""

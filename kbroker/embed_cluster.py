@@ -143,6 +143,7 @@ class ClusterBroker:
             cluster_id=node.cluster_id,
             leader=leader,
             credentials=node.credential_of if self._cluster.registry_asks_for_login else None,
+            authorizer=node.services.authorizer,
         ).start()
         node.publish_registry(self._registry.url)
 

@@ -218,6 +218,7 @@ class RegistryPlace:
             tls=self.options.tls,
             ca=self.options.ca,
             credentials=node.credential_of if self.options.asks_for_login else None,
+            authorizer=node.services.authorizer,
         ).start()
         if _is_in_cluster(node):
             url = self.url_for_others

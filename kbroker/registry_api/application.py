@@ -17,11 +17,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from kbroker.registry_api.endpoints import ENDPOINTS, Endpoint
+from kbroker.registry_api.access import Access, Needs
+from kbroker.registry_api.endpoints import ENDPOINTS, OPEN, Endpoint
 from kbroker.registry_api.requests import MEDIA, Bodies, Refused, Text
 from kbroker.schema_registry.errors import RegistryError
 from kbroker.schema_registry.registry import Registry
 from kbroker.schema_registry.subjects import ANY_CONTEXT, DEFAULT_CONTEXT, context_of, qualified_context
+from kbroker.security.authorizer.authorizer import Authorizer
 
 _LONG: Final = 1_000
 """How many names or numbers a list has at most that is sent in one piece."""
@@ -30,25 +32,29 @@ log = logging.getLogger(__name__)
 
 
 class Application:
-    """The API of a registry. `about` are the answers of /v1/metadata, by the last part of their path."""
+    """The API of a registry. `about` are the answers of /v1/metadata, by the last part of their path.
 
-    def __init__(self, registry: Registry, about: Mapping[str, Any]) -> None:
+    With an `authorizer`, a client may do only what its ACLs allow.
+    """
+
+    def __init__(self, registry: Registry, about: Mapping[str, Any], authorizer: Authorizer | None = None) -> None:
         self._registry = registry
+        self._authorizer = authorizer
         self._bodies = Bodies()
-        self._routes: dict[int, list[tuple[list[str], dict[str, Endpoint]]]] = {}
-        for method, path, endpoint in ENDPOINTS:
-            self._add(method, path, endpoint)
+        self._routes: dict[int, list[tuple[list[str], dict[str, tuple[Endpoint, Needs]]]]] = {}
+        for method, path, endpoint, needs in ENDPOINTS:
+            self._add(method, path, endpoint, needs)
         for name, answer in about.items():
-            self._add("GET", f"/v1/metadata/{name}", _telling(answer))
+            self._add("GET", f"/v1/metadata/{name}", _telling(answer), OPEN)
 
-    def _add(self, method: str, path: str, endpoint: Endpoint) -> None:
+    def _add(self, method: str, path: str, endpoint: Endpoint, needs: Needs) -> None:
         parts = _parts(path.encode())
         of_length = self._routes.setdefault(len(parts), [])
         for known, methods in of_length:
             if known == parts:
-                methods[method] = endpoint
+                methods[method] = endpoint, needs
                 return
-        of_length.append((parts, {method: endpoint}))
+        of_length.append((parts, {method: (endpoint, needs)}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -57,7 +63,9 @@ class Application:
         try:
             _refuse_foreign_pages(scope)
             with self._bodies(scope):
-                answer = await self._endpoint(scope)(self._registry, Request(scope, receive))
+                endpoint, needs = self._endpoint(scope)
+                await self._allow(scope, needs)
+                answer = await endpoint(self._registry, Request(scope, receive))
             response = _response(answer)
         except RegistryError as error:
             response = _error(error.status, error.code, error.message)
@@ -71,8 +79,18 @@ class Application:
         with contextlib.suppress(ClientDisconnect):
             await response(scope, receive, send)
 
-    def _endpoint(self, scope: Scope) -> Endpoint:
-        """Return what answers a request, and set its parameters; raises Refused."""
+    async def _allow(self, scope: Scope, needs: Needs) -> None:
+        """Let the endpoint of a request know what its client may do; raises RegistryError if it needs more."""
+        scope["access"] = access = Access.of(scope, self._authorizer)
+        if not access.is_checked or not needs:
+            return
+        subject = scope["path_params"].get("subject", "")
+        access.require(needs, subject)
+        if subject and (stands_for := await self._registry.resolved(subject)) != subject:
+            access.require(needs, stands_for)
+
+    def _endpoint(self, scope: Scope) -> tuple[Endpoint, Needs]:
+        """Return what answers a request, and what that needs, and set its parameters; raises Refused."""
         # Names in a path may contain slashes, which are percent-encoded, so the path is split before it is decoded.
         parts, scope["context"] = _in_context(_parts(scope["raw_path"].partition(b"?")[0]))
         for known, methods in self._routes.get(len(parts), ()):

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
 
+from kbroker.registry_api.access import Access, Needs, denied
 from kbroker.registry_api.requests import (
     MOST_SCHEMAS,
     Refused,
@@ -36,7 +38,8 @@ from kbroker.schema_registry.formats.protobuf_compiler import is_serialized
 from kbroker.schema_registry.formats.tags import FIELD, RECORD, Tagged
 from kbroker.schema_registry.records import Json, Version
 from kbroker.schema_registry.registry import Registry
-from kbroker.schema_registry.subjects import ANY_CONTEXT, beside
+from kbroker.schema_registry.subjects import ANY_CONTEXT, beside, parse, qualified_context
+from kbroker.security.authorizer.acls import Operation
 
 Endpoint = Callable[[Registry, Request], Awaitable[Any]]
 
@@ -48,7 +51,24 @@ async def _nothing(_registry: Registry, _request: Request) -> Any:
 async def _subjects(registry: Registry, request: Request) -> Any:
     prefix = _prefix(request, ANY_CONTEXT)
     deleted, only = flag(request, "deleted"), flag(request, "deletedOnly")
-    return page(request, await registry.subjects(prefix, deleted=deleted or only, deleted_only=only))
+    found = await registry.subjects(prefix, deleted=deleted or only, deleted_only=only)
+    return page(request, await _access(request).kept(Operation.DESCRIBE, found, str))
+
+
+def _access(request: Request) -> Access:
+    access: Access = request.scope["access"]
+    return access
+
+
+async def _wanted(request: Request, found: Json) -> SchemaRequest:
+    """Return the schema in a body. Who registers or compares it can read what it refers to, so that needs a right."""
+    wanted, access = schema_in(found), _access(request)
+    if access.is_checked:
+        subjects = [beside(request.path_params["subject"], each.subject) for each in wanted.references]
+        if len(await access.kept(Operation.READ, subjects, str)) < len(subjects):
+            for each in subjects:
+                access.require(((Operation.READ,),), each)
+    return wanted
 
 
 def _prefix(request: Request, default: str) -> str:
@@ -67,7 +87,7 @@ def _subject(request: Request) -> str:
 
 
 async def _look_up(registry: Registry, request: Request) -> Any:
-    wanted = schema_in(await body(request))
+    wanted = await _wanted(request, await body(request))
     normalize, deleted = flag(request, "normalize"), flag(request, "deleted")
     version = await registry.look_up(request.path_params["subject"], wanted, normalize=normalize, deleted=deleted)
     return await _formatted(registry, request, version)
@@ -97,7 +117,7 @@ async def _versions(registry: Registry, request: Request) -> Any:
 async def _register(registry: Registry, request: Request) -> Any:
     found = await body(request)
     wanted = replace(
-        schema_in(found),
+        await _wanted(request, found),
         add_tags=_tags(found, "schemaTagsToAdd"),
         remove_tags=_tags(found, "schemaTagsToRemove"),
         keep_tags=field(found, "propagateSchemaTags", bool, False),
@@ -193,6 +213,7 @@ async def _delete_version(registry: Registry, request: Request) -> Any:
 
 async def _schemas(registry: Registry, request: Request) -> Any:
     begin, end = bounds(request, MOST_SCHEMAS)
+    access = _access(request)
     found = await registry.schemas(
         _prefix(request, ""),
         end,
@@ -200,12 +221,13 @@ async def _schemas(registry: Registry, request: Request) -> Any:
         latest_only=flag(request, "latestOnly"),
         rule_type=first(request, "ruleType"),
         aliases=flag(request, "aliases"),
+        shows=partial(access.may, Operation.READ),
     )
     return (of_version(version) | ({"aliases": aliases} if aliases else {}) for version, aliases in found[begin:end])
 
 
 async def _by_id(registry: Registry, request: Request) -> Any:
-    version = await registry.by_id(number(request.path_params["id"], "id"), _subject(request))
+    version = await _version_of_id(registry, request)
     found = await _formatted(registry, request, version)
     del found["id"]
     if flag(request, "fetchMaxId"):
@@ -213,8 +235,30 @@ async def _by_id(registry: Registry, request: Request) -> Any:
     return found
 
 
-async def _schema_of_id(registry: Registry, request: Request) -> Any:
+async def _version_of_id(registry: Registry, request: Request) -> Version:
+    """Return a version with an id, of a subject that the client may read."""
     version = await registry.by_id(number(request.path_params["id"], "id"), _subject(request))
+    access = _access(request)
+    if access.may(Operation.READ, version.subject):
+        return version
+    found = await access.readable(await _same(registry, version), _subject_of)
+    if found is None:
+        raise denied(Operation.READ)
+    return found
+
+
+async def _same(registry: Registry, version: Version) -> list[Version]:
+    """Return the versions with an id in its context."""
+    context = qualified_context(parse(version.subject).context)
+    return await registry.versions_of_id(version.id, context, deleted=True)
+
+
+def _subject_of(version: Version) -> str:
+    return version.subject
+
+
+async def _schema_of_id(registry: Registry, request: Request) -> Any:
+    version = await _version_of_id(registry, request)
     return Text(await registry.formatted(version, first(request, "format")))
 
 
@@ -229,17 +273,36 @@ async def _subjects_of_id(registry: Registry, request: Request) -> Any:
 
 async def _found_by_id(registry: Registry, request: Request) -> list[Version]:
     wanted = number(request.path_params["id"], "id")
-    return await registry.versions_of_id(wanted, _subject(request), deleted=flag(request, "deleted"))
+    found = await registry.versions_of_id(wanted, _subject(request), deleted=flag(request, "deleted"))
+    shown = await _access(request).kept(Operation.DESCRIBE, found, _subject_of)
+    if found and not shown:
+        raise denied(Operation.DESCRIBE)
+    return shown
+
+
+async def _version_of_guid(registry: Registry, request: Request) -> Version:
+    """Return a version with a GUID, of a subject that the client may read."""
+    guid, access = request.path_params["guid"], _access(request)
+    version = await registry.by_guid(guid)
+    if access.may(Operation.READ, version.subject):
+        return version
+    for context, schema_id in await registry.ids_of_guid(guid):
+        among = await registry.versions_of_id(schema_id, qualified_context(context), deleted=True)
+        if (found := await access.readable(among, _subject_of)) is not None:
+            return found
+    raise denied(Operation.READ)
 
 
 async def _by_guid(registry: Registry, request: Request) -> Any:
-    found = await _formatted(registry, request, await registry.by_guid(request.path_params["guid"]))
+    found = await _formatted(registry, request, await _version_of_guid(registry, request))
     del found["id"], found["subject"], found["version"]
     return found
 
 
 async def _ids_of_guid(registry: Registry, request: Request) -> Any:
     found = await registry.ids_of_guid(request.path_params["guid"])
+    if found and _access(request).is_checked:
+        await _version_of_guid(registry, request)
     return [{"context": context, "id": each} for context, each in found]
 
 
@@ -249,7 +312,7 @@ async def _types(_registry: Registry, _request: Request) -> Any:
 
 async def _compare(registry: Registry, request: Request) -> Any:
     against = version_number(request.path_params["version"]) if "version" in request.path_params else None
-    wanted, verbose = schema_in(await body(request)), flag(request, "verbose")
+    wanted, verbose = await _wanted(request, await body(request)), flag(request, "verbose")
     try:
         reasons = await registry.compare(
             request.path_params["subject"], against, wanted, normalize=flag(request, "normalize")
@@ -268,7 +331,10 @@ async def _get_config(registry: Registry, request: Request) -> Any:
 
 async def _change_config(registry: Registry, request: Request) -> Any:
     changes = changes_in(await body(request))
-    config = await registry.change_config(request.path_params.get("subject", ""), changes)
+    subject = request.path_params.get("subject", "")
+    if changes.get("alias"):  # or else who may change this subject's config could make it stand for any other
+        _access(request).require(_SET, beside(subject, changes["alias"]))
+    config = await registry.change_config(subject, changes)
     return of_config(config, "compatibility")
 
 
@@ -302,43 +368,53 @@ async def _delete_context(registry: Registry, request: Request) -> Any:
     return None
 
 
-ENDPOINTS: Final[tuple[tuple[str, str, Endpoint], ...]] = (
-    ("GET", "/schemas/ids/{id}", _by_id),
-    ("GET", "/schemas/ids/{id}/schema", _schema_of_id),
-    ("GET", "/schemas/ids/{id}/subjects", _subjects_of_id),
-    ("GET", "/schemas/ids/{id}/versions", _versions_of_id),
-    ("GET", "/schemas/guids/{guid}", _by_guid),
-    ("GET", "/schemas/guids/{guid}/ids", _ids_of_guid),
-    ("GET", "/schemas/types", _types),
-    ("GET", "/schemas", _schemas),
-    ("GET", "/subjects", _subjects),
-    ("POST", "/subjects/{subject}", _look_up),
-    ("DELETE", "/subjects/{subject}", _delete_subject),
-    ("GET", "/subjects/{subject}/metadata", _latest_with),
-    ("GET", "/subjects/{subject}/versions", _versions),
-    ("POST", "/subjects/{subject}/versions", _register),
-    ("GET", "/subjects/{subject}/versions/{version}", _get_version),
-    ("DELETE", "/subjects/{subject}/versions/{version}", _delete_version),
-    ("GET", "/subjects/{subject}/versions/{version}/schema", _get_version_schema),
-    ("GET", "/subjects/{subject}/versions/{version}/referencedby", _referenced_by),
-    ("POST", "/subjects/{subject}/versions/{version}/tags", _change_tags),
-    ("POST", "/compatibility/subjects/{subject}/versions", _compare),
-    ("POST", "/compatibility/subjects/{subject}/versions/{version}", _compare),
-    ("GET", "/config", _get_config),
-    ("PUT", "/config", _change_config),
-    ("DELETE", "/config", _delete_config),
-    ("GET", "/config/{subject}", _get_config),
-    ("PUT", "/config/{subject}", _change_config),
-    ("DELETE", "/config/{subject}", _delete_config),
-    ("GET", "/mode", _get_mode),
-    ("PUT", "/mode", _set_mode),
-    ("DELETE", "/mode", _delete_mode),
-    ("GET", "/mode/{subject}", _get_mode),
-    ("PUT", "/mode/{subject}", _set_mode),
-    ("DELETE", "/mode/{subject}", _delete_mode),
-    ("GET", "/contexts", _contexts),
-    ("DELETE", "/contexts/{context}", _delete_context),
-    ("GET", "/", _nothing),
-    ("POST", "/", _nothing),
+OPEN: Final[Needs] = ()
+"""Everybody may; or the endpoint shows only what its client may see."""
+_LIST: Final = ((Operation.DESCRIBE,),)
+_READ: Final = ((Operation.READ,),)
+_LOOK_UP: Final = ((Operation.READ, Operation.WRITE),)
+_WRITE: Final = ((Operation.WRITE,),)
+_REWRITE: Final = ((Operation.WRITE,), (Operation.READ,))
+_DELETE: Final = ((Operation.DELETE,),)
+_ASK: Final = ((Operation.DESCRIBE_CONFIGS,),)
+_SET: Final = ((Operation.ALTER_CONFIGS,),)
+ENDPOINTS: Final[tuple[tuple[str, str, Endpoint, Needs], ...]] = (
+    ("GET", "/schemas/ids/{id}", _by_id, OPEN),
+    ("GET", "/schemas/ids/{id}/schema", _schema_of_id, OPEN),
+    ("GET", "/schemas/ids/{id}/subjects", _subjects_of_id, OPEN),
+    ("GET", "/schemas/ids/{id}/versions", _versions_of_id, OPEN),
+    ("GET", "/schemas/guids/{guid}", _by_guid, OPEN),
+    ("GET", "/schemas/guids/{guid}/ids", _ids_of_guid, OPEN),
+    ("GET", "/schemas/types", _types, OPEN),
+    ("GET", "/schemas", _schemas, OPEN),
+    ("GET", "/subjects", _subjects, OPEN),
+    ("POST", "/subjects/{subject}", _look_up, _LOOK_UP),
+    ("DELETE", "/subjects/{subject}", _delete_subject, _DELETE),
+    ("GET", "/subjects/{subject}/metadata", _latest_with, _READ),
+    ("GET", "/subjects/{subject}/versions", _versions, _LIST),
+    ("POST", "/subjects/{subject}/versions", _register, _WRITE),
+    ("GET", "/subjects/{subject}/versions/{version}", _get_version, _READ),
+    ("DELETE", "/subjects/{subject}/versions/{version}", _delete_version, _DELETE),
+    ("GET", "/subjects/{subject}/versions/{version}/schema", _get_version_schema, _READ),
+    ("GET", "/subjects/{subject}/versions/{version}/referencedby", _referenced_by, _READ),
+    ("POST", "/subjects/{subject}/versions/{version}/tags", _change_tags, _REWRITE),
+    ("POST", "/compatibility/subjects/{subject}/versions", _compare, _WRITE),
+    ("POST", "/compatibility/subjects/{subject}/versions/{version}", _compare, _WRITE),
+    ("GET", "/config", _get_config, _ASK),
+    ("PUT", "/config", _change_config, _SET),
+    ("DELETE", "/config", _delete_config, _SET),
+    ("GET", "/config/{subject}", _get_config, _ASK),
+    ("PUT", "/config/{subject}", _change_config, _SET),
+    ("DELETE", "/config/{subject}", _delete_config, _SET),
+    ("GET", "/mode", _get_mode, _ASK),
+    ("PUT", "/mode", _set_mode, _SET),
+    ("DELETE", "/mode", _delete_mode, _SET),
+    ("GET", "/mode/{subject}", _get_mode, _ASK),
+    ("PUT", "/mode/{subject}", _set_mode, _SET),
+    ("DELETE", "/mode/{subject}", _delete_mode, _SET),
+    ("GET", "/contexts", _contexts, _ASK),
+    ("DELETE", "/contexts/{context}", _delete_context, _SET),
+    ("GET", "/", _nothing, OPEN),
+    ("POST", "/", _nothing, OPEN),
 )
-"""Method, path and endpoint of all that the registry does."""
+"""Method, path and endpoint of all that the registry does, and what it needs on the subject of its path."""

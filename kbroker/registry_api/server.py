@@ -14,6 +14,7 @@ from kbroker.registry_api.application import Application
 from kbroker.registry_api.forwarding import Forwarding, Leader
 from kbroker.registry_api.logins import Authenticated, Credentials, Logins
 from kbroker.schema_registry.registry import Registry, Store
+from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.web_server import PromptConnection, WebServer
 
 CONNECTIONS: Final = 1_000
@@ -39,16 +40,18 @@ class RegistryServer(WebServer):
         ca: str | None = None,
         leader: Leader | None = None,
         credentials: Credentials | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         """`leader` tells where requests are answered if that may be at another broker.
 
-        With `credentials`, only users of these are served; they are looked up in the server's thread.
+        With `credentials`, only users of these are served; they are looked up in the server's thread. With an
+        `authorizer`, they may do only what its ACLs allow.
 
         `tls` are the files of the certificate and its key, and `ca` that of the authority of other brokers' registries;
         without it, those of the system count. Raises OSError if a file cannot be read.
         """
         parts: list[Callable[[], None]] = []
-        own = Application(Registry(store), _about(cluster_id))
+        own = Application(Registry(store), _about(cluster_id), authorizer)
         app: ASGIApp = own
         if leader is not None:
             others = None if ca is None else ssl.create_default_context(cafile=ca)

@@ -29,6 +29,7 @@ class RegistryError(Exception):
 class Refusal(Enum):
     """A reason to refuse a request. Called with what its text names, it returns the error."""
 
+    DENIED = 40301, "{}"
     SUBJECT_NOT_FOUND = 40401, "Subject '{}' not found."
     VERSION_NOT_FOUND = 40402, "Version {} not found."
     SCHEMA_NOT_FOUND = 40403, "Schema {} not found"

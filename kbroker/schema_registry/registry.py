@@ -73,6 +73,11 @@ class Registry:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    async def resolved(self, subject: str) -> str:
+        """Return the subject for which a name stands."""
+        name = normalised(subject)
+        return await self._store.ask(lambda state: state.aliased(name))
+
     # -- schemas by subject
 
     async def register(self, subject: str, request: Request, *, normalize: bool, force: bool = False) -> Version:
@@ -308,20 +313,29 @@ class Registry:
         return await self._store.ask_long(listed)
 
     async def schemas(
-        self, prefix: str, most: int, *, deleted: bool, latest_only: bool, rule_type: str = "", aliases: bool = False
+        self,
+        prefix: str,
+        most: int,
+        *,
+        deleted: bool,
+        latest_only: bool,
+        rule_type: str = "",
+        aliases: bool = False,
+        shows: Callable[[str], bool] = lambda _name: True,
     ) -> list[tuple[Version, list[str]]]:
         """Return the first versions of the subjects whose names begin with a prefix, with the subject's aliases.
 
-        With `aliases` these may begin with it as well.
+        With `aliases` these may begin with it as well. There are only subjects and aliases that `shows` accepts.
         """
 
         async def listed(state: State) -> list[tuple[Version, list[str]]]:
-            names = [name async for name in _named(prefix, state.subjects())]
+            names = [name async for name in _named(prefix, state.subjects()) if shows(name)]
             other: dict[str, list[str]] = {}
             if aliases:
                 configured = [each for each, config in state.configs.items() if each and config.get("alias")]
                 async for name in _named(prefix, configured):
-                    other.setdefault(state.aliased(name), []).append(name)
+                    if shows(name) and shows(subject := state.aliased(name)):
+                        other.setdefault(subject, []).append(name)
                 names = [name async for name in _named("", [*{*names, *other}], everywhere=True)]
             found = []
             for name in names:

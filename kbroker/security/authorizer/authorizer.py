@@ -89,13 +89,14 @@ class Authorizer:
 
     def replace(self, acls: Acls) -> None:
         """Use other ACLs from now on; earlier decisions no longer count."""
-        self.acls = acls
-        self._by_principal.clear()
         lengths: dict[ResourceType, set[int]] = {}
         for pattern in acls:
             if pattern.pattern_type is PatternType.PREFIXED:
                 lengths.setdefault(pattern.resource_type, set()).add(len(pattern.name))
+        # The lengths first: `Rights` in other threads than this remember their decisions by the ACLs that they see.
         self._lengths = {kind: tuple(sorted(each)) for kind, each in lengths.items()}
+        self.acls = acls
+        self._by_principal.clear()
         for listener in self._listeners:
             listener()
 

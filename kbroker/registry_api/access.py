@@ -1,0 +1,107 @@
+"""What a client may do at a broker's registry, by the broker's ACLs.
+
+Owns the way from a subject to the resource of an ACL, and the refusal. A subject's resource is the topic that its name
+names: without `-key` or `-value` at its end, and without its context. A context alone, and what concerns all, is the
+cluster. Without an authorizer everything is allowed. Never decides about an ACL: security/authorizer does. All of it
+happens in the server's thread, with rights of the request's own, which the broker's loop does not share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from starlette.types import Scope
+
+from kbroker.registry_api.logins import USER
+from kbroker.schema_registry.errors import Refusal, RegistryError
+from kbroker.schema_registry.subjects import parse
+from kbroker.security.authorizer.acls import Operation, ResourceType
+from kbroker.security.authorizer.authorizer import Authorizer, Rights
+from kbroker.security.principal import ANONYMOUS, Principal
+from kbroker.security.principal import USER as USER_KIND
+
+_SUFFIXES: Final = ("-key", "-value")
+_ON_CLUSTER: Final = {Operation.READ: Operation.DESCRIBE, Operation.WRITE: Operation.ALTER,
+                      Operation.DELETE: Operation.ALTER}  # fmt: skip
+"""The operations on the cluster in place of those on a topic."""
+_SLICE: Final = 200
+_MAPPED: Final = "::ffff:"
+T = TypeVar("T")
+Needs = Sequence[Sequence[Operation]]
+"""The operations on a subject that an endpoint needs: one of each group."""
+
+
+def topic_of(subject: str) -> str:
+    """Return the topic whose ACLs count for a subject; "" for a context."""
+    name = parse(subject).name
+    for suffix in _SUFFIXES:
+        if name.endswith(suffix) and name != suffix:
+            return name.removesuffix(suffix)
+    return name
+
+
+class Access:
+    """What the client of one request may do; without `rights` everything."""
+
+    def __init__(self, rights: Rights | None) -> None:
+        self._rights = rights
+
+    @classmethod
+    def of(cls, scope: Scope, authorizer: Authorizer | None) -> Access:
+        """Return that of a request: of the user who has logged in, else of User:ANONYMOUS."""
+        if authorizer is None:
+            return cls(None)
+        name = scope.get(USER)
+        host = (scope.get("client") or ("",))[0].removeprefix(_MAPPED)
+        return cls(Rights(authorizer, ANONYMOUS if name is None else Principal(USER_KIND, name), host))
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether anything may be refused."""
+        return self._rights is not None
+
+    def may(self, operation: Operation, subject: str, *, logs: bool = False) -> bool:
+        """Whether an operation on a subject, or on a context, is allowed."""
+        if self._rights is None:
+            return True
+        topic = topic_of(subject)
+        if not topic:
+            return self._rights.on_cluster(_ON_CLUSTER.get(operation, operation), logs=logs)
+        return self._rights.may(operation, ResourceType.TOPIC, topic, logs=logs)
+
+    def require(self, needs: Needs, subject: str) -> None:
+        """Raise RegistryError if an operation on a subject is not allowed."""
+        for group in needs:
+            if not any(self.may(each, subject) for each in group):
+                self.may(group[0], subject, logs=True)
+                raise denied(group[0], subject)
+
+    async def kept(self, operation: Operation, found: list[T], subject_of: Callable[[T], str]) -> list[T]:
+        """Return what is of subjects on which an operation is allowed."""
+        if self._rights is None:
+            return found
+        kept = []
+        for number, each in enumerate(found):
+            if self.may(operation, subject_of(each)):
+                kept.append(each)
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+        return kept
+
+    async def readable(self, found: Iterable[T], subject_of: Callable[[T], str]) -> T | None:
+        """Return the first that is of a subject that may be read."""
+        for number, each in enumerate(found):
+            if self.may(Operation.READ, subject_of(each)):
+                return each
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+        return None
+
+
+def denied(operation: Operation, subject: str = "") -> RegistryError:
+    """Return the refusal of an operation on a subject, or on what concerns all."""
+    name = operation.name.title().replace("_", "")
+    where = f"Subject: {subject}" if subject else "this server"
+    return Refusal.DENIED(f"User is denied operation {name} on {where}")
