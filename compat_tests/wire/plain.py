@@ -26,6 +26,12 @@ VOLATILE = {
 }
 OURS = {
     "record.validation",
+    "confluent.key.schema.validation",
+    "confluent.value.schema.validation",
+    "confluent.key.subject.name.strategy",
+    "confluent.value.subject.name.strategy",
+    "kbroker.schema.validation.level",
+    "kbroker.schema.validation.deadletter.topic",
     "share.release.backoff.ms",
     "share.release.backoff.max.ms",
     "share.release.backoff.multiplier",

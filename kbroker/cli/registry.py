@@ -6,10 +6,12 @@ Owns the options, and the process around the server. The server is loaded on dem
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,12 +64,9 @@ def command(
     REGISTRY.require("kbroker registry")
     host, port = parse(listen, "--listen", REGISTRY.default)
     tls = tls_files(tls_cert, tls_key, "--tls-cert", "--tls-key")
-    _set_log()
     listening = REGISTRY.listening(host, port, "--listen", public=registry_public, not_public=_NO_LOGIN)
-    try:
+    with contextlib.closing(listening), _logging():
         asyncio.run(_serve(connection, listening, tls, transactional_id, ready_file))
-    finally:
-        listening.close()
 
 
 async def _serve(
@@ -120,11 +119,19 @@ def _cluster_id(connection: Connection) -> str:
         return cluster_view(admin, []).cluster_id or ""
 
 
-def _set_log() -> None:
+@contextlib.contextmanager
+def _logging() -> Iterator[None]:
     """Log to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s (%(name)s)"))
     log = logging.getLogger("kbroker")
+    before = log.level, log.propagate
     log.setLevel(logging.INFO)
     log.addHandler(handler)
     log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]

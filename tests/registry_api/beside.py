@@ -127,6 +127,8 @@ class Clients:
         self.urls = list(urls)
         self.acknowledged: dict[str, int] = {}
         self.refused: list[str] = []
+        self.given_up: list[str] = []
+        """Names whose schemas may be registered or not: nobody has acknowledged them in time."""
         self._over = threading.Event()
         self._first = first
         self._threads = [threading.Thread(target=self._work, args=(number,)) for number in range(threads)]
@@ -168,11 +170,16 @@ class Clients:
                     return
                 self.refused.append(answer.decode())
             time.sleep(0.05)
+        self.given_up.append(name)
 
     def judge(self, urls: Sequence[str]) -> None:
         """Check that ids are unique and dense, that none was lost, and that all registries agree."""
         ids = sorted(self.acknowledged.values())
-        assert ids == list(range(1, len(ids) + 1))
+        missing = sorted({*range(1, len(ids) + 1)} - {*ids})
+        twice = sorted({each for each in ids if ids.count(each) > 1})
+        if missing or twice:
+            found = {each: Http(urls[0]).raw("GET", f"/schemas/ids/{each}/versions") for each in missing}
+            raise AssertionError(f"{len(ids)} ids; missing {found}, twice {twice}; given up: {self.given_up}")
         told = []
         for url in urls:
             http = Http(url)
