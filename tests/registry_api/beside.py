@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import signal
@@ -162,7 +163,7 @@ class Clients:
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             at += 1
-            with suppress(OSError):
+            with suppress(OSError, http.client.HTTPException):  # an answer may end in its middle
                 body = json.dumps({"schema": record(name)}).encode()
                 status, answer = Http(self.urls[at % len(self.urls)]).raw("POST", f"/subjects/{name}/versions", body)
                 if status == 200:
