@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
-from kbroker.admin.errors import AdminError
+from kbroker.admin.errors import AdminError, Unreachable
 from kbroker.admin.schemas import SchemaRegistry
 from kbroker.extras import how_to_install
-from kbroker.schema_registry.formats.common import InvalidSchema, InvalidValue, Schema
+from kbroker.schema_registry.formats.common import InvalidSchema, Schema
 from kbroker.schema_registry.formats.parsing import parse
 
 MAGIC: Final = b"\0"
@@ -34,6 +34,8 @@ class RegistrySchemas:
         self._lock = threading.Lock()
         self._known: OrderedDict[int, Schema] = OrderedDict()
         self._failed: OrderedDict[int, tuple[float, str]] = OrderedDict()
+        self._silent: tuple[float, str] = (0.0, "")
+        """Until when the registry is not asked, since it has not answered, and what was said of that."""
 
     def of_id(self, number: int) -> Schema:
         """Return the schema of an id; raises AdminError if there is none, or if it cannot be used."""
@@ -42,13 +44,17 @@ class RegistrySchemas:
             if known is not None:
                 self._known.move_to_end(number)
                 return known
-            until, reason = self._failed.get(number, (0.0, ""))
+            until, reason = max(self._failed.get(number, (0.0, "")), self._silent)
             if self._clock() < until:
                 raise AdminError(reason)
         try:
             found = self._parsed(self.registry.ask("GET", "schemas", "ids", number))
         except AdminError as error:
-            self._keep(self._failed, number, (self._clock() + _ASK_AGAIN_S, str(error)))
+            failure = self._clock() + _ASK_AGAIN_S, str(error)
+            if isinstance(error, Unreachable):  # a page of records would wait for each of their ids
+                self._silent = failure
+            else:
+                self._keep(self._failed, number, failure)
             raise
         self._keep(self._known, number, found)
         return found
@@ -68,11 +74,13 @@ class RegistrySchemas:
     def _parsed(self, told: Any) -> Schema:
         kind = told.get("schemaType", "AVRO") if isinstance(told, dict) else ""
         references: dict[str, str] = {}
-        self._add_references(told, references, set())
         try:
+            self._add_references(told, references, set())
             return parse(kind, _field(told, "schema", str), references, is_new=False)
         except ImportError:
             raise AdminError(f"schemas of a registry need more: {how_to_install('registry')}") from None
+        except RecursionError:
+            raise AdminError("a schema's references are nested too deeply") from None
         except InvalidSchema as error:
             raise AdminError(str(error)) from None
 
@@ -100,6 +108,3 @@ def _field(told: Any, name: str, kind: type[Any]) -> Any:
 def framed_id(data: bytes) -> int | None:
     """Return the schema id of Confluent's framing; None without the framing."""
     return int.from_bytes(data[1:5], "big") if len(data) >= 5 and data[:1] == MAGIC else None
-
-
-__all__ = ["InvalidValue", "RegistrySchemas", "framed_id"]

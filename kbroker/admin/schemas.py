@@ -63,6 +63,8 @@ class SchemaRegistry:
             raise (Unknown if error.code == HTTPStatus.NOT_FOUND else AdminError)(_refusal(error)) from None
         except urllib.error.URLError as error:
             raise Unreachable(f"no registry answers at {self.url}: {error.reason}") from None
+        except TimeoutError:
+            raise Unreachable(f"no registry answers at {self.url} in {_TIMEOUT_S:.0f} seconds") from None
         except (OSError, ValueError) as error:
             raise AdminError(f"{self.url} is no schema registry: {error}") from None
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kbroker.admin.errors import AdminError, WrongInput
-from kbroker.admin.registry_schemas import InvalidValue, framed_id
+from kbroker.admin.registry_schemas import framed_id
 from kbroker.console.decoding import protobuf
 from kbroker.console.decoding.schemas import Schemas, as_json
+from kbroker.schema_registry.formats.common import InvalidValue
 
 FORMS: Final = ("auto", "json", "text", "hex", "protobuf")
 """The forms of shown bytes, besides a schema, which is `schema:NAME`."""

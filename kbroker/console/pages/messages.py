@@ -18,7 +18,6 @@ from kbroker.admin.cluster_view import TopicView, cluster_view
 from kbroker.admin.errors import AdminError, NotThere, WrongInput
 from kbroker.admin.fetching import Found, fetch
 from kbroker.admin.records import write_record
-from kbroker.admin.registry_schemas import InvalidValue
 from kbroker.console.console import Console
 from kbroker.console.decoding.schemas import from_form
 from kbroker.console.decoding.shown import forms, shown
@@ -28,6 +27,7 @@ from kbroker.console.records import filters
 from kbroker.console.records.search import MOST_RECORDS, MOST_SHOWN, Cursor, Search, parse_cursor
 from kbroker.console.records.tail import Tail
 from kbroker.console.values import Values, queried
+from kbroker.schema_registry.formats.common import InvalidValue
 
 _FROM: Final = ("newest", "oldest", "offset", "time")
 _LIMITS: Final = ("50", "20", "100", "200")
