@@ -11,6 +11,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -67,6 +68,26 @@ class SchemaRegistry:
             raise Unreachable(f"no registry answers at {self.url} in {_TIMEOUT_S:.0f} seconds") from None
         except (OSError, ValueError) as error:
             raise AdminError(f"{self.url} is no schema registry: {error}") from None
+
+
+def pretty(found: Mapping[str, Any]) -> str:
+    """Return the text of a registry's answer with an indentation, if it is JSON."""
+    text = str(found["schema"])
+    if found.get("schemaType") == "PROTOBUF":
+        return text
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def reference_in(text: str) -> dict[str, Any] | None:
+    """Return the reference that NAME=SUBJECT:VERSION is; None for another text."""
+    name, equals, at = text.partition("=")
+    subject, colon, version = at.rpartition(":")
+    if not (equals and colon and name and subject and version.isdecimal() and version.isascii()):
+        return None
+    return {"name": name, "subject": subject, "version": int(version)}
 
 
 def _refusal(error: urllib.error.HTTPError) -> str:

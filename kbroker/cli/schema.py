@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from kbroker.admin.errors import AdminError, WrongInput
-from kbroker.admin.schemas import SchemaRegistry
+from kbroker.admin.schemas import SchemaRegistry, pretty, reference_in
 from kbroker.cli.output import Column, Facts, Output, Verbs, output_option, wide
 
 Result = TypeVar("Result")
@@ -91,11 +90,10 @@ def _request(file: Path, kind: str | None, references: tuple[str, ...]) -> dict[
 
 
 def _reference(text: str) -> dict[str, Any]:
-    name, equals, at = text.partition("=")
-    subject, colon, version = at.rpartition(":")
-    if not (equals and colon and name and subject and version.isdecimal()):
+    reference = reference_in(text)
+    if reference is None:
         raise click.UsageError(f"--reference takes NAME=SUBJECT:VERSION, not {text!r}")
-    return {"name": name, "subject": subject, "version": int(version)}
+    return reference
 
 
 @command.command("list")
@@ -157,22 +155,11 @@ def show(subject: str, version: str, deleted: bool, output: Output, registry: Sc
         ),
     )
     click.echo()
-    click.echo(_pretty(found))
+    click.echo(pretty(found))
 
 
 def _shown(reference: dict[str, Any]) -> str:
     return f"{reference['subject']} version {reference['version']}"
-
-
-def _pretty(found: dict[str, Any]) -> str:
-    """Return a schema's text with an indentation, if it is JSON."""
-    text: str = found["schema"]
-    if found.get("schemaType") == "PROTOBUF":
-        return text
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text
 
 
 @command.command("register")
@@ -215,8 +202,8 @@ def diff(subject: str, old: str, new: str, registry: SchemaRegistry) -> None:
     """Show what changed from one version of a subject to another, or to the latest."""
     before, after = (registry.ask("GET", "subjects", subject, "versions", each, deleted=True) for each in (old, new))
     lines = difflib.unified_diff(
-        _pretty(before).splitlines(),
-        _pretty(after).splitlines(),
+        pretty(before).splitlines(),
+        pretty(after).splitlines(),
         f"{subject} version {before['version']}",
         f"{subject} version {after['version']}",
         lineterm="",

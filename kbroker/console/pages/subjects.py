@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from kbroker.admin.errors import AdminError, NotThere, WrongInput
-from kbroker.admin.schemas import SchemaRegistry, Unknown
+from kbroker.admin.schemas import SchemaRegistry, Unknown, pretty, reference_in
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing, has_words, place
 from kbroker.console.number_text import plural
@@ -104,7 +104,7 @@ def _subject(registry: SchemaRegistry, name: str, values: Values) -> Facts:
     earlier = [each for each in every if each < number]
     against = values.number("against", "the version", earlier[-1] if earlier else 0)
     before = registry.ask("GET", "subjects", name, "versions", against, deleted=True) if against in every else None
-    text = _pretty(shown)
+    text = pretty(shown)
     return {
         "name": name,
         "versions": every,
@@ -114,7 +114,7 @@ def _subject(registry: SchemaRegistry, name: str, values: Values) -> Facts:
         "shown": shown,
         "type": shown.get("schemaType", "AVRO"),
         "text": text,
-        "diff": None if before is None else _diff(_pretty(before), text),
+        "diff": None if before is None else _diff(pretty(before), text),
         "own_level": _own_level(registry, name),
         "level": registry.ask("GET", "config", name, defaultToGlobal=True).get("compatibilityLevel"),
         "references": shown.get("references") or [],
@@ -156,16 +156,6 @@ def _topics_of(subject: str, names: Iterable[str]) -> list[str]:
     return [subject.removesuffix(end) for end in ends if subject.endswith(end)]
 
 
-def _pretty(shown: Mapping[str, Any]) -> str:
-    text = str(shown["schema"])
-    if shown.get("schemaType") == "PROTOBUF":
-        return text
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text
-
-
 def _diff(before: str, after: str) -> list[tuple[str, str]] | None:
     """Return the lines of both texts, each with "+", "-" or " " before it; None if they are too long."""
     old, new = before.splitlines(), after.splitlines()
@@ -182,11 +172,10 @@ def _body(values: Values) -> dict[str, Any]:
     references = []
     for line in values.raw("references").splitlines():
         if line.strip():
-            name, equals, at = line.strip().partition("=")
-            subject, colon, version = at.rpartition(":")
-            if not (equals and colon and version.isdecimal()):
+            reference = reference_in(line.strip())
+            if reference is None:
                 raise WrongInput(f"a reference is NAME=SUBJECT:VERSION, not {line.strip()[:80]!r}")
-            references.append({"name": name, "subject": subject, "version": int(version)})
+            references.append(reference)
     return {
         "schema": values.needed("schema", "the schema"),
         "schemaType": values.one_of("type", _TYPES),
