@@ -236,7 +236,7 @@ def test_a_record_that_cannot_be_read_is_an_error_and_changes_nothing():
     ):
         with pytest.raises(ValueError):
             context.shard.replay(1, -1, key, None)
-    for value in (b"", b"7", b"{}", b'{"subject":"a","version":1,"id":"x","schema":"1"}', b"[" * 100_000):
+    for value in (b"7", b"{}", b'{"subject":"a","version":1,"id":"x","schema":"1"}', b"[" * 100_000):
         with pytest.raises(ValueError):
             context.shard.replay(1, -1, b'{"keytype":"SCHEMA","subject":"a","version":2,"magic":1}', value)
     context.shard.replay(1, -1, b'{"keytype":"ASSOC","magic":0}', b"{}")
