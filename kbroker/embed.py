@@ -335,7 +335,7 @@ class Broker(Embedded):
     def _serve_registry(self, at: str) -> RegistryServer:
         from kbroker.local_http import REGISTRY, parse
         from kbroker.registry_api.server import RegistryServer
-        from kbroker.schema_registry.service import FromOtherThread
+        from kbroker.schema_registry.service import FromOtherThread, RegistryService
 
         host, port = parse(at, "registry", REGISTRY.default)
         REGISTRY.require("registry=True")
@@ -343,17 +343,18 @@ class Broker(Embedded):
         loop = self._loop
         assert loop is not None
 
-        async def opened() -> FromOtherThread:
-            return FromOtherThread(self.node.open_registry(), loop)
+        async def opened() -> RegistryService:
+            return self.node.open_registry()
 
-        store = asyncio.run_coroutine_threadsafe(opened(), loop).result(_STOP_SECONDS)
+        registry = asyncio.run_coroutine_threadsafe(opened(), loop).result(_STOP_SECONDS)
         credentials = self.node.credential_of if self._registry_auth else None
         return RegistryServer(
-            store,
+            FromOtherThread(registry, loop),
             listening,
             cluster_id=self.cluster_id,
             credentials=credentials,
             authorizer=self.node.services.authorizer,
+            tally=registry.tally,
         ).start()
 
     def stop(self) -> None:

@@ -135,15 +135,16 @@ class ClusterBroker:
         listening = REGISTRY.listening(self._cluster.host, self._registry_port, "registry", public=True)
         self._registry_port = listening.getsockname()[1]
         loop = asyncio.get_running_loop()
-        store = FromOtherThread(node.open_registry(), loop)
+        registry = node.open_registry()
         leader = LeaderOfBroker(node, loop)
         self._registry = RegistryServer(
-            store,
+            FromOtherThread(registry, loop),
             listening,
             cluster_id=node.cluster_id,
             leader=leader,
             credentials=node.credential_of if self._cluster.registry_asks_for_login else None,
             authorizer=node.services.authorizer,
+            tally=registry.tally,
         ).start()
         node.publish_registry(self._registry.url)
 

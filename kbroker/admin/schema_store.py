@@ -155,6 +155,10 @@ class KafkaStore:
 
     # -- what a registry asks
 
+    def settled(self) -> tuple[State, int] | None:
+        """Return None: whether others have written, only a request to the brokers tells."""
+        return None
+
     async def ask(self, question: Callable[[State], T]) -> T:
         """Return the answer to a short question; raises RegistryError."""
         await self._served()

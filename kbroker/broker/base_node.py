@@ -135,6 +135,8 @@ class Node(LogEvents, ABC):
         self.failed: asyncio.Future[str] = loop.create_future()
         """Its result is the reason why the broker must stop: all log directories, or the metadata's, have failed."""
         self.replicas = replicas
+        self.registry: RegistryService | None = None
+        """The schema registry, if the broker has one: `open_registry`."""
         self.record_checks = BrokerChecks()
         replicas.checks_of = self.record_checks.of
         share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
@@ -253,7 +255,9 @@ class Node(LogEvents, ABC):
         registry_log = CoordinatorLog(SCHEMAS_TOPIC, self.metadata, self.replicas)
         create = partial(provide_schemas_topic, self.metadata, self.replicas)
         alone = self.services.cluster is None
-        registry = RegistryService(registry_log, self.clock, _REGISTRY_WRITE_TIMEOUT_MS, create, alone=alone)
+        self.registry = registry = RegistryService(
+            registry_log, self.clock, _REGISTRY_WRITE_TIMEOUT_MS, create, alone=alone
+        )
         self._parts.callback(registry.close)
         self._coordinators.add(SCHEMAS_TOPIC, registry, [each for each in self.replicas if each.topic == SCHEMAS_TOPIC])
         if self.services.cluster is None:

@@ -58,8 +58,8 @@ from kbroker.replica_manager.config import replication_config
 from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Replicas, log_config
-from kbroker.schema_registry.place import NOBODY, Place
 from kbroker.schema_registry.records import SCHEMAS_TOPIC
+from kbroker.schema_registry.service import NOBODY, Place
 from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.sasl.settings import login_between_brokers, offers

@@ -208,10 +208,10 @@ class RegistryPlace:
         from kbroker.schema_registry.service import FromOtherThread
 
         loop = asyncio.get_running_loop()
-        store = FromOtherThread(node.open_registry(), loop)
+        registry = node.open_registry()
         leader = LeaderOfBroker(node, loop) if _is_in_cluster(node) else None
         server = RegistryServer(
-            store,
+            FromOtherThread(registry, loop),
             self.socket,
             cluster_id=node.cluster_id,
             leader=leader,
@@ -219,6 +219,7 @@ class RegistryPlace:
             ca=self.options.ca,
             credentials=node.credential_of if self.options.asks_for_login else None,
             authorizer=node.services.authorizer,
+            tally=registry.tally,
         ).start()
         if _is_in_cluster(node):
             url = self.url_for_others

@@ -173,6 +173,16 @@ class Runtime(Generic[S]):
         """Return an active shard; raises ApiError if it is loading or elsewhere."""
         return self._active(partition).shard
 
+    def replayed(self, partition: int) -> S | None:
+        """Return an active shard that has all records of its log, of whomever; in any thread."""
+        state = self._partitions.get(partition)
+        try:
+            return (
+                state.shard if state and state.active and self._writer.end_offset(partition) <= state.last_end else None
+            )
+        except ApiError:  # not led here
+            return None
+
     def epoch(self, partition: int) -> int:
         """Return the leader epoch in which a partition is coordinated here; raises ApiError as `shard` does."""
         return self._active(partition).epoch

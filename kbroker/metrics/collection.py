@@ -19,7 +19,7 @@ from typing import Final
 
 from kbroker.broker.base_node import Node
 from kbroker.long_work import turn
-from kbroker.metrics.coordinators import dead_letters, groups, loads, transactions
+from kbroker.metrics.coordinators import dead_letters, groups, loads, registry, transactions
 from kbroker.metrics.logs import SERVES, logs
 from kbroker.metrics.partitions import Sums, cluster, partitions
 from kbroker.metrics.values import Values, put, put_all, put_times
@@ -68,6 +68,7 @@ async def collect(node: Node, idle: Idle, lag_s: float) -> Values:
     await groups(node, values, MOST_OFFSETS)
     await dead_letters(node, values)
     await transactions(node, values)
+    await registry(node, values)
     await _telemetry(node, values)
     _network(node, values)
     _loop(node, values, idle.share(), lag_s)

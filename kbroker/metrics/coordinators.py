@@ -1,4 +1,4 @@
-"""The metrics of the coordinators: groups, their lag, dead letters of share groups, and transactions.
+"""The metrics of the coordinators: groups, their lag, dead letters of share groups, transactions, and schemas.
 
 Owns the iteration over them, in pieces, and the report of partitions that could not be loaded. A partition whose
 coordinator is loading has no other metrics.
@@ -14,6 +14,7 @@ from kbroker.cluster_state import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS
 from kbroker.coordination.service import CoordinatorService
 from kbroker.long_work import turn
 from kbroker.metrics.values import Values, put, put_all
+from kbroker.schema_registry.records import SCHEMAS_TOPIC
 from kbroker.txn.transaction import NAMES
 
 _KAFKAS = {
@@ -42,6 +43,8 @@ def loads(node: Node, values: Values) -> None:
         (TRANSACTIONS_TOPIC, node.transactions),
         (SHARE_STATE_TOPIC, node.shares),
     ]
+    if node.registry is not None:
+        coordinators.append((SCHEMAS_TOPIC, node.registry))
     for topic, coordinator in coordinators:
         for state, count in coordinator.partition_states().items():
             put(values, "kbroker_coordinator_partitions", count, {"topic": topic, "state": state})
@@ -106,3 +109,26 @@ async def transactions(node: Node, values: Values) -> None:
             await turn
     for state, count in counts.items():
         put(values, "kbroker_transactions", count, {"state": state})
+
+
+async def registry(node: Node, values: Values) -> None:
+    """Add the schema registry's requests, and what it holds if this broker leads `_schemas`."""
+    if node.registry is None:
+        return
+    state = node.registry.state
+    put(values, "kafka_schema_registry_master_slave_role_master_slave_role", 0 if state is None else 1)
+    if state is not None:
+        put(values, "kbroker_registry_subjects", state.subject_count)
+        put(values, "kbroker_registry_versions", state.live_versions)
+    succeeded = failed = 0
+    for (endpoint, status), count in node.registry.tally.requests().items():
+        put(values, "kbroker_registry_requests_total", count, {"endpoint": endpoint, "status": str(status)})
+        if 200 <= status < 400:
+            succeeded += count
+        else:
+            failed += count
+        await turn
+    put(values, "kafka_schema_registry_api_success_count_api_success_count", succeeded)
+    put(values, "kafka_schema_registry_api_failure_count_api_failure_count", failed)
+    for endpoint, seconds in node.registry.tally.seconds().items():
+        put(values, "kbroker_registry_request_seconds_total", seconds, {"endpoint": endpoint})

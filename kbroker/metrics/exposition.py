@@ -23,7 +23,15 @@ from prometheus_client.samples import Sample
 from kbroker.long_work import Pauses
 from kbroker.metrics.values import Values, put_all
 
-_COUNTS: Final = ",Count", "-request-count", "throttle-count", "-export-count", "-error-count"
+_COUNTS: Final = (
+    ",Count",
+    "-request-count",
+    "throttle-count",
+    "-export-count",
+    "-error-count",
+    "-success-count",
+    "-failure-count",
+)
 """The name endings of MBeans whose values only grow."""
 
 

@@ -28,6 +28,9 @@ from kbroker.security.authorizer.authorizer import Authorizer
 _LONG: Final = 1_000
 """How many names or numbers a list has at most that is sent in one piece."""
 _PIECE: Final = 64 * 1024
+NOTE: Final = "note"
+"""Where a request's scope has a list for the name of its endpoint, if somebody asks for that."""
+_in_json: Final = json.JSONEncoder(ensure_ascii=False).encode
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +44,8 @@ class Application:
         self._registry = registry
         self._authorizer = authorizer
         self._bodies = Bodies()
-        self._routes: dict[int, list[tuple[list[str], dict[str, tuple[Endpoint, Needs]]]]] = {}
+        self._routes: dict[tuple[int, str], list[tuple[list[str], dict[str, tuple[Endpoint, Needs, str]]]]] = {}
+        """What there is for each number of parts, and the first of them."""
         for method, path, endpoint, needs in ENDPOINTS:
             self._add(method, path, endpoint, needs)
         for name, answer in about.items():
@@ -49,12 +53,12 @@ class Application:
 
     def _add(self, method: str, path: str, endpoint: Endpoint, needs: Needs) -> None:
         parts = _parts(path.encode())
-        of_length = self._routes.setdefault(len(parts), [])
-        for known, methods in of_length:
+        beginning_so = self._routes.setdefault((len(parts), parts[0]), [])
+        for known, methods in beginning_so:
             if known == parts:
-                methods[method] = endpoint, needs
+                methods[method] = endpoint, needs, path
                 return
-        of_length.append((parts, {method: (endpoint, needs)}))
+        beginning_so.append((parts, {method: (endpoint, needs, path)}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -93,7 +97,7 @@ class Application:
         """Return what answers a request, and what that needs, and set its parameters; raises Refused."""
         # Names in a path may contain slashes, which are percent-encoded, so the path is split before it is decoded.
         parts, scope["context"] = _in_context(_parts(scope["raw_path"].partition(b"?")[0]))
-        for known, methods in self._routes.get(len(parts), ()):
+        for known, methods in self._routes.get((len(parts), parts[0]), ()):
             if all(ours == theirs or ours.startswith("{") for ours, theirs in zip(known, parts, strict=True)):
                 method = "GET" if scope["method"] == "HEAD" else scope["method"]
                 if method not in methods:
@@ -101,7 +105,10 @@ class Application:
                 scope["path_params"] = {
                     ours[1:-1]: theirs for ours, theirs in zip(known, parts, strict=True) if ours.startswith("{")
                 }
-                return methods[method]
+                endpoint, needs, path = methods[method]
+                if NOTE in scope:
+                    scope[NOTE].append(f"{method} {path}")
+                return endpoint, needs
         raise Refused(404, "HTTP 404 Not Found")
 
 
@@ -157,7 +164,7 @@ def _response(answer: Any) -> Response:
         return Response(status_code=204)
     if isinstance(answer, Iterator) or (isinstance(answer, list) and len(answer) > _LONG):
         return StreamingResponse(_pieces(answer), media_type=MEDIA)
-    body = answer.encode() if isinstance(answer, Text) else json.dumps(answer, ensure_ascii=False).encode()
+    body = answer.encode() if isinstance(answer, Text) else _in_json(answer).encode()
     return Response(body, media_type=MEDIA)
 
 
@@ -165,7 +172,7 @@ async def _pieces(elements: Iterable[Any]) -> AsyncIterator[bytes]:
     """Yield a long list's JSON. One call of Python's encoder holds the interpreter, so each element has its own."""
     piece, before = bytearray(b"["), b""
     for each in elements:
-        piece += before + json.dumps(each, ensure_ascii=False).encode()
+        piece += before + _in_json(each).encode()
         before = b", "
         if len(piece) > _PIECE:
             yield bytes(piece)

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kbroker.registry_api.peer import NotSent, Peers, Unanswered
 from kbroker.registry_api.requests import BODY_S, MOST_BODY, Bodies, Refused
-from kbroker.schema_registry.place import NOBODY, Place
+from kbroker.schema_registry.service import NOBODY, Place
 
 PATIENCE_S: Final = 5.0
 """How long a request waits for a leader, in seconds."""

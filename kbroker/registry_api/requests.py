@@ -68,6 +68,8 @@ class Text(str):
 
 def first(request: Request, name: str, default: str = "") -> str:
     """Return a parameter of the query; of several with one name, the first one counts."""
+    if not request.scope["query_string"]:
+        return default
     return next(iter(request.query_params.getlist(name)), default)
 
 

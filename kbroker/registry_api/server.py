@@ -1,26 +1,28 @@
-"""The registry's server: web_server.py, with a limit on silent connections."""
+"""The registry's server: web_server.py around the application, and the count of requests."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kbroker.registry_api.application import Application
+from kbroker.registry_api.application import NOTE, Application
+from kbroker.registry_api.connection import LARGEST_HEAD, RegistryConnection
 from kbroker.registry_api.forwarding import Forwarding, Leader
 from kbroker.registry_api.logins import Authenticated, Credentials, Logins
 from kbroker.schema_registry.registry import Registry, Store
+from kbroker.schema_registry.tally import ELSEWHERE, Tally
 from kbroker.security.authorizer.authorizer import Authorizer
-from kbroker.web_server import PromptConnection, WebServer
+from kbroker.web_server import WebServer
 
 CONNECTIONS: Final = 1_000
 CONFLUENT: Final = "8.1.0"
 """The version of Confluent's registry whose API this is; clients may ask for it."""
-_LARGEST_HEAD: Final = 16 * 1024
 log = logging.getLogger(__name__)
 
 
@@ -41,11 +43,12 @@ class RegistryServer(WebServer):
         leader: Leader | None = None,
         credentials: Credentials | None = None,
         authorizer: Authorizer | None = None,
+        tally: Tally | None = None,
     ) -> None:
         """`leader` tells where requests are answered if that may be at another broker.
 
         With `credentials`, only users of these are served; they are looked up in the server's thread. With an
-        `authorizer`, they may do only what its ACLs allow.
+        `authorizer`, they may do only what its ACLs allow. All requests are counted in `tally`.
 
         `tls` are the files of the certificate and its key, and `ca` that of the authority of other brokers' registries;
         without it, those of the system count. Raises OSError if a file cannot be read.
@@ -61,6 +64,8 @@ class RegistryServer(WebServer):
             logins = Logins(credentials)
             parts.append(logins.close)
             app = Authenticated(app, logins)
+        if tally is not None:
+            app = Counted(app, tally)
 
         def ending() -> None:  # running requests have deadlines
             for close in parts:
@@ -72,12 +77,37 @@ class RegistryServer(WebServer):
             "schema registry",
             log,
             ending,
-            protocol=PromptConnection,
+            protocol=RegistryConnection,
             connections=CONNECTIONS,
-            largest_head=_LARGEST_HEAD,
+            largest_head=LARGEST_HEAD,
             beside_broker=True,
             tls=tls,
         )
+
+
+class Counted:
+    """The ASGI application in front of another one, whose requests it counts."""
+
+    def __init__(self, app: ASGIApp, tally: Tally) -> None:
+        self._app = app
+        self._tally = tally
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the other application answer a request."""
+        if scope["type"] != "http":
+            return
+        began, status = time.perf_counter(), 0
+        scope[NOTE] = note = [ELSEWHERE]  # a scope may be copied on its way; the list is the same
+
+        async def seen(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, seen)
+        finally:
+            self._tally.add(note[-1], status, time.perf_counter() - began)
 
 
 def _about(cluster_id: str) -> Mapping[str, Any]:

@@ -57,6 +57,9 @@ class Store(Protocol):
     async def ask(self, question: Callable[[State], T]) -> T:
         """Return the answer to a short question about the state, once what it tells is safe."""
 
+    async def look(self, question: Callable[[State], T]) -> T:
+        """Do the same as `ask` for a question that looks up single entries, which may be asked in any thread."""
+
     async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
         """Return the answer to a long question, which awaits `turn` once per element."""
 
@@ -76,7 +79,7 @@ class Registry:
     async def resolved(self, subject: str) -> str:
         """Return the subject for which a name stands."""
         name = normalised(subject)
-        return await self._store.ask(lambda state: state.aliased(name))
+        return await self._store.look(lambda state: state.aliased(name))
 
     # -- schemas by subject
 
@@ -275,7 +278,7 @@ class Registry:
     async def by_id(self, schema_id: int, subject: str | None) -> Version:
         """Return a version with an id."""
         name = normalised(subject or "")
-        found = await self._store.ask(lambda state: state.find_by_id(schema_id, state.aliased(name)))
+        found = await self._store.look(lambda state: state.find_by_id(schema_id, state.aliased(name)))
         if found is None:
             raise Refusal.SCHEMA_NOT_FOUND(schema_id)
         return found

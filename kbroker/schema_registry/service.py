@@ -20,6 +20,7 @@ from kbroker.schema_registry.errors import Refusal, RegistryError
 from kbroker.schema_registry.records import SCHEMAS_TOPIC
 from kbroker.schema_registry.shard import RegistryShard
 from kbroker.schema_registry.state import State
+from kbroker.schema_registry.tally import Tally
 
 _PATIENCE_S: Final = 5.0
 """How long a request waits for a leader that is being elected, or that loads the topic, in seconds."""
@@ -31,7 +32,15 @@ _PASSING: Final = (
 )
 _AT_ONCE: Final = 2
 """How many schemas are parsed at once: more would only take turns with the interpreter's lock."""
+NOBODY: Final = -1
 T = TypeVar("T")
+
+
+class Place(NamedTuple):
+    """The broker that leads `_schemas`, or NOBODY while none does; `url` is that of its registry, if it has one."""
+
+    broker: int
+    url: str | None = None
 
 
 class _Failed(NamedTuple):
@@ -66,6 +75,8 @@ class RegistryService(CoordinatorService[RegistryShard]):
     ) -> None:
         self._create = create
         self._alone = alone
+        self.tally = Tally()
+        self._decisions = self._undecided = 0
         super().__init__(SCHEMAS_TOPIC, 1, lambda _partition: RegistryShard(), writer, clock, write_timeout_ms)
 
     async def ask(self, question: Callable[[State], T]) -> T:
@@ -104,10 +115,21 @@ class RegistryService(CoordinatorService[RegistryShard]):
                 )
             return reply
 
-        reply = await self._served(decided)
+        self._decisions += 1
+        self._undecided += 1
+        try:
+            reply = await self._served(decided)
+        finally:
+            self._undecided -= 1
         if isinstance(reply, RegistryError):
             raise reply
         return reply
+
+    def settled(self) -> tuple[State, int] | None:
+        if self._undecided:
+            return None
+        shard = self._runtime.replayed(0)
+        return None if shard is None else (shard.state, self._decisions)
 
     @property
     def state(self) -> State | None:
@@ -142,6 +164,12 @@ class RegistryService(CoordinatorService[RegistryShard]):
 class OnItsLoop(Protocol):
     """A store but for what is done aside, to be asked in the loop that owns its state. All raise RegistryError."""
 
+    def settled(self) -> tuple[State, int] | None:
+        """Return the state, and the number of changes to it, while it has only what is safe; in any thread.
+
+        None where a question has to wait, or may have to.
+        """
+
     async def ask(self, question: Callable[[State], T]) -> T:
         """Return the answer to a short question."""
 
@@ -162,6 +190,15 @@ class FromOtherThread:
 
     async def ask(self, question: Callable[[State], T]) -> T:
         return await self._there(self._service.ask(question))
+
+    async def look(self, question: Callable[[State], T]) -> T:
+        # Two turns of the other thread take ten times as long as the answer.
+        before = self._service.settled()
+        if before is not None:
+            found = question(before[0])
+            if self._service.settled() == before:
+                return found
+        return await self.ask(question)
 
     async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
         return await self._there(self._service.ask_long(question))

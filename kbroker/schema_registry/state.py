@@ -274,6 +274,16 @@ class State:
         return own or _in_scope(self.modes, subject) or READWRITE
 
     @property
+    def subject_count(self) -> int:
+        """The number of subjects of all contexts, deleted ones too."""
+        return len(self._subjects)
+
+    @property
+    def live_versions(self) -> int:
+        """The number of versions of all subjects that are not deleted."""
+        return sum(each.live for each in self._ids.values())
+
+    @property
     def changes(self) -> int:
         """How many changes of versions, of any subject, there were."""
         return self._change

@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -75,9 +76,10 @@ def listening() -> socket.socket:
     return made
 
 
-@pytest.fixture
-def seen() -> Iterator[Seen]:
-    with Broker() as broker:
+@contextmanager
+def watched(broker: Broker) -> Iterator[Seen]:
+    """Start a broker, and serve its metrics."""
+    with broker:
         loop = broker._loop
         assert loop is not None
         server = MetricsServer(listening(), loop)
@@ -87,3 +89,9 @@ def seen() -> Iterator[Seen]:
             yield Seen(broker, server)
         finally:
             server.stop()
+
+
+@pytest.fixture
+def seen() -> Iterator[Seen]:
+    with watched(Broker()) as found:
+        yield found

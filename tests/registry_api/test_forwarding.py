@@ -20,7 +20,7 @@ from kbroker.local_http import REGISTRY
 from kbroker.registry_api import forwarding, peer
 from kbroker.registry_api.requests import MOST_BODY
 from kbroker.registry_api.server import RegistryServer
-from kbroker.schema_registry.place import NOBODY, Place
+from kbroker.schema_registry.service import NOBODY, Place
 from tests.registry_api.conftest import Http
 
 OWN, OTHER = 1, 2

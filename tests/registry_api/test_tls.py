@@ -19,7 +19,7 @@ from kbroker.embed_security import Certificates
 from kbroker.local_http import REGISTRY
 from kbroker.registry_api import forwarding
 from kbroker.registry_api.server import RegistryServer
-from kbroker.schema_registry.place import Place
+from kbroker.schema_registry.service import Place
 from tests.registry_api.test_forwarding import OTHER, OWN, Leader, NoStore, Upstream
 
 
