@@ -22,7 +22,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -38,37 +38,57 @@ HEAD_S: Final = 5.0
 _TURN_S: Final = 0.0005
 
 
-class PromptConnection(H11Protocol):
-    """A connection that the server closes if no request arrives in time.
+class Connection(Protocol):
+    """What of uvicorn's connections is used here."""
+
+    cycle: Any
+    loop: asyncio.AbstractEventLoop
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if it is between two requests."""
+
+
+class Deadline:
+    """Ends a connection whose request does not arrive in time; told of each event of the connection.
 
     uvicorn itself limits the time between two requests, but not the time before the first one, so silent connections
     would keep all others out.
     """
 
-    _late: asyncio.TimerHandle | None = None
+    __slots__ = ("_late",)
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._follow()
+    def __init__(self) -> None:
+        self._late: asyncio.TimerHandle | None = None
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._follow()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._forget()
-
-    def _follow(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._forget()
+    def follow(self, connection: Connection) -> None:
+        """Begin to wait for a request, or end that."""
+        if connection.cycle is not None and not connection.cycle.response_complete:
+            self.forget()
         elif self._late is None:
-            self._late = self.loop.call_later(HEAD_S, self.timeout_keep_alive_handler)
+            self._late = connection.loop.call_later(HEAD_S, connection.timeout_keep_alive_handler)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """End the wait."""
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+
+class PromptConnection(H11Protocol):
+    """A connection that the server closes if no request arrives in time."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._deadline = Deadline()
+        self._deadline.follow(self)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._deadline.follow(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._deadline.forget()
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -91,7 +111,7 @@ class WebServer:
         log: logging.Logger,
         ending: Callable[[], None],
         *,
-        protocol: type[H11Protocol],
+        protocol: type[asyncio.Protocol],
         connections: int,
         largest_head: int,
         threads: int | None = None,

@@ -1,0 +1,112 @@
+"""The limits of a connection, which its parser does not have."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+from kbroker import web_server
+from kbroker.registry_api.connection import LARGEST_HEAD, MOST_AHEAD
+from tests.registry_api.conftest import Http
+
+GET = b"GET /subjects HTTP/1.1\r\nhost: x\r\n"
+POST = b"POST /subjects/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
+
+
+@contextmanager
+def connected(registry: Http) -> Iterator[socket.socket]:
+    address = urlsplit(registry.url)
+    with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
+        yield connection
+
+
+def answered(connection: socket.socket) -> bytes:
+    """Return all that arrives until the server closes."""
+    answer = b""
+    try:
+        while piece := connection.recv(65536):
+            answer += piece
+    except ConnectionResetError:  # it did not read all
+        pass
+    return answer
+
+
+def sent(connection: socket.socket, piece: bytes, most: int) -> int:
+    """Send a piece again and again until the server closes, or `most` bytes; return how many bytes it took."""
+    took = 0
+    try:
+        while took < most:
+            connection.sendall(piece)
+            took += len(piece)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    return took
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"a" * (2 * LARGEST_HEAD) + b" HTTP/1.1\r\n\r\n",
+        GET + b"x: " + b"a" * (2 * LARGEST_HEAD) + b"\r\n\r\n",
+        GET + b"x: y\r\n" * LARGEST_HEAD + b"\r\n",
+        b"nothing of HTTP\r\n\r\n",
+    ],
+    ids=["path", "header", "headers", "no HTTP"],
+)
+def test_a_head_that_is_too_long_is_refused(registry: Http, head: bytes) -> None:
+    with connected(registry) as connection:
+        connection.sendall(head)
+        assert answered(connection).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (b"GET /", b"a" * 1_000),
+        (GET + b"x: ", b"a" * 1_000),
+        (GET + b"x", b"x" * 1_000),
+        (CHUNKED + b"2\r\n{}\r\n0\r\nx: ", b"a" * 1_000),
+        (CHUNKED + b"2;x=", b"a" * 1_000),
+    ],
+    ids=["path", "value", "name", "value behind the body", "extension of a chunk"],
+)
+def test_what_never_ends_is_not_read_for_ever(registry: Http, begin: bytes, piece: bytes) -> None:
+    with connected(registry) as connection:
+        connection.sendall(begin)
+        assert sent(connection, piece, 100_000_000) < 20_000_000
+
+
+def test_fields_behind_a_body_are_not_kept(registry: Http) -> None:
+    with connected(registry) as connection:
+        connection.sendall(CHUNKED + b"2\r\n{}\r\n0\r\n" + b"x: y\r\n" * 100_000 + b"\r\n")
+        connection.sendall(GET + b"connection: close\r\n\r\n")
+        answer = answered(connection)
+    assert answer.count(b"HTTP/1.1 ") == 2
+    assert b"HTTP/1.1 200 " in answer
+
+
+def test_requests_may_come_before_the_answers(registry: Http) -> None:
+    with connected(registry) as connection:
+        connection.sendall((GET + b"\r\n") * (MOST_AHEAD - 1) + GET + b"connection: close\r\n\r\n")
+        assert answered(connection).count(b"HTTP/1.1 200 ") == MOST_AHEAD
+
+
+def test_too_many_of_them_end_the_connection(registry: Http) -> None:
+    with connected(registry) as connection:
+        took = sent(connection, (GET + b"\r\n") * 2_000, 100_000_000)
+    assert took < 50_000_000
+
+
+@pytest.mark.parametrize("begin", [b"", GET, GET + b"\r\n" + GET])
+def test_a_head_that_does_not_arrive_ends_the_connection(
+    registry: Http, monkeypatch: pytest.MonkeyPatch, begin: bytes
+) -> None:
+    monkeypatch.setattr(web_server, "HEAD_S", 0.2)
+    with connected(registry) as connection:
+        connection.sendall(begin)
+        assert answered(connection).count(b"HTTP/1.1 200 ") == begin.count(b"\r\n\r\n")
