@@ -59,6 +59,7 @@ check: .venv/.stamp
 bench: .venv/.stamp
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.schema_checks
+	$(BIN)/python -m benchmarks.registry
 
 torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.torture --kills 1000
