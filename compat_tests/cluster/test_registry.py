@@ -14,6 +14,7 @@ from compat_tests.harness.brokers import free_port
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from tests.registry_api.beside import Clients, Process, ended, record
 from tests.registry_api.conftest import Http
+from tests.tries import FORM
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
@@ -60,6 +61,7 @@ def leader(at: str) -> int:
         client.close()
 
 
+@pytest.mark.skipif(FORM != "long", reason="tests/cluster kills leaders, too: only with KBROKER_TESTS=long")
 def test_leaders_are_killed(kafka39_libs: Path, tmp_path: Path) -> None:
     with ZooKeeper(kafka39_libs, tmp_path / "zookeeper") as zookeeper:
         nodes = {number: Node(tmp_path, zookeeper, number) for number in (1, 2, 3)}

@@ -51,7 +51,7 @@ def tortured(directory: Path, kills: int, seed: int) -> None:
         with Clients(urls, 6) as clients:
             clients.wait_for(20)
             for number in range(kills):
-                victim = broker if number % 4 == 3 else made[chance.randrange(len(made))][0]
+                victim = broker if number % 4 == 1 else made[chance.randrange(len(made))][0]
                 victim.kill()
                 if victim is not broker:
                     clients.wait_for(10)  # the others go on
@@ -73,13 +73,13 @@ def test_ids_are_dense_and_unique_with_three_instances(tmp_path: Path) -> None:
         for process, _ in made:
             process.start()
         with Clients(urls, 6) as clients:
-            clients.wait_for(150)
+            clients.wait_for(150 if FORM == "long" else 40)
         assert not clients.refused
         clients.judge(urls)
 
 
 def test_instances_and_the_broker_are_killed(tmp_path: Path) -> None:
-    tortured(tmp_path, kills=4, seed=1)
+    tortured(tmp_path, kills=2, seed=1)
 
 
 @pytest.mark.skipif(FORM != "long", reason="a minute and a half of kills: only with KBROKER_TESTS=long")

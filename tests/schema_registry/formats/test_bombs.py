@@ -14,6 +14,7 @@ import pytest
 
 from kbroker.schema_registry.formats.common import InvalidSchema, InvalidValue
 from kbroker.schema_registry.formats.parsing import compatible, parse
+from tests.tries import FORM
 
 SOON = 20.0
 """Seconds of a processor: above what any of these takes, far below what an unbounded one does."""
@@ -109,10 +110,12 @@ def filled(text: str, piece: Callable[[int], str], most: int = MEGABYTE) -> str:
     return text.replace("@", "".join(pieces))
 
 
+SLOW = MEGABYTE if FORM == "long" else 250_000
+"""The size of what takes ten seconds by the megabyte."""
 LARGE: list[tuple[str, str, str]] = [
     ("JSON", "properties", filled('{"properties":{@"z":{}}}', lambda each: f'"p{each}":{{"type":"string"}},')),
     ("JSON", "enum", filled('{"enum":[@0]}', lambda each: f'"v{each}",')),
-    ("JSON", "anyOf", filled('{"anyOf":[@{}]}', lambda each: f'{{"maxLength":{each}}},')),
+    ("JSON", "anyOf", filled('{"anyOf":[@{}]}', lambda each: f'{{"maxLength":{each}}},', SLOW)),
     (
         "JSON",
         "references in a row",
@@ -128,7 +131,7 @@ LARGE: list[tuple[str, str, str]] = [
     ),
     ("AVRO", "a long name", filled('{"type":"fixed","size":1,"name":"@Z"}', lambda each: "a")),
     ("PROTOBUF", "fields", filled(proto3("message M {@}"), lambda each: f"int32 f{each} = {each + 1};", 300_000)),
-    ("PROTOBUF", "messages", filled(proto3("@"), lambda each: f"message M{each} {{}}")),
+    ("PROTOBUF", "messages", filled(proto3("@"), lambda each: f"message M{each} {{}}", SLOW)),
     ("PROTOBUF", "a comment", filled(proto3("/*@*/message M {}"), lambda each: "comment {{{ ")),
     ("PROTOBUF", "a long name", filled(proto3("message @ {}"), lambda each: "a")),
 ]
