@@ -151,9 +151,9 @@ class ClusterNode(Node):
         )
         share_peers = SharePeers(self._share_states, for_offsets, for_letters)
         super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster, share_peers)
-        source = SchemasSource(metadata, schemas[0], schemas[1], partial(provide_schemas_topic, metadata, replicas))
-        self._schemas = ClusterLookup(FollowedSchemas(source), self._leads_schemas)
-        self.record_checks.lookup = self._schemas
+        create = partial(provide_schemas_topic, metadata, replicas)
+        self._schemas = FollowedSchemas(SchemasSource(config.node_id, tree, metadata, schemas[0], schemas[1], create))
+        self.record_checks.lookup = ClusterLookup(self._schemas)
         self.record_checks.without_registry = self._without_registry
         self._marker_targets = MarkerTargets(config.node_id, self.markers, for_markers, timeout_ms)
         self._membership = Membership(tree, self.registration, self.controller, self._fail)
@@ -378,12 +378,8 @@ class ClusterNode(Node):
         """Look a registry's address up again when it is needed: it does not answer there, or not as the leader."""
         self._registries.forget(broker)
 
-    def _leads_schemas(self) -> bool:
-        known = self.member.state.partition(SCHEMAS_TOPIC, 0)
-        return known is not None and known.leader == self.node_id
-
     def _let_look_up(self, registry: LocalLookup) -> None:
-        self._schemas.local = registry
+        self._schemas.here = registry
 
     async def _without_registry(self) -> list[int]:
         try:

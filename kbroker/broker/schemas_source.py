@@ -1,7 +1,7 @@
 """The topic `_schemas` at its leader, which any broker of a cluster reads as a consumer does: `Source` of its copy.
 
-Owns the requests and what their answers mean. A broker that leads the topic, but has no registry, asks itself. Another
-broker asks for Topic:Read, as of any consumer. Never retries.
+Owns the requests and what their answers mean. A broker that leads the topic, but has no registry, asks itself. The
+leader demands Topic:Read, as of any consumer. Never retries.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from kbroker.controller.cluster_metadata import ClusterMetadata
+from kbroker.controller.tree.znode import Denied, MetadataTree, Unreachable
+from kbroker.controller.znodes import LeaderAndIsr, Unreadable, read, state_path
 from kbroker.peers.interface import PeersByNode, PeerUnavailable
 from kbroker.protocol.errors import ErrorCode, known_error
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -45,11 +47,15 @@ class SchemasSource:
 
     def __init__(
         self,
+        node_id: int,
+        tree: MetadataTree,
         metadata: ClusterMetadata,
         reading: PeersByNode,
         asking: PeersByNode,
         create: Callable[[], Awaitable[None]],
     ) -> None:
+        self._node_id = node_id
+        self._tree = tree
         self._metadata = metadata
         self._reading = reading
         self._asking = asking
@@ -67,6 +73,19 @@ class SchemasSource:
             await self._create()
         except RegistryError as error:
             raise Unread(error.message) from None
+
+    def is_here(self, place: Place) -> bool:
+        return place.leader == self._node_id
+
+    async def confirm(self, place: Place) -> None:
+        path = state_path(SCHEMAS_TOPIC, 0)
+        try:
+            node = await self._tree.get(path)
+            known = None if node is None else read(path, node.data, LeaderAndIsr.decode)
+        except (Unreachable, Denied, Unreadable) as error:
+            raise Unread(f"ZooKeeper does not tell who leads {SCHEMAS_TOPIC}: {error}") from None
+        if known is None or (known.leader, known.leader_epoch) != (place.leader, place.epoch):
+            raise _unread(place, "it leads no more")
 
     async def begin(self, place: Place) -> int:
         return await self._offset(place, _EARLIEST)

@@ -1,8 +1,9 @@
-"""The schemas of a cluster at a broker that does not decide about them: a copy of `_schemas`, read as a consumer does.
+"""The schemas of a cluster at any of its brokers: a copy of `_schemas`, read as a consumer does, where it is not led.
 
 Owns the copy, which begins with the first question and ends some minutes after the last one; how old it may be; and the
-looks: a look takes in all that was acknowledged anywhere before it. Nothing is refused without one. Owns the waits and
-the tries while the topic's leader moves. Never writes, and never decides about schemas.
+looks: a look takes in all that was acknowledged anywhere before it. Nothing is refused without one. A leader that does
+not know yet that it leads no more could not tell all, so a look ends with a question to those who elect. Owns the waits
+and the tries while the topic's leader moves. Never writes, and never decides about schemas.
 
 The leader ends a fetch as soon as there is something new, so the copy is behind by the way there and back, as long as
 the leader answers. A copy that the leader has not confirmed for `STALE_S` answers nothing more.
@@ -15,7 +16,7 @@ import logging
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.long_work import in_slices, turn
-from kbroker.protocol.errors import Malformed
+from kbroker.protocol.errors import ApiError, Malformed
 from kbroker.protocol.records import iter_batches, stream_records
 from kbroker.schema_registry.records import SCHEMAS_TOPIC
 from kbroker.schema_registry.shard import RegistryShard
@@ -34,6 +35,8 @@ _WAIT_MS: Final = 500
 _REACH_S: Final = 1.0
 """How long a look waits for the copy before it asks for the topic's end again."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
+_BETWEEN_S: Final = 0.01
+"""The least time between two looks: a flood of bad records is no flood of questions."""
 _MOST_RECORD: Final = 128 << 20
 """How large the records of a batch may be once they are unpacked, in bytes."""
 _AT_ONCE: Final = 32
@@ -74,6 +77,12 @@ class Source(Protocol):
     async def begin(self, place: Place) -> int:
         """Return the offset of the first record."""
 
+    def is_here(self, place: Place) -> bool:
+        """Whether this broker is the leader."""
+
+    async def confirm(self, place: Place) -> None:
+        """Return if the leader still was the leader at some time after this call."""
+
     async def end(self, place: Place) -> int:
         """Return the offset behind everything that the leader, or an earlier one, has acknowledged until now."""
 
@@ -82,6 +91,17 @@ class Source(Protocol):
 
         The records are committed, and may begin before the offset.
         """
+
+
+class Here(Protocol):
+    """The registry of this broker."""
+
+    @property
+    def state(self) -> State | None:
+        """The state; None while another broker has it, or it is being loaded."""
+
+    async def ready(self) -> None:
+        """Wait for the state; raises ApiError."""
 
 
 class _Copy:
@@ -102,10 +122,12 @@ class _Copy:
 
 
 class FollowedSchemas:
-    """The copy. To be used in one event loop."""
+    """The registry's state where this broker leads the topic and has a registry, else the copy. For one event loop."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self.here: Here | None = None
+        """This broker's registry, if it has one."""
         self._loop = asyncio.get_running_loop()
         self._copy: _Copy | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -127,10 +149,10 @@ class FollowedSchemas:
     def state(self) -> State | None:
         """The state, if it is whole and not too old."""
         copy = self._copy
-        if copy is None or not copy.is_whole:
-            return None
+        if copy is None:
+            return None if self.here is None else self.here.state
         now = self._loop.time()
-        if now - copy.confirmed_s > STALE_S:
+        if not copy.is_whole or now - copy.confirmed_s > STALE_S:
             return None
         self._used_s = now
         return copy.shard.state
@@ -208,6 +230,7 @@ class FollowedSchemas:
                         each.set_result(None)
                 del self._waiting[:covered]
                 pause = _FIRST_PAUSE_S
+                await asyncio.sleep(_BETWEEN_S)
                 continue
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -221,6 +244,18 @@ class FollowedSchemas:
         if place is None:
             raise Unread(f"no broker leads {SCHEMAS_TOPIC} at the moment")
         self._moved.set()
+        if self.here is not None and self._source.is_here(place):
+            self._copy = None
+            try:
+                await self.here.ready()
+            except ApiError as error:
+                raise Unread(error.message or error.code.name) from None
+        else:
+            await self._catch_up(place, began)
+        await self._source.confirm(place)
+
+    async def _catch_up(self, place: Place, began: float) -> None:
+        """Read up to the end that the topic has now."""
         end = await self._source.end(place)
         until = self._loop.time() + _REACH_S
         while True:
@@ -249,7 +284,9 @@ class FollowedSchemas:
         while self._loop.time() - self._used_s < IDLE_S:
             self._moved.clear()
             place = self._source.place()
-            if place is not None:
+            if place is not None and self.here is not None and self._source.is_here(place):
+                self._copy = None
+            elif place is not None:
                 try:
                     await self._read(place)
                 except Unread as why:

@@ -1,14 +1,13 @@
 """What a check of records asks of a schema registry, and who answers: a registry here, or a copy of `_schemas`.
 
-Owns the interface, and the choice between the two in a cluster: the broker that leads the topic has a registry with the
-whole state; the others have copies (followed_schemas.py).
+Owns the interface, and the answers from a registry's state. In a cluster, followed_schemas.py has the state.
 """
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple, Protocol
 
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -124,53 +123,26 @@ class LocalLookup(_OfState):
 
 
 class ClusterLookup(_OfState):
-    """The registry of a cluster. `leads` returns whether this broker leads `_schemas`."""
+    """The registry of a cluster."""
 
-    def __init__(self, followed: FollowedSchemas, leads: Callable[[], bool]) -> None:
-        self._followed = followed
-        self._leads = leads
-        self.local: LocalLookup | None = None
-        """This broker's registry, if it has one."""
+    def __init__(self, schemas: FollowedSchemas) -> None:
+        self._schemas = schemas
 
     def revision(self) -> Hashable | None:
-        state = self._followed.state
-        if state is None and self.local is not None and self._leads():
-            state = self.local.state
-        return _revision(state)
+        return _revision(self._schemas.state)
 
     async def ready(self) -> None:
-        if self.revision() is None:
+        if self._schemas.state is None:
             await self.look()
 
     async def look(self) -> None:
-        if self.local is not None and self._leads():
-            try:
-                await self.local.look()
-            except Unavailable:
-                if self._leads():
-                    raise
-            else:
-                return
-        why = await self._followed.look()
+        why = await self._schemas.look()
         if why is not None:
             raise Unavailable(why)
 
-    def moved(self) -> None:
-        """Take notice that another broker may lead the topic."""
-        if self.local is not None and self._leads():
-            self._followed.stop()
-        else:
-            self._followed.moved()
-
-    def close(self) -> None:
-        """End all waits."""
-        self._followed.close()
-
     async def _state(self) -> State:
         await self.ready()
-        state = self.local.state if self.local is not None and self._leads() else None
-        if state is None:
-            state = self._followed.state
+        state = self._schemas.state
         if state is None:
             raise Unavailable("its topic is being loaded")
         return state
