@@ -39,7 +39,7 @@ _BETWEEN_S: Final = 0.01
 """The least time between two looks: a flood of bad records is no flood of questions."""
 _MOST_RECORD: Final = 128 << 20
 """How large the records of a batch may be once they are unpacked, in bytes."""
-_AT_ONCE: Final = 32
+_AT_ONCE: Final = 4
 """How many records are replayed between two turns."""
 
 

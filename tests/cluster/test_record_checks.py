@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -35,6 +35,7 @@ from kbroker.protocol.messages.topics import (
 )
 from kbroker.protocol.records import Record, build_batch, iter_batches, read_records
 from kbroker.record_checks import checks, followed_schemas
+from tests.cluster.good_records import Sending
 from tests.record_checks.conftest import ORDER, as_json, order, texts
 from tests.registry_api.conftest import Http
 
@@ -239,63 +240,18 @@ def test_letters_wait_for_their_next_leader(shop: Shop) -> None:
     assert len(shop.records(letters, 0)) >= 2 + codes.count(ErrorCode.NONE)
 
 
-class Sending:
-    """A producer that sends good records all the time, each with a schema that was just registered or an older one."""
-
-    def __init__(self, shop: Shop, topic: str, index: int) -> None:
-        self.refused: list[Any] = []
-        self.sent = self.acknowledged = 0
-        self._shop, self._topic, self._index = shop, topic, index
-        self._ids = [shop.register(topic, 1)]
-        self._ends = threading.Event()
-        self._threads = [threading.Thread(target=each) for each in (self._register, self._produce)]
-
-    def _register(self) -> None:
-        while not self._ends.is_set():
-            running = [each.node_id for each in self._shop.cluster.brokers.values() if each.is_running]
-            number = len(self._ids)
-            try:
-                self._ids.append(self._shop.register(self._topic, running[number % len(running)], number))
-            except (OSError, AssertionError, RuntimeError):  # a broker that ends
-                time.sleep(0.02)
-
-    def _produce(self) -> None:
-        settings = {"bootstrap.servers": self._shop.cluster.bootstrap_servers, "linger.ms": 1, "retry.backoff.ms": 50}
-        producer = Producer({**settings, "reconnect.backoff.max.ms": 500, "log_level": 0})
-
-        def told(error: KafkaError | None, _message: Any) -> None:
-            self.acknowledged += error is None
-            if error is not None:
-                self.refused.append(error)
-
-        while not self._ends.is_set():
-            number = self._ids[-1] if self.sent % 2 else self._ids[self.sent % len(self._ids)]
-            producer.produce(self._topic, order(number), partition=self._index, on_delivery=told)
-            self.sent += 1
-            producer.poll(0.005)
-        producer.flush(PATIENCE_S)
-
-    def __enter__(self) -> Self:
-        for each in self._threads:
-            each.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        for each in self._threads:
-            each.join()
-
-    def until_more(self, records: int, schemas: int) -> None:
-        wanted = self.acknowledged + records, len(self._ids) + schemas
-        until(lambda: (self.acknowledged >= wanted[0] and len(self._ids) >= wanted[1]) or self.refused)
-
-
 def test_no_good_record_is_refused_while_the_leader_of_the_schemas_ends(shop: Shop) -> None:
     topic = shop.topic(replicas=1)
     shop.register(topic, 1)
     index = shop.away_from_schemas(topic)
     keeper = shop.leader(topic, index)
-    with Sending(shop, topic, index) as sending:
+    brokers = shop.cluster.brokers
+
+    def register(number: int) -> int:
+        running = [each.node_id for each in brokers.values() if each.is_running]
+        return shop.register(topic, running[number % len(running)], number)
+
+    with Sending(shop.cluster.bootstrap_servers, topic, [index], register) as sending:
         for end in (ClusterBroker.kill, ClusterBroker.stop):
             sending.until_more(20, 5)
             if shop.leader("_schemas", 0) == keeper:
