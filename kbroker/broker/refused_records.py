@@ -18,6 +18,7 @@ from typing import Final
 
 from kbroker.broker.dead_letters import PASSING
 from kbroker.broker.own_produce import OwnProduce
+from kbroker.broker.places import Places
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.log.append_info import BatchRefused
 from kbroker.long_work import awaited, in_slices, turn
@@ -35,6 +36,8 @@ _ROOM: Final = 1024
 _PATIENCE_S: Final = 5.0
 """How long letters are tried again, in seconds, while their partition has no leader, or moves."""
 _FIRST_PAUSE_S: Final = 0.05
+_AT_ONCE, _AT_ONCE_EACH = 16, 4
+"""How many batches of letters are in memory at the same time: in all, and for one leader."""
 
 
 class RefusedRecords:
@@ -43,6 +46,7 @@ class RefusedRecords:
     def __init__(self, metadata: ClusterMetadata, own: OwnProduce) -> None:
         self._metadata = metadata
         self._own = own
+        self._places = Places(_AT_ONCE, _AT_ONCE_EACH)
         self._tasks: set[asyncio.Task[ErrorCode]] = set()
 
     async def write(self, topic: str, to: str, index: int, batch: memoryview, errors: Mapping[int, str]) -> str | None:
@@ -83,15 +87,32 @@ class RefusedRecords:
     async def _send(self, to: str, target: int, letters: list[LargeRecord]) -> ErrorCode:
         """Write one batch of letters; return the outcome once all in-sync replicas have it.
 
-        In a task, since whoever waits may be closed at any time, as its connection is, and a request to another broker
-        needs one.
+        In a task, since whoever waits may be closed at any time, as its connection is: what has begun to be written
+        then keeps its place until it has an end.
         """
-        batch = await build_in_turns(letters)
-        task = asyncio.get_running_loop().create_task(self._tried(to, target, batch), name=f"letters to {to}-{target}")
+        loop = asyncio.get_running_loop()
+        begun = asyncio.Event()
+        task = loop.create_task(self._written(to, target, letters, begun), name=f"letters to {to}-{target}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        await asyncio.wait((task,))
+        timer = loop.call_later(_PATIENCE_S, _give_up, task, begun)
+        try:
+            await asyncio.wait((task,))
+        finally:
+            timer.cancel()
+            _give_up(task, begun)
         return ErrorCode.REQUEST_TIMED_OUT if task.cancelled() else task.result()
+
+    async def _written(self, to: str, target: int, letters: list[LargeRecord], begun: asyncio.Event) -> ErrorCode:
+        async with self._places.place(self._own.leader_of(to, target)):
+            begun.set()
+            try:
+                batch = await in_slices(build_in_turns(letters))
+                del letters
+                return await self._tried(to, target, batch)
+            except Exception:
+                log.exception("letters to %s-%d cannot be written", to, target)
+                return ErrorCode.UNKNOWN_SERVER_ERROR
 
     async def _tried(self, to: str, target: int, batch: memoryview) -> ErrorCode:
         """Try until it succeeds, or cannot, or the next try would be too late."""
@@ -99,11 +120,7 @@ class RefusedRecords:
         until = loop.time() + _PATIENCE_S
         pause = _FIRST_PAUSE_S
         while True:
-            try:
-                code = await awaited(await in_slices(self._own.produce(to, target, batch)))
-            except Exception:
-                log.exception("letters to %s-%d cannot be written", to, target)
-                return ErrorCode.UNKNOWN_SERVER_ERROR
+            code = await awaited(await in_slices(self._own.produce(to, target, batch)))
             if code not in PASSING or loop.time() + pause >= until:
                 return code
             await asyncio.sleep(pause)
@@ -113,6 +130,12 @@ class RefusedRecords:
         """Write nothing any more."""
         for task in self._tasks:
             task.cancel()
+
+
+def _give_up(task: asyncio.Task[ErrorCode], begun: asyncio.Event) -> None:
+    """Cancel what still waits for its place."""
+    if not begun.is_set():
+        task.cancel()
 
 
 def _failed(code: ErrorCode) -> str:
