@@ -8,18 +8,29 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, TopicPartition
 
 from compat_tests.harness.brokers import free_port
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
+from compat_tests.wire.client import WireClient
+from kbroker import handlers
+from kbroker.controller.features import NEW_CLUSTER
+from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.cluster.good_records import Sending
+from tests.record_checks.conftest import ORDER, order
 from tests.registry_api.beside import Clients, Process, ended, record
 from tests.registry_api.conftest import Http
 from tests.tries import FORM
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
-SESSION: Final = "zookeeper.session.timeout.ms=3000"
+SESSION_S: Final = 3.0
+SESSION: Final = f"zookeeper.session.timeout.ms={SESSION_S * 1000:.0f}"
 PATIENCE_S: Final = 60.0
+_SAFE_DOWNGRADE: Final = 2
+handlers.load_all(in_cluster=True)  # which answers there are to what only a cluster is asked
 
 
 class Node(Process):
@@ -93,6 +104,10 @@ def test_a_leader_that_is_apache_kafka(kafka39_libs: Path, tmp_path: Path) -> No
             move(java.bootstrap, 2)
             until_served(registry, [])
             assert registry.register("a", record("A"))["id"] == 1
+            with pytest.raises(
+                KafkaException, match="INVALID_CONFIG"
+            ):  # it does not know the config, and has no registry
+                checked(java.bootstrap, "orders", 1, 1)
             move(java.bootstrap, 1)
             code, text = registry.refused("POST", "/subjects/b/versions", {"schema": record("B")})
             assert code == 50004
@@ -100,6 +115,65 @@ def test_a_leader_that_is_apache_kafka(kafka39_libs: Path, tmp_path: Path) -> No
             move(java.bootstrap, 2)
             until_served(registry, ["a"])
             assert registry.register("b", record("B"))["id"] == 2
+
+
+@pytest.mark.skipif(FORM != "long", reason="half a minute: only with KBROKER_TESTS=long")
+def test_no_good_record_is_refused_while_leaders_are_killed_and_frozen(kafka39_libs: Path, tmp_path: Path) -> None:
+    with ZooKeeper(kafka39_libs, tmp_path / "zookeeper") as zookeeper:
+        nodes = {number: Node(tmp_path, zookeeper, number) for number in (1, 2, 3)}
+        with ended(*nodes.values()):
+            for each in nodes.values():
+                each.start()
+            bootstrap = ",".join(each.at for each in nodes.values())
+            checked(bootstrap, "orders", 6, 3)
+
+            def register(number: int) -> int:
+                fields = [*ORDER["fields"], {"name": f"f{number}", "type": ["null", "long"], "default": None}]
+                url = nodes[number % 3 + 1].url
+                return int(Http(url).register("orders-value", {**ORDER, "fields": fields})["id"])
+
+            with Sending(bootstrap, "orders", range(6), register) as sending:
+                for what in ("freeze", "kill", "freeze"):
+                    sending.until_more(50, 10)
+                    first = nodes[leader(bootstrap)]
+                    if what == "kill":
+                        first.kill()
+                        sending.until_more(50, 10)
+                        first.start()
+                    else:
+                        first.freeze(2 * SESSION_S)
+            assert sending.refused == []
+            assert sending.acknowledged == sending.sent
+
+
+@pytest.mark.skipif(FORM != "long", reason="what needs Apache Kafka's answers only: with KBROKER_TESTS=long")
+def test_schemas_are_copied_from_apache_kafka(kafka39_libs: Path, tmp_path: Path) -> None:
+    with ZooKeeper(kafka39_libs, tmp_path / "zookeeper") as zookeeper:
+        node = Node(tmp_path, zookeeper, 2)
+        with ended(node):
+            node.start()
+            checked(node.at, "orders", 1, 1)
+            known = Http(node.url).register("orders-value", ORDER)["id"]
+            lowered = [FeatureUpdateKey(each, 0, upgrade_type=_SAFE_DOWNGRADE) for each in NEW_CLUSTER]
+            with WireClient(node.at) as client:  # Kafka 3.9 on ZooKeeper has none of these
+                assert client.ask(UpdateFeaturesRequest(feature_updates=lowered), 1).error_code == 0
+            with Kafka39(kafka39_libs, tmp_path / "kafka", zookeeper, {"node.id": "1"}) as java:
+                move(java.bootstrap, 1)
+                told: list[int] = []
+                producer = Producer({"bootstrap.servers": node.at})
+                for number in (known, 99_999, known):
+                    producer.produce(
+                        "orders", order(number), on_delivery=lambda error, _: told.append(error.code() if error else 0)
+                    )
+                    assert producer.flush(PATIENCE_S) == 0
+                assert told == [0, KafkaError.INVALID_RECORD, 0]
+
+
+def checked(at: str, name: str, partitions: int, replicas: int) -> None:
+    """Create a topic that checks its records, once all brokers can."""
+    topic = NewTopic(name, partitions, replicas, config={"confluent.value.schema.validation": "true"})
+    admin = AdminClient({"bootstrap.servers": at})  # which must live as long as the request
+    admin.create_topics([topic])[name].result(PATIENCE_S)
 
 
 def move(at: str, broker: int) -> None:

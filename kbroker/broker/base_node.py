@@ -146,7 +146,7 @@ class Node(LogEvents, ABC):
         if others.letters is not None:
             own = ProduceAnywhere(config.node_id, here, self._leader_of, others.letters)
         self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
-        self.record_checks.letters = RefusedRecords(metadata, own)
+        self._refused = self.record_checks.letters = RefusedRecords(metadata, own)
         persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states, clock)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")
@@ -260,9 +260,12 @@ class Node(LogEvents, ABC):
         )
         self._parts.callback(registry.close)
         self._coordinators.add(SCHEMAS_TOPIC, registry, [each for each in self.replicas if each.topic == SCHEMAS_TOPIC])
-        if self.services.cluster is None:
-            self.record_checks.lookup = LocalLookup(registry)
+        self._let_look_up(LocalLookup(registry))
         return registry
+
+    def _let_look_up(self, registry: LocalLookup) -> None:
+        """Compare records with this broker's registry."""
+        self.record_checks.lookup = registry
 
     async def close_share(self) -> None:
         """End the work for members of share groups; what they had acquired is available again at the next leader."""
@@ -273,6 +276,7 @@ class Node(LogEvents, ABC):
         self.quotas.close()
         parts = self._parts.pop_all()
         await parts.aclose()
+        self._refused.close()
         self.record_checks.close()
         if self._broker_hosts is not None:
             self._broker_hosts.close()

@@ -23,6 +23,8 @@ from kbroker.broker.controlled_shutdown import shut_down_controlled
 from kbroker.broker.dynamic_configs import configure_dirs
 from kbroker.broker.membership import Membership, connect, prepare, steadily
 from kbroker.broker.periodic_work import ExpiredTokens, PeriodicWork
+from kbroker.broker.schemas_source import SchemasSource
+from kbroker.broker.schemas_topic import provide_schemas_topic
 from kbroker.clock import Clock, SystemClock
 from kbroker.cluster_state import NO_LEADER, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
 from kbroker.config.model import ConfigError
@@ -54,6 +56,8 @@ from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeersByNode
+from kbroker.record_checks.followed_schemas import FollowedSchemas
+from kbroker.record_checks.schema_lookup import ClusterLookup, LocalLookup
 from kbroker.replica_manager.config import replication_config
 from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
@@ -131,10 +135,10 @@ class ClusterNode(Node):
         self.replica_manager = ReplicaManager(config.node_id, replicas, peers, clock, replication_config(config), self)
         timeout_ms = config.get_int("request.timeout.ms")
         # One set of connections per purpose: slow writes of markers must not delay other requests to a broker.
-        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(6)]
-        for_markers, for_verification, for_ids, for_shares, for_offsets, for_letters = self._peers_by_node
+        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(8)]
+        for_markers, for_verification, for_ids, for_shares, for_offsets, for_letters, *schemas = self._peers_by_node
         self._share_states = PeerStates(for_shares, timeout_ms)
-        self._asked_for_shares = for_offsets, for_letters
+        self._asked_by_turns = for_offsets, for_letters, *schemas
         cluster = ClusterServices(
             broker_epoch=self.broker_epoch,
             metadata=metadata,
@@ -147,6 +151,10 @@ class ClusterNode(Node):
         )
         share_peers = SharePeers(self._share_states, for_offsets, for_letters)
         super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster, share_peers)
+        create = partial(provide_schemas_topic, metadata, replicas)
+        self._schemas = FollowedSchemas(SchemasSource(config.node_id, tree, metadata, schemas[0], schemas[1], create))
+        self.record_checks.lookup = ClusterLookup(self._schemas)
+        self.record_checks.without_registry = self._without_registry
         self._marker_targets = MarkerTargets(config.node_id, self.markers, for_markers, timeout_ms)
         self._membership = Membership(tree, self.registration, self.controller, self._fail)
         settings = self.services.tokens
@@ -245,6 +253,7 @@ class ClusterNode(Node):
         parts.callback(node.replica_manager.close)
         parts.callback(node.member.close)
         parts.callback(node._registries.close)
+        parts.callback(node._schemas.close)
         parts.callback(node.groups.close)
         parts.callback(node.transactions.close)
         parts.callback(node.shares.close)
@@ -369,6 +378,15 @@ class ClusterNode(Node):
         """Look a registry's address up again when it is needed: it does not answer there, or not as the leader."""
         self._registries.forget(broker)
 
+    def _let_look_up(self, registry: LocalLookup) -> None:
+        self._schemas.here = registry
+
+    async def _without_registry(self) -> list[int]:
+        try:
+            return sorted(self.member.state.brokers.keys() - await self._registries.brokers())
+        except (Unreachable, Denied) as error:
+            raise OSError(str(error)) from None
+
     def live_brokers(self) -> Container[int]:
         return self.member.state.brokers
 
@@ -452,10 +470,12 @@ class ClusterNode(Node):
         if old.brokers.keys() != new.brokers.keys():
             self.replica_manager.brokers_changed()
             self._share_states.brokers_changed()
-            for each in self._asked_for_shares:
+            for each in self._asked_by_turns:
                 each.drop_gone()
         if old.topics is new.topics:
             return
+        if old.topics.get(SCHEMAS_TOPIC) is not new.topics.get(SCHEMAS_TOPIC):
+            self._schemas.moved()
         changed = {
             name
             for name, topic in new.topics.items()

@@ -48,7 +48,7 @@ _BATCH_BYTES: Final = 1 << 20
 """A batch is no larger, unless a single letter is: then it is as large as the topic allows."""
 _NUMBERS: Final = 5
 """The most bytes of a record's attributes, timestamp delta and offset delta in a batch."""
-_PASSING: Final = frozenset(
+PASSING: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -165,7 +165,7 @@ class DeadLetterWriter:
             return number
         counts.failed += 1
         text = f"{code.name} from {topic.name}-{index}"
-        if code in _PASSING:
+        if code in PASSING:
             raise _Passing(text)
         if code not in _OF_THE_BATCH:
             raise _Refused(text)
@@ -207,7 +207,7 @@ class DeadLetterWriter:
                     await published
             except ApiError as err:
                 text = f"the topic {name} cannot be created: {err.code.name}"
-                raise (_Passing if err.code in _PASSING else _Refused)(text) from err
+                raise (_Passing if err.code in PASSING else _Refused)(text) from err
             except OSError as err:
                 raise _Passing(f"the topic {name} cannot be created: {err}") from err
             topic = metadata.state.topics.get(name)

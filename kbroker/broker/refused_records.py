@@ -2,29 +2,42 @@
 
 Owns the form of such a letter: the record with its key, value, timestamp and headers, and headers that tell where it
 was sent and why it is here, named as in the dead letters of share groups (dead_letters.py). It has no offset: it was
-never in its topic. It goes to the partition with the source partition's number modulo the number of partitions. Which
-records fail is decided in record_checks/.
+never in its topic. It goes to the partition with the source partition's number modulo the number of partitions, which
+another broker of the cluster may lead. Owns the tries while that partition moves. Which records fail is decided in
+record_checks/.
 
 Letters are written before the rest of their batch. A batch that is sent again after that has its letters twice.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Final
 
+from kbroker.broker.dead_letters import PASSING
 from kbroker.broker.own_produce import OwnProduce
+from kbroker.broker.places import Places
 from kbroker.controller.cluster_metadata import ClusterMetadata
-from kbroker.long_work import awaited, turn
+from kbroker.log.append_info import BatchRefused
+from kbroker.long_work import awaited, in_slices, turn
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.large_batch import LargeRecord, build_in_turns
 from kbroker.protocol.records import Record, stream_records
 from kbroker.record_checks.checks import ENABLE
 
+log = logging.getLogger(__name__)
+
 _BATCH_BYTES: Final = 512 << 10
 """A batch of letters is larger only if it has a single one."""
 _ROOM: Final = 1024
 """What a letter's own headers and numbers take at most, but for the names in them."""
+_PATIENCE_S: Final = 5.0
+"""How long letters are tried again, in seconds, while their partition has no leader, or moves."""
+_FIRST_PAUSE_S: Final = 0.05
+_AT_ONCE, _AT_ONCE_EACH = 16, 4
+"""How many batches of letters are in memory at the same time: in all, and for one leader."""
 
 
 class RefusedRecords:
@@ -33,6 +46,8 @@ class RefusedRecords:
     def __init__(self, metadata: ClusterMetadata, own: OwnProduce) -> None:
         self._metadata = metadata
         self._own = own
+        self._places = Places(_AT_ONCE, _AT_ONCE_EACH)
+        self._tasks: set[asyncio.Task[ErrorCode]] = set()
 
     async def write(self, topic: str, to: str, index: int, batch: memoryview, errors: Mapping[int, str]) -> str | None:
         """Write the records with errors, by their indexes, into the topic `to`; return why that failed."""
@@ -60,17 +75,75 @@ class RefusedRecords:
                 if waiting and size + own_size > _BATCH_BYTES:
                     code = await self._send(to, target, waiting)
                     if code is not ErrorCode.NONE:
-                        return code.name
+                        return _failed(code)
                     waiting, size = [], 0
                 waiting.append(letter)
                 size += own_size
         except Malformed as error:
             return str(error)
         code = await self._send(to, target, waiting) if waiting else ErrorCode.NONE
-        return None if code is ErrorCode.NONE else code.name
+        return None if code is ErrorCode.NONE else _failed(code)
 
     async def _send(self, to: str, target: int, letters: list[LargeRecord]) -> ErrorCode:
-        return await awaited(await self._own.produce(to, target, await build_in_turns(letters)))
+        """Write one batch of letters; return the outcome once all in-sync replicas have it.
+
+        In a task, since whoever waits may be closed at any time, as its connection is: what has begun to be written
+        then keeps its place until it has an end.
+        """
+        loop = asyncio.get_running_loop()
+        begun = asyncio.Event()
+        task = loop.create_task(self._written(to, target, letters, begun), name=f"letters to {to}-{target}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        timer = loop.call_later(_PATIENCE_S, _give_up, task, begun)
+        try:
+            await asyncio.wait((task,))
+        finally:
+            timer.cancel()
+            _give_up(task, begun)
+        return ErrorCode.REQUEST_TIMED_OUT if task.cancelled() else task.result()
+
+    async def _written(self, to: str, target: int, letters: list[LargeRecord], begun: asyncio.Event) -> ErrorCode:
+        async with self._places.place(self._own.leader_of(to, target)):
+            begun.set()
+            try:
+                batch = await in_slices(build_in_turns(letters))
+                del letters
+                return await self._tried(to, target, batch)
+            except Exception:
+                log.exception("letters to %s-%d cannot be written", to, target)
+                return ErrorCode.UNKNOWN_SERVER_ERROR
+
+    async def _tried(self, to: str, target: int, batch: memoryview) -> ErrorCode:
+        """Try until it succeeds, or cannot, or the next try would be too late."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PATIENCE_S
+        pause = _FIRST_PAUSE_S
+        while True:
+            code = await awaited(await in_slices(self._own.produce(to, target, batch)))
+            if code not in PASSING or loop.time() + pause >= until:
+                return code
+            await asyncio.sleep(pause)
+            pause *= 2
+
+    def close(self) -> None:
+        """Write nothing any more."""
+        for task in self._tasks:
+            task.cancel()
+
+
+def _give_up(task: asyncio.Task[ErrorCode], begun: asyncio.Event) -> None:
+    """Cancel what still waits for its place."""
+    if not begun.is_set():
+        task.cancel()
+
+
+def _failed(code: ErrorCode) -> str:
+    """Return why letters were not written; raises BatchRefused where a later try may succeed."""
+    if code in PASSING:
+        text = f"Records with errors cannot be written to their topic now: {code.name}; a later try may succeed."
+        raise BatchRefused(ErrorCode.REQUEST_TIMED_OUT, text)
+    return code.name
 
 
 def _letter(record: Record, topic: str, index: int, why: str) -> LargeRecord:

@@ -29,7 +29,7 @@ from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METR
 from kbroker.handlers.groups import counted
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.services import check_effect
+from kbroker.handlers.services import check_effect, look_for_effect
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.configs import (
@@ -160,6 +160,9 @@ async def change(
 
     check_resource(ctx, resource_type, name)
     controller, kind = ctx.services.controller, KINDS[resource_type]
+    if resource_type == TOPIC:
+        current = controller.decided.configs(kind, name)
+        await look_for_effect(ctx.services, current, compute(current))
     if validate_only:
         revise(controller.decided.configs(kind, name))
     else:

@@ -16,7 +16,7 @@ from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
 from kbroker.handlers.groups import counted
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.services import check_effect
+from kbroker.handlers.services import check_effect, look_for_effect
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.topics import (
@@ -127,6 +127,7 @@ async def plan_of(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
         text = f"Null value not supported for topic configs: {','.join(nulls)}"
         raise ApiError(ErrorCode.INVALID_CONFIG, text)
     validate_topic(ctx.services.config, configs)
+    await look_for_effect(ctx.services, {}, configs)
     check_effect(ctx.services, topic.name, {}, configs)
     assignments: dict[int, list[int]] = {}
     for assignment in topic.assignments:

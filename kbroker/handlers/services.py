@@ -57,7 +57,10 @@ class ClusterServices:
 
 
 class TopicConfigs(Protocol):
-    """Judges configs of topics by what this broker has."""
+    """Judges configs of topics by what this broker, or its cluster, has."""
+
+    async def look(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Find out what `why_without_effect` has to know of these configs; raises ApiError if that is not possible."""
 
     def why_without_effect(self, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
         """Return why a topic's new configs cannot have the effect that they promise; None if they can."""
@@ -118,6 +121,12 @@ class Services:
         first_update = self.cluster.metadata.first_update(FIRST_METADATA_MS) if self.cluster is not None else None
         if first_update is not None:
             await first_update
+
+
+async def look_for_effect(services: Services, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Find out what `check_effect` has to know; raises ApiError."""
+    if services.record_checks is not None:
+        await services.record_checks.look(before, after)
 
 
 def check_effect(services: Services, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:

@@ -4,7 +4,8 @@ Owns its format:
 
     {"bootstrap_servers": "h:p,h:p", "zookeeper": "h:p/chroot", "pid": launcher, "zookeeper_pid": pid or null,
      "brokers": [{"node_id": 1, "host": "h", "port": p, "pid": pid or null, "data_dir": "...",
-                  "metrics": "h:p" or null, "ended": "how it ended, and what it printed last" or null}]}
+                  "metrics": "h:p" or null, "ended": "how it ended, and what it printed last" or null,
+                  "registry": "http://h:p" or null}]}
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class BrokerDescription:
     data_dir: str
     metrics: str | None = None
     ended: str | None = None
+    registry: str | None = None
+    """The URL of its schema registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def _parsed(fields: Mapping[str, Any]) -> ClusterDescription:
                 int(each["port"]),
                 _optional(each["pid"]),
                 str(each["data_dir"]),
-                *(None if each.get(name) is None else str(each[name]) for name in ("metrics", "ended")),
+                *(None if each.get(name) is None else str(each[name]) for name in ("metrics", "ended", "registry")),
             )
             for each in fields["brokers"]
         ],

@@ -6,13 +6,13 @@ Owns what they share, the wait for a registry at the start of a broker, and whic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
 from kbroker.log.append_info import BatchRefused
 from kbroker.log.log_config import LogConfig
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.record_checks.schema_check import DeadLetters, SchemaCheck
 from kbroker.record_checks.schema_lookup import SchemaLookup
 from kbroker.record_checks.value_worker import ValueWorker
@@ -22,15 +22,21 @@ DEAD_LETTERS: Final = "kbroker.schema.validation.deadletter.topic"
 _PATIENCE_S: Final = 5.0
 """How long after the start of a broker its registry may come."""
 _PAUSE_S: Final = 0.05
+_PUBLISHED_S: Final = 2.0
+"""How long a broker that has just started has to publish its registry."""
+_MOST_NAMED: Final = 10
 _AT_ONCE: Final = 4
 """How many unpacked batches are held at once."""
 
 
 class BrokerChecks:
-    """The checks of one broker. `lookup` is None until its registry begins to serve."""
+    """The checks of one broker. `lookup` is None until its registry begins to serve; in a cluster it is there."""
 
     def __init__(self) -> None:
         self.lookup: SchemaLookup | None = None
+        self.without_registry: Callable[[], Awaitable[Sequence[int]]] | None = None
+        """Returns which brokers of the cluster have no registry, the first of them; raises OSError. None alone."""
+        self._without: Sequence[int] = ()
         self.letters: DeadLetters | None = None
         self.worker = ValueWorker()
         self.room = asyncio.Semaphore(_AT_ONCE)
@@ -60,11 +66,31 @@ class BrokerChecks:
                 raise BatchRefused(ErrorCode.INVALID_RECORD, text)
             await asyncio.sleep(_PAUSE_S)
 
+    async def look(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Find out what `why_without_effect` has to know; raises ApiError if that cannot be known now."""
+        if self.without_registry is None or not any(_is_new(before, after, name) for name in ENABLE):
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PUBLISHED_S
+        while True:
+            try:
+                self._without = await self.without_registry()
+            except OSError as error:
+                text = f"It cannot be found out which brokers have a schema registry: {error}"
+                raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text) from None
+            if not self._without or loop.time() >= until:
+                return
+            await asyncio.sleep(_PAUSE_S)
+
     def why_without_effect(self, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
         """Return why a topic's new configs cannot have the effect that they promise; None if they can."""
         for name in ENABLE:
-            if self.lookup is None and _is_true(after, name) and not _is_true(before, name):
+            if not _is_new(before, after, name):
+                continue
+            if self.lookup is None:
                 return f"{name} cannot be set: this broker has no schema registry"
+            if self._without:
+                return f"{name} cannot be set: {_named(self._without)} no schema registry; each may lead partitions"
         letters = after.get(DEAD_LETTERS, "").strip()
         if letters == topic or letters.startswith("__"):
             return f"{DEAD_LETTERS}: {letters} is no topic for the records that {topic} does not take"
@@ -87,6 +113,16 @@ class TopicChecks:
             check = self._check = SchemaCheck(self._topic, config, self._checks)
             self._config = config
         return check
+
+
+def _is_new(before: Mapping[str, str], after: Mapping[str, str], name: str) -> bool:
+    return _is_true(after, name) and not _is_true(before, name)
+
+
+def _named(brokers: Sequence[int]) -> str:
+    if len(brokers) == 1:
+        return f"broker {brokers[0]} has"
+    return f"brokers {', '.join(map(str, brokers[:_MOST_NAMED]))} have"
 
 
 def _is_true(configs: Mapping[str, str], name: str) -> bool:

@@ -213,6 +213,7 @@ class SchemaCheck:
         errors = _Errors(MOST_LETTERS + 1 if self._letters_to else MOST_ERRORS)
         for side in self._sides:
             self._is_current(lookup)
+            revision = self._revision
             joined = await _joined(data, count, side)
             tokens: Iterable[bytes]
             if joined is None:
@@ -227,7 +228,7 @@ class SchemaCheck:
                         errors.add(index, side.refusal(token))
                 if errors.count == before and not errors.texts:
                     raise BatchRefused(ErrorCode.UNKNOWN_SERVER_ERROR, "A record with an error was not found again.")
-            elif joined and not self._parses:
+            elif joined and not self._parses and self._is_current(lookup) and self._revision == revision:
                 if len(side.good) >= _MOST_GOOD:
                     side.good.clear()
                 side.good.add(joined)
@@ -236,17 +237,32 @@ class SchemaCheck:
         return errors
 
     async def _look_up(self, lookup: SchemaLookup, side: _Side, tokens: Iterable[bytes]) -> _Found:
+        """Find out which tokens pass; those that seem not to are looked up again by all that is acknowledged by now."""
         allowed: dict[bytes, int] = {}
         refused: set[bytes] = set()
+        unknown: list[bytes] = []
         for token in tokens:
-            guid = guid_of(token)
-            number = id_of(token) if guid is None else await lookup.id_of(guid)
-            if number is not None and await self._is_registered(lookup, side, number):
-                allowed[token] = number
-            else:
+            if fault_of(token) is not None:
+                refused.add(token)
+            elif not await self._is_allowed(lookup, side, token, allowed):
+                unknown.append(token)
+            await turn
+        if unknown:
+            await lookup.look()
+        for token in unknown:
+            if not await self._is_allowed(lookup, side, token, allowed):
                 refused.add(token)
             await turn
         return _Found(allowed, frozenset(refused))
+
+    async def _is_allowed(self, lookup: SchemaLookup, side: _Side, token: bytes, allowed: dict[bytes, int]) -> bool:
+        """Return whether a token names a registered schema, whose id is added."""
+        guid = guid_of(token)
+        number = id_of(token) if guid is None else await lookup.id_of(guid)
+        if number is None or not await self._is_registered(lookup, side, number):
+            return False
+        allowed[token] = number
+        return True
 
     async def _is_registered(self, lookup: SchemaLookup, side: _Side, number: int) -> bool:
         names: Sequence[str] = ()

@@ -1,16 +1,17 @@
-"""What a check of records asks of a schema registry, and the registry that this broker keeps itself.
+"""What a check of records asks of a schema registry, and who answers: a registry here, or a copy of `_schemas`.
 
-Owns the interface. A registry elsewhere can stand behind it: its answers may come later, and its revision may be a
-moment after which the answers are asked for anew.
+Owns the interface, and the answers from a registry's state. In a cluster, followed_schemas.py has the state.
 """
 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple, Protocol
 
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.record_checks.followed_schemas import FollowedSchemas
 from kbroker.schema_registry.drafts import resolved
 from kbroker.schema_registry.errors import RegistryError
 from kbroker.schema_registry.records import Content
@@ -45,6 +46,9 @@ class SchemaLookup(Protocol):
     async def ready(self) -> None:
         """Wait until questions can be answered."""
 
+    async def look(self) -> None:
+        """Wait until the answers tell all that anybody has acknowledged before now."""
+
     async def id_of(self, guid: bytes) -> int | None:
         """Return the id of the schema with a GUID."""
 
@@ -55,29 +59,12 @@ class SchemaLookup(Protocol):
         """Return the schema with an id, also of a deleted version."""
 
 
-class LocalLookup:
-    """The registry of this broker."""
+class _OfState(ABC):
+    """Answers questions by a registry's state."""
 
-    def __init__(self, service: RegistryService) -> None:
-        self._service = service
-
-    def revision(self) -> Hashable | None:
-        state = self._service.state
-        return None if state is None else (state, state.changes)
-
-    async def ready(self) -> None:
-        if self._service.state is None:
-            try:
-                await self._service.ask(lambda _state: None)
-            except RegistryError as error:
-                raise Unavailable(error.message) from None
-
+    @abstractmethod
     async def _state(self) -> State:
-        await self.ready()
-        state = self._service.state
-        if state is None:  # another leader, or others have written in this moment
-            raise Unavailable("its topic is being loaded")
-        return state
+        """Return the state; raises Unavailable."""
 
     async def id_of(self, guid: bytes) -> int | None:
         held = (await self._state()).ids_of(guid)
@@ -100,6 +87,69 @@ class LocalLookup:
         except RegistryError:  # what it refers to was deleted for good
             return text_of(found.content, {})
         return text_of(found.content, references)
+
+
+class LocalLookup(_OfState):
+    """The registry of this broker."""
+
+    def __init__(self, service: RegistryService) -> None:
+        self._service = service
+
+    @property
+    def state(self) -> State | None:
+        """The state; None while another broker has it, or it is being loaded."""
+        return self._service.state
+
+    def revision(self) -> Hashable | None:
+        return _revision(self._service.state)
+
+    async def ready(self) -> None:
+        if self._service.state is None:
+            try:
+                await self._service.ask(lambda _state: None)
+            except RegistryError as error:
+                raise Unavailable(error.message) from None
+
+    async def look(self) -> None:
+        """Wait for nothing but the state: what this registry acknowledges is in it."""
+        await self.ready()
+
+    async def _state(self) -> State:
+        await self.ready()
+        state = self._service.state
+        if state is None:  # another leader, or others have written in this moment
+            raise Unavailable("its topic is being loaded")
+        return state
+
+
+class ClusterLookup(_OfState):
+    """The registry of a cluster."""
+
+    def __init__(self, schemas: FollowedSchemas) -> None:
+        self._schemas = schemas
+
+    def revision(self) -> Hashable | None:
+        return _revision(self._schemas.state)
+
+    async def ready(self) -> None:
+        if self._schemas.state is None:
+            await self.look()
+
+    async def look(self) -> None:
+        why = await self._schemas.look()
+        if why is not None:
+            raise Unavailable(why)
+
+    async def _state(self) -> State:
+        await self.ready()
+        state = self._schemas.state
+        if state is None:
+            raise Unavailable("its topic is being loaded")
+        return state
+
+
+def _revision(state: State | None) -> Hashable | None:
+    return None if state is None else (state, state.changes)
 
 
 def text_of(content: Content, references: Mapping[str, str]) -> SchemaText:

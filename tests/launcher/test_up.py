@@ -82,6 +82,21 @@ def test_what_is_told(up: Up, zookeeper: str) -> None:
     assert f"cluster restart 1 --data-dir {up.directory}" in output
 
 
+def test_registries_are_told(tmp_path: Path, zookeeper: str) -> None:
+    up = Up(tmp_path, zookeeper, "--registry", "127.0.0.1:0").start()
+    try:
+        urls = [each["registry"] for each in up.told()["brokers"]]
+        assert len(set(urls)) == 3
+        code, status = up.run("status")
+        assert code == 0
+        for url in urls:
+            assert url.startswith("http://127.0.0.1:")
+            assert url in up.output()
+            assert url in status
+    finally:
+        up.child.stop(DEADLINE_S)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_all_in_order(up: Up, number: int) -> None:

@@ -33,9 +33,12 @@ class Registry:
 
     def __init__(self, ids: set[int]) -> None:
         self.ids = ids
+        self.acknowledged: set[int] = set()
+        """Ids that it has not heard of yet."""
         self.changes = 0
         self.is_there = True
         self.asked = 0
+        self.looks = 0
 
     def revision(self) -> Hashable | None:
         return (self, self.changes) if self.is_there else None
@@ -43,6 +46,10 @@ class Registry:
     async def ready(self) -> None:
         if not self.is_there:
             raise Unavailable("it is away")
+
+    async def look(self) -> None:
+        self.looks += 1
+        self.ids |= self.acknowledged
 
     async def id_of(self, guid: bytes) -> int | None:
         return 1 if guid == GUID else None
@@ -138,6 +145,37 @@ def test_what_passed_passes_quickly_until_the_registry_changes() -> None:
     registry.changes += 1
     assert not passes(check, batch)
     assert judged(check, batch) == {2: "The schema with id 2 is not registered under the subject orders-value."}
+    assert not passes(check, batch)
+
+
+def test_an_unknown_schema_is_looked_up_again_before_it_is_refused() -> None:
+    registry = Registry({1})
+    registry.acknowledged = {2, 3}
+    check = check_of(registry)
+    assert judged(check, values(named(1, b""))) == {}
+    assert judged(check, values(b"x", b"")).keys() == {0, 1}
+    assert registry.looks == 0
+    batch = values(named(2, b""), named(1, b""), named(3, b""), named(4, b""))
+    assert judged(check, batch) == {3: "The schema with id 4 is not registered under the subject orders-value."}
+    assert registry.looks == 1
+
+
+@pytest.mark.skipif(record_walk.prefixes is None, reason="kbroker was installed without a C compiler")
+def test_what_is_deleted_while_it_is_looked_up_is_not_known_to_pass() -> None:
+    """Another batch may have taken notice of the change before this one is done."""
+    registry = Registry({1, 2})
+    check, batch = check_of(registry), values(named(1, b""), named(2, b""))
+    has = registry.has
+
+    async def deleted_meanwhile(schema_id: int, subject: str) -> bool:
+        found = await has(schema_id, subject)
+        registry.ids.discard(schema_id)
+        registry.changes += 1
+        assert not passes(check, batch)
+        return found
+
+    registry.has = deleted_meanwhile  # type: ignore[method-assign]
+    assert judged(check, batch) == {}
     assert not passes(check, batch)
 
 

@@ -93,6 +93,15 @@ class Process:
             self._process.kill()
             self._process.wait()
 
+    def freeze(self, seconds: float) -> None:
+        """Let it run nothing for a while."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def end(self, number: int = signal.SIGINT) -> tuple[int, float]:
         """End by a signal; return the status and the seconds that it took."""
         assert self._process is not None

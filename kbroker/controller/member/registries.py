@@ -59,6 +59,14 @@ class Registries:
             self._known[broker] = url
         return self._known[broker]
 
+    async def brokers(self) -> set[int]:
+        """Return the brokers that have published a registry. Raises Unreachable and Denied."""
+        try:
+            names = await self._tree.children(REGISTRIES)
+        except Refused:  # nobody has, ever
+            return set()
+        return {int(each) for each in names if each.isdecimal()}
+
     def forget(self, broker: int) -> None:
         """Read a broker's address again when it is asked for: nobody has answered there, or no leader."""
         self._known.pop(broker, None)

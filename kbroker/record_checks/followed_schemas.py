@@ -1,0 +1,368 @@
+"""The schemas of a cluster at any of its brokers: a copy of `_schemas`, read as a consumer does, where it is not led.
+
+Owns the copy, which begins with the first question and ends some minutes after the last one; how old it may be; and the
+looks: a look takes in all that was acknowledged anywhere before it. Nothing is refused without one. A leader that does
+not know yet that it leads no more could not tell all, so a look ends with a question to those who elect. Owns the waits
+and the tries while the topic's leader moves. Never writes, and never decides about schemas.
+
+The leader ends a fetch as soon as there is something new, so the copy is behind by the way there and back, as long as
+the leader answers. A copy that the leader has not confirmed for `STALE_S` answers nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, NamedTuple, Protocol
+
+from kbroker.long_work import in_slices, turn
+from kbroker.protocol.errors import ApiError, Malformed
+from kbroker.protocol.records import iter_batches, stream_records
+from kbroker.schema_registry.records import SCHEMAS_TOPIC
+from kbroker.schema_registry.shard import RegistryShard
+from kbroker.schema_registry.state import State
+
+log = logging.getLogger(__name__)
+
+STALE_S: Final = 30.0
+"""How long a copy answers without the leader: longer than a lost leader is missed (zookeeper.session.timeout.ms)."""
+PATIENCE_S: Final = 5.0
+"""How long a question waits."""
+IDLE_S: Final = 600.0
+"""How long a copy is kept that nobody asks."""
+_WAIT_MS: Final = 500
+"""How long a fetch waits at the log's end."""
+_REACH_S: Final = 1.0
+"""How long a look waits for the copy before it asks for the topic's end again."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
+_BETWEEN_S: Final = 0.01
+"""The least time between two looks: a flood of bad records is no flood of questions."""
+_MOST_RECORD: Final = 128 << 20
+"""How large the records of a batch may be once they are unpacked, in bytes."""
+_AT_ONCE: Final = 4
+"""How many records are replayed between two turns."""
+
+
+class Unread(Exception):  # noqa: N818 - an outcome
+    """The topic cannot be read now; its text says why."""
+
+
+class Place(NamedTuple):
+    """Where `_schemas` is led, and which topic of that name it is."""
+
+    leader: int
+    epoch: int
+    topic_id: bytes
+
+
+class Piece(NamedTuple):
+    """What a fetch has returned."""
+
+    records: memoryview
+    high_watermark: int
+    is_elsewhere: bool = False
+    """The log has no such offset, or another record there: it was cut, or deleted up to there."""
+    is_throttled: bool = False
+
+
+class Source(Protocol):
+    """The topic at its leader. All coroutines run in a task, and raise Unread."""
+
+    def place(self) -> Place | None:
+        """Return where the topic is led according to this broker; None if it does not exist, or nobody leads it."""
+
+    async def provide(self) -> None:
+        """Create the topic if it does not exist."""
+
+    async def begin(self, place: Place) -> int:
+        """Return the offset of the first record."""
+
+    def is_here(self, place: Place) -> bool:
+        """Whether this broker is the leader."""
+
+    async def confirm(self, place: Place) -> None:
+        """Return if the leader still was the leader at some time after this call."""
+
+    async def end(self, place: Place) -> int:
+        """Return the offset behind everything that the leader, or an earlier one, has acknowledged until now."""
+
+    async def read(self, place: Place, offset: int, last_epoch: int, wait_ms: int) -> Piece:
+        """Return what follows an offset, whose predecessor is of an epoch (-1: unknown); wait for it if it is missing.
+
+        The records are committed, and may begin before the offset.
+        """
+
+
+class Here(Protocol):
+    """The registry of this broker."""
+
+    @property
+    def state(self) -> State | None:
+        """The state; None while another broker has it, or it is being loaded."""
+
+    async def ready(self) -> None:
+        """Wait for the state; raises ApiError."""
+
+
+class _Copy:
+    """What the records say up to an offset."""
+
+    def __init__(self, topic_id: bytes, begin: int) -> None:
+        self.topic_id = topic_id
+        self.shard = RegistryShard()
+        self.position = begin
+        self.last_epoch = -1
+        self.is_whole = False
+        """Whether it has reached an end of the topic yet; before that it answers nothing."""
+        self.confirmed_s = 0.0
+        """When a request began whose answer says that nothing is missing."""
+        self.nothing_to = -1
+        """The end of the topic according to a fetch that has returned nothing before it."""
+        self.skipped = 0
+
+
+class FollowedSchemas:
+    """The registry's state where this broker leads the topic and has a registry, else the copy. For one event loop."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.here: Here | None = None
+        """This broker's registry, if it has one."""
+        self._loop = asyncio.get_running_loop()
+        self._copy: _Copy | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waiting: list[asyncio.Future[str | None]] = []
+        """Looks in the order of their requests; the result is None, or why there was none."""
+        self._asked = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._has_progressed = asyncio.Event()
+        self._used_s = 0.0
+        self._trouble = ""
+        self._closed = False
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the topic is being read."""
+        return bool(self._tasks)
+
+    @property
+    def state(self) -> State | None:
+        """The state, if it is whole and not too old."""
+        copy = self._copy
+        if copy is None:
+            return None if self.here is None else self.here.state
+        now = self._loop.time()
+        if not copy.is_whole or now - copy.confirmed_s > STALE_S:
+            return None
+        self._used_s = now
+        return copy.shard.state
+
+    async def look(self) -> str | None:
+        """Take in all that was acknowledged before now; return why that cannot be done. Waits for `PATIENCE_S`."""
+        if self._closed:
+            return "this broker stops"
+        self._used_s = self._loop.time()
+        self._begin()
+        looked: asyncio.Future[str | None] = self._loop.create_future()
+        self._waiting.append(looked)
+        self._asked.set()
+        timer = self._loop.call_later(PATIENCE_S, self._give_up, looked)
+        try:
+            return await looked
+        finally:
+            timer.cancel()
+            looked.cancel()
+
+    def _give_up(self, looked: asyncio.Future[str | None]) -> None:
+        if not looked.done():
+            looked.set_result(self._trouble or f"the leader of {SCHEMAS_TOPIC} does not answer")
+
+    def moved(self) -> None:
+        """Look where the topic is led."""
+        self._moved.set()
+
+    def stop(self) -> None:
+        """Read no more, and forget the copy, until the next look."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+        self._copy = None
+        if self._waiting and not self._closed:
+            self._begin()
+
+    def close(self) -> None:
+        """End for good: all waits end."""
+        self._closed = True
+        self.stop()
+        for each in self._waiting:
+            if not each.done():
+                each.set_result("this broker stops")
+        self._waiting.clear()
+
+    def _begin(self) -> None:
+        if not self._tasks:
+            self._tasks = [
+                self._loop.create_task(self._follow(), name=f"follow {SCHEMAS_TOPIC}"),
+                self._loop.create_task(self._look(), name=f"look at {SCHEMAS_TOPIC}"),
+            ]
+
+    # -- looks
+
+    async def _look(self) -> None:
+        """Answer looks, all that wait by one question to the leader."""
+        pause = _FIRST_PAUSE_S
+        while True:
+            self._waiting = [each for each in self._waiting if not each.done()]
+            if not self._waiting:
+                self._asked.clear()
+                await self._asked.wait()
+            covered = len(self._waiting)  # those that come during the look are for the next one
+            try:
+                await self._look_once()
+            except Unread as why:
+                self._trouble = str(why)
+            except Exception:
+                self._trouble = f"{SCHEMAS_TOPIC} cannot be read"
+                log.exception("a look at %s has failed", SCHEMAS_TOPIC)
+            else:
+                for each in self._waiting[:covered]:
+                    if not each.done():
+                        each.set_result(None)
+                del self._waiting[:covered]
+                pause = _FIRST_PAUSE_S
+                await asyncio.sleep(_BETWEEN_S)
+                continue
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _look_once(self) -> None:
+        began = self._loop.time()
+        place = self._source.place()
+        if place is None:
+            await self._source.provide()
+            place = self._source.place()
+        if place is None:
+            raise Unread(f"no broker leads {SCHEMAS_TOPIC} at the moment")
+        self._moved.set()
+        if self.here is not None and self._source.is_here(place):
+            self._copy = None
+            try:
+                await self.here.ready()
+            except ApiError as error:
+                raise Unread(error.message or error.code.name) from None
+        else:
+            await self._catch_up(place, began)
+        await self._source.confirm(place)
+
+    async def _catch_up(self, place: Place, began: float) -> None:
+        """Read up to the end that the topic has now."""
+        end = await self._source.end(place)
+        until = self._loop.time() + _REACH_S
+        while True:
+            self._has_progressed.clear()
+            copy = self._copy
+            if copy is not None and copy.topic_id == place.topic_id and copy.position >= end:
+                break
+            left = until - self._loop.time()
+            if left <= 0:
+                raise Unread(self._trouble or f"{SCHEMAS_TOPIC} is being read")
+            try:
+                async with asyncio.timeout(left):
+                    await self._has_progressed.wait()
+            except TimeoutError:
+                continue
+            if self._copy is copy is not None:  # it goes on
+                until = self._loop.time() + _REACH_S
+        copy.is_whole = True
+        copy.confirmed_s = max(copy.confirmed_s, began)
+
+    # -- reading
+
+    async def _follow(self) -> None:
+        """Read until nobody has asked for a while."""
+        pause = _FIRST_PAUSE_S
+        while self._loop.time() - self._used_s < IDLE_S:
+            self._moved.clear()
+            place = self._source.place()
+            if place is not None and self.here is not None and self._source.is_here(place):
+                self._copy = None
+            elif place is not None:
+                try:
+                    await self._read(place)
+                except Unread as why:
+                    if str(why) != self._trouble:
+                        log.info("%s cannot be read: %s", SCHEMAS_TOPIC, why)
+                    self._trouble = str(why)
+                except Exception:
+                    self._trouble = f"{SCHEMAS_TOPIC} cannot be read"
+                    log.exception("%s cannot be followed", SCHEMAS_TOPIC)
+                else:
+                    self._trouble = ""
+                    pause = _FIRST_PAUSE_S
+                    continue
+            try:
+                async with asyncio.timeout(pause):
+                    await self._moved.wait()
+            except TimeoutError:
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+        self._loop.call_soon(self.stop)
+
+    async def _read(self, place: Place) -> None:
+        """Take in one piece."""
+        copy = self._copy
+        if copy is None or copy.topic_id != place.topic_id:
+            copy = self._copy = _Copy(place.topic_id, await self._source.begin(place))
+            self._has_progressed.set()
+        began = self._loop.time()
+        piece = await self._source.read(place, copy.position, copy.last_epoch, _WAIT_MS)
+        if piece.is_elsewhere:
+            log.warning("%s is read anew: it has changed before offset %d", SCHEMAS_TOPIC, copy.position)
+            self._copy = None
+            return
+        before = copy.position
+        try:
+            await in_slices(_replay(copy, piece.records))
+        except Malformed as error:
+            raise Unread(f"{SCHEMAS_TOPIC} cannot be read at offset {copy.position}: {error}") from None
+        if copy.position == before < piece.high_watermark and not piece.is_throttled:
+            # Compaction may have left nothing there. A first answer does not prove it: the leader may have read the
+            # log before the high watermark that it tells has moved. A second one does, up to the first one's end.
+            copy.position = max(copy.position, copy.nothing_to)
+            copy.nothing_to = piece.high_watermark
+        else:
+            copy.nothing_to = -1
+        if copy.position >= piece.high_watermark:
+            copy.confirmed_s = max(copy.confirmed_s, began)
+        if copy.position != before:
+            self._has_progressed.set()
+
+
+async def _replay(copy: _Copy, records: memoryview) -> None:
+    """Apply what is new; step over what cannot be read, as the leader does."""
+    for at, header in iter_batches(records):
+        if header.last_offset < copy.position:
+            continue
+        if not header.is_control:
+            try:
+                await _replay_batch(copy, records[at : at + header.size])
+            except Malformed as error:
+                _skipped(copy, header.base_offset, error)
+        copy.position = header.last_offset + 1
+        copy.last_epoch = header.leader_epoch
+
+
+async def _replay_batch(copy: _Copy, batch: memoryview) -> None:
+    for number, record in enumerate(stream_records(batch, max_bytes=_MOST_RECORD, begin=copy.position), 1):
+        if record is not None and record.key is not None:
+            try:
+                copy.shard.replay(record.offset, -1, record.key, record.value)
+            except (Malformed, ValueError) as error:
+                _skipped(copy, record.offset, error)
+        if record is None or number % _AT_ONCE == 0:
+            await turn
+
+
+def _skipped(copy: _Copy, offset: int, error: Exception) -> None:
+    copy.skipped += 1
+    level = logging.WARNING if copy.skipped == 1 else logging.DEBUG
+    log.log(level, "%s: the record at offset %d is skipped: %s", SCHEMAS_TOPIC, offset, error)
