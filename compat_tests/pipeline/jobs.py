@@ -16,6 +16,7 @@ from kbroker.pipeline.archive.archive import Archive, ArchiveOptions
 from kbroker.pipeline.archive.optimize import Optimization
 from kbroker.pipeline.archive.store import Store
 from kbroker.pipeline.archive.verify import Verification
+from kbroker.pipeline.decoding.topics import DecodedTopics
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.replay.replay import Replay, ReplayOptions
@@ -56,13 +57,19 @@ class Jobs:
         self.cluster = Cluster(Connection(self.bootstrap, self.settings))
 
     def archive(
-        self, topics: str | None, to: str, checkpoint: str = "checkpoint", pattern: str | None = None, **options: Any
+        self,
+        topics: str | None,
+        to: str,
+        checkpoint: str = "checkpoint",
+        pattern: str | None = None,
+        decoding: DecodedTopics | None = None,
+        **options: Any,
     ) -> list[int]:
         """Archive what is there now; returns the records of each batch."""
         steps = Steps()
         names = () if topics is None else tuple(topics.split(","))
         chosen = ArchiveOptions(names, pattern, self.at(to), self.at(checkpoint), **options)
-        self.archiving(self.session, self.cluster, chosen, steps).run()
+        self.archiving(self.session, self.cluster, chosen, steps, decoding).run()
         return steps.records
 
     def verify(self, to: str, *topics: str) -> dict[str, Any]:
