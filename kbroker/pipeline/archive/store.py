@@ -90,7 +90,7 @@ class Store:
         return whole
 
     def decoded(self, manifest: Manifest, paths: list[str]) -> Any:
-        """Return the records of some files with their decoded columns; these have the same types in all of the files."""
+        """Return the records of some files with their decoded columns, which have the same types in all of them."""
         partition_by, urls = layout(manifest) or "date", [self.files.url(path) for path in paths]
         file_format = paths[0].rpartition(".")[2]
         schema = small_frame(self._session, [], SCHEMA).schema

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, cast
@@ -55,6 +55,7 @@ class _Node:
     avro: Type
     inner: list[_Node] = field(default_factory=list)
     """The fields, items or values; the branches of a union but null."""
+    takes_null: bool = False
 
 
 class AvroColumn:
@@ -101,18 +102,21 @@ class AvroColumn:
 
     def _union(self, kind: Type, within: frozenset[str], depth: int) -> _Node:
         branches = [each.named or each for each in kind.inner if each.kind != "null"]
+        takes_null = len(branches) < len(kind.inner)
         if len(branches) == 1:
-            return self._node(branches[0], within, depth)
+            found = self._node(branches[0], within, depth)
+            found.takes_null = takes_null
+            return found
         kinds = {each.kind for each in branches}
         if len(branches) == 2 and kinds in ({"int", "long"}, {"float", "double"}):
             larger = types.LONG if "long" in kinds else types.DOUBLE
-            return _Node("choice", larger, kind, [_Node("plain", larger, each) for each in branches])
+            return _Node("choice", larger, kind, [_Node("plain", larger, each) for each in branches], takes_null)
         names = [f"member{index}" for index in range(len(branches))]
         if not self._budget.allows(names, depth):
-            return _Node("json", types.STRING, kind)
+            return _Node("json", types.STRING, kind, takes_null=takes_null)
         inner = [self._node(each, within, depth + 1) for each in branches]
         fields = [(name, each.type) for name, each in zip(names, inner, strict=True)]
-        return _Node("union", types.struct_type(fields), kind, inner)
+        return _Node("union", types.struct_type(fields), kind, inner, takes_null)
 
 
 def _plain_type(kind: Type) -> SparkType:
@@ -170,7 +174,7 @@ def _resolved(writer: Type, node: _Node, place: str) -> Convert:
     if writer.kind == "union":
         return _from_union(writer, node, place)
     if writer.kind == "null":
-        if not _takes_null(node.avro):
+        if not node.takes_null and node.avro.kind != "null":
             raise InvalidValue(f"{place}: null cannot be read as {_name(node.avro)}")
         return _none
     if node.form == "json":
@@ -216,10 +220,6 @@ def _none(_: Any) -> None:
     return None
 
 
-def _takes_null(reader: Type) -> bool:
-    return reader.kind == "null" or (reader.kind == "union" and any(each.kind == "null" for each in reader.inner))
-
-
 def _from_union(writer: Type, node: _Node, place: str) -> Convert:
     """Return a conversion by the branch that a value has; a branch that cannot be read is an error of the value."""
     found: dict[str, Convert] = {}
@@ -243,7 +243,7 @@ def _from_union(writer: Type, node: _Node, place: str) -> Convert:
     return converted
 
 
-_PYTHON: Final[Mapping[str, type]] = {
+_PYTHON: Final[dict[str, type]] = {
     "null": type(None),
     "boolean": bool,
     "int": int,
@@ -423,10 +423,7 @@ def _stored(value: Any, kind: Type, place: str) -> Any:
         stored = _stored(value, branch, place)
         return (whole(branch.full), stored) if branch.full else stored
     if kind.kind in ("record", "error"):
-        return {
-            each.name: _stored(value[each.name] if each.name in value else each.default, each.type, place)
-            for each in kind.fields
-        }
+        return {each.name: _stored(value.get(each.name, each.default), each.type, place) for each in kind.fields}
     if kind.kind == "array":
         return [_stored(each, kind.inner[0], place) for each in value]
     if kind.kind == "map":

@@ -1,7 +1,8 @@
 """A column by a JSON Schema: objects with properties are structs, what has no one type is JSON text.
 
-Owns the type of each schema, as far as it says one, and the values by the names of properties. A value is checked by
-the schema that it was written with. Properties that the reader's schema does not name are left out.
+Owns the type of each schema, as far as it says one, and the values by the names of properties. A value must fit the
+type, and nothing more: the schema that it was written with is not asked for patterns or bounds. Properties that the
+reader's schema does not name are left out.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class ProtobufColumn:
 
     def _field(self, field: Any, within: frozenset[str], depth: int) -> Part:
         """Return a field as a part whose value is the message that has it."""
-        get = attrgetter(field.name) if field.name.isidentifier() else lambda message: getattr(message, field.name)
+        get: Callable[[Any], Any] = attrgetter(field.name)
         inner = field.message_type
         if inner is not None and inner.GetOptions().map_entry:
             key = self._single(inner.fields_by_name["key"], within, depth)

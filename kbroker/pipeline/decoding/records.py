@@ -84,8 +84,9 @@ def decoded(frame: Any, part: str, decoder: Decoder, kind: types.SparkType) -> A
 
 
 def with_fields(frame: Any, decoder: EventDecoder) -> Any:
-    """Add a column `found`, a struct of the fields as texts and `_reason`, to records."""
-    kind = types.struct_type([(name, types.STRING) for name in (*decoder.names, "_reason")])
+    """Add a column `found` to records: a struct of `field0`, `field1` and so on, and `reason`, all texts."""
+    names = [f"field{index}" for index in range(len(decoder.names))]
+    kind = types.struct_type([(name, types.STRING) for name in (*names, "reason")])
     return frame.withColumn("found", _called(decoder, kind)("value", _header("value")))
 
 

@@ -73,6 +73,11 @@ class Lookup:
         return patiently(lambda: self.schemas.of_token(token), self.patience_s, self.sleep)
 
 
+def require_registry(registry: Registry) -> None:
+    """Raise PipelineError if a registry does not answer, or is none."""
+    patiently(patiently(registry.schemas, 0.0).check, 0.0)
+
+
 def patiently(call: Callable[[], Result], patience_s: float, sleep: Callable[[float], Any] = time.sleep) -> Result:
     """Repeat a call while it fails, for `patience_s` seconds at most; raises PipelineError with the last reason."""
     deadline = time.monotonic() + patience_s
