@@ -12,6 +12,7 @@ from typing import Any
 from compat_tests.pipeline.topics import create, put
 from compat_tests.spark.session import spark
 from kbroker.admin.connection import Connection
+from kbroker.admin.registry_schemas import RegistryPlace
 from kbroker.pipeline.archive.archive import Archive, ArchiveOptions
 from kbroker.pipeline.archive.optimize import Optimization
 from kbroker.pipeline.archive.store import Store
@@ -93,19 +94,33 @@ class Jobs:
 
         return run
 
-    def visits(self, topic: str, to: str = "table", checkpoint: str = "visits", **options: Any) -> Visits:
+    def visits(
+        self,
+        topic: str,
+        to: str = "table",
+        checkpoint: str = "visits",
+        registry: RegistryPlace | None = None,
+        **options: Any,
+    ) -> Visits:
         """Count the visits of what is there now; the numbers go to `table`, the state to `visits`."""
         places = (self.at(to), f"{topic}-visits", self.at(checkpoint), f"{topic}-malformed")
         chosen = VisitsOptions(topic, self.at("lookup.csv"), *places, **options)
-        job = Visits(self.session, self.cluster, chosen, Steps())
+        job = Visits(self.session, self.cluster, chosen, Steps(), registry=registry)
         job.run()
         return job
 
-    def recount(self, to: str, topic: str, rules: VisitRules, day: str | None = None) -> list[dict[str, Any]]:
+    def recount(
+        self,
+        to: str,
+        topic: str,
+        rules: VisitRules,
+        day: str | None = None,
+        registry: RegistryPlace | None = None,
+    ) -> list[dict[str, Any]]:
         lookup = read_lookup(self.session, self.at("lookup.csv"))
         state = state_of(self.session, self.at("visits"))
         require_same(self.session, self.at(to), topic, lookup, rules, self.at("visits"), state)
-        return recount_days(self.session, self.at(to), topic, lookup, rules, state.set_clocks, day)
+        return recount_days(self.session, self.at(to), topic, lookup, rules, state.set_clocks, day, registry)
 
     def differences(self, counted: list[dict[str, Any]]) -> list[str]:
         return differences(counted, self.table(), None)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
@@ -36,7 +36,7 @@ class Unusable(AdminError):  # noqa: N818 - what it says of the schema
 class RegistryPlace:
     """Where a registry is, as it can be sent to another process: its URL, with a login, and its authority's file."""
 
-    url: str
+    url: str = field(repr=False)
     ca: str | None = None
 
     def schemas(self) -> RegistrySchemas:
@@ -77,12 +77,14 @@ class RegistrySchemas:
             what = f"id {int.from_bytes(token[1:])}" if guid is None else f"GUID {UUID(bytes=guid)}"
             return f"{what}: {error}"
 
-    def latest(self, subject: str) -> Schema | None:
-        """Return the latest schema of a subject, None if there is none; raises AdminError if it cannot be used."""
+    def latest(self, subject: str) -> Schema | str:
+        """Return the latest schema of a subject, or why there is none to read with; raises AdminError otherwise."""
         try:
             return self._parsed(self.registry.ask("GET", "subjects", subject, "versions", "latest"))
         except Unknown:
-            return None
+            return f"the registry has no subject {subject}"
+        except Unusable as error:
+            return str(error)
 
     def check(self) -> None:
         """Raise AdminError if the registry does not answer, or is none."""

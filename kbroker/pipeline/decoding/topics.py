@@ -1,7 +1,7 @@
 """The decoded columns of each topic of a job: their types, and a batch's records with them.
 
 Owns the choice of the reader's schema: the latest version of the subject TOPIC-value (TOPIC-key) when the job first
-sees the topic, until it ends. A topic without the subject has no such columns.
+sees the topic, until it ends. A topic without the subject, or with a schema that gives no type, has no such columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.pipeline.decoding import spark_types as types
 from kbroker.pipeline.decoding.columns import Reader
 from kbroker.pipeline.decoding.records import Decoder, decoded
 from kbroker.pipeline.decoding.registry import PATIENCE_S, Registry, Schemas, SchemaText, patiently
-from kbroker.pipeline.errors import PipelineError
+from kbroker.schema_registry.formats.common import InvalidSchema, InvalidValue
 
 
 class _Column(NamedTuple):
@@ -25,7 +25,7 @@ class _Column(NamedTuple):
 
 
 class DecodedTopics:
-    """The parts ("key", "value") to decode by a registry; `say` gets a line for each topic that lacks a subject."""
+    """The parts ("key", "value") to decode by a registry; `say` gets a line for each topic that lacks a column."""
 
     def __init__(
         self, registry: Registry, parts: Iterable[str], say: Callable[[str], object], patience_s: float = PATIENCE_S
@@ -77,13 +77,14 @@ class DecodedTopics:
         subject = f"{topic}-{part}"
         schemas = self._opened(patience_s)
         schema = patiently(lambda: schemas.latest(subject), patience_s)
-        if schema is None:
-            self._say(f"{topic} has no {part}_decoded: the registry has no subject {subject}")
+        if isinstance(schema, str):
+            self._say(f"{topic} has no {part}_decoded: {schema}")
             return None
         try:
             kind = Reader(schema).column.type
-        except Exception as err:
-            raise PipelineError(f"the schema of {subject} gives no column: {err}") from err
+        except (InvalidSchema, InvalidValue, RecursionError) as err:
+            self._say(f"{topic} has no {part}_decoded: the schema of {subject} gives no column: {err}")
+            return None
         return _Column(part, Decoder(self._registry, SchemaText.of(schema), self._patience_s), kind)
 
     def _opened(self, patience_s: float) -> Schemas:

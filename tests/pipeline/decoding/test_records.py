@@ -27,8 +27,10 @@ class Schemas:
             raise OSError("nobody answers")
         return {b"\0\0\0\0\1": INT, b"\0\0\0\0\2": RECORD}.get(token, "unknown")
 
-    def latest(self, subject: str) -> Schema | None:
-        return INT if subject == "orders-value" else None
+    def latest(self, subject: str) -> Schema | str:
+        if subject == "odd-value":
+            return parse("PROTOBUF", 'syntax = "proto3"; enum E { A = 0; }')
+        return INT if subject == "orders-value" else f"no {subject}"
 
     def check(self) -> None:
         return None
@@ -78,13 +80,15 @@ def test_topics_without_a_subject_have_no_columns() -> None:
     said: list[str] = []
     topics = DecodedTopics(Place("d"), ["value", "key", "value"], said.append, 0.0)
     topics.prepare(["orders", "plain"])
-    topics.prepare(["orders"])
+    topics.prepare(["orders", "odd"])
     assert topics.fingerprint("orders")
     assert topics.fingerprint("plain") == ""
     assert said == [
-        "orders has no key_decoded: the registry has no subject orders-key",
-        "plain has no key_decoded: the registry has no subject plain-key",
-        "plain has no value_decoded: the registry has no subject plain-value",
+        "orders has no key_decoded: no orders-key",
+        "plain has no key_decoded: no plain-key",
+        "plain has no value_decoded: no plain-value",
+        "odd has no key_decoded: no odd-key",
+        "odd has no value_decoded: the schema of odd-value gives no column: the Protobuf schema has no message",
     ]
 
 
