@@ -12,10 +12,12 @@ from typing import Any
 from compat_tests.pipeline.topics import create, put
 from compat_tests.spark.session import spark
 from kbroker.admin.connection import Connection
+from kbroker.admin.registry_schemas import RegistryPlace
 from kbroker.pipeline.archive.archive import Archive, ArchiveOptions
 from kbroker.pipeline.archive.optimize import Optimization
 from kbroker.pipeline.archive.store import Store
 from kbroker.pipeline.archive.verify import Verification
+from kbroker.pipeline.decoding.topics import DecodedTopics
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.replay.replay import Replay, ReplayOptions
@@ -56,13 +58,19 @@ class Jobs:
         self.cluster = Cluster(Connection(self.bootstrap, self.settings))
 
     def archive(
-        self, topics: str | None, to: str, checkpoint: str = "checkpoint", pattern: str | None = None, **options: Any
+        self,
+        topics: str | None,
+        to: str,
+        checkpoint: str = "checkpoint",
+        pattern: str | None = None,
+        decoding: DecodedTopics | None = None,
+        **options: Any,
     ) -> list[int]:
         """Archive what is there now; returns the records of each batch."""
         steps = Steps()
         names = () if topics is None else tuple(topics.split(","))
         chosen = ArchiveOptions(names, pattern, self.at(to), self.at(checkpoint), **options)
-        self.archiving(self.session, self.cluster, chosen, steps).run()
+        self.archiving(self.session, self.cluster, chosen, steps, decoding).run()
         return steps.records
 
     def verify(self, to: str, *topics: str) -> dict[str, Any]:
@@ -86,19 +94,33 @@ class Jobs:
 
         return run
 
-    def visits(self, topic: str, to: str = "table", checkpoint: str = "visits", **options: Any) -> Visits:
+    def visits(
+        self,
+        topic: str,
+        to: str = "table",
+        checkpoint: str = "visits",
+        registry: RegistryPlace | None = None,
+        **options: Any,
+    ) -> Visits:
         """Count the visits of what is there now; the numbers go to `table`, the state to `visits`."""
         places = (self.at(to), f"{topic}-visits", self.at(checkpoint), f"{topic}-malformed")
         chosen = VisitsOptions(topic, self.at("lookup.csv"), *places, **options)
-        job = Visits(self.session, self.cluster, chosen, Steps())
+        job = Visits(self.session, self.cluster, chosen, Steps(), registry=registry)
         job.run()
         return job
 
-    def recount(self, to: str, topic: str, rules: VisitRules, day: str | None = None) -> list[dict[str, Any]]:
+    def recount(
+        self,
+        to: str,
+        topic: str,
+        rules: VisitRules,
+        day: str | None = None,
+        registry: RegistryPlace | None = None,
+    ) -> list[dict[str, Any]]:
         lookup = read_lookup(self.session, self.at("lookup.csv"))
         state = state_of(self.session, self.at("visits"))
         require_same(self.session, self.at(to), topic, lookup, rules, self.at("visits"), state)
-        return recount_days(self.session, self.at(to), topic, lookup, rules, state.set_clocks, day)
+        return recount_days(self.session, self.at(to), topic, lookup, rules, state.set_clocks, day, registry)
 
     def differences(self, counted: list[dict[str, Any]]) -> list[str]:
         return differences(counted, self.table(), None)

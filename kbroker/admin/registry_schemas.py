@@ -10,11 +10,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import UUID
 
 from kbroker.admin.errors import AdminError, Unreachable
-from kbroker.admin.schemas import SchemaRegistry
+from kbroker.admin.schemas import Refused, SchemaRegistry, Unknown
 from kbroker.extras import how_to_install
+from kbroker.schema_registry.formats import framing
 from kbroker.schema_registry.formats.common import InvalidSchema, Schema
 from kbroker.schema_registry.formats.parsing import parse
 
@@ -25,6 +28,22 @@ _MOST_REFERENCES: Final = 1_000
 _ASK_AGAIN_S: Final = 10.0
 
 
+class Unusable(AdminError):  # noqa: N818 - what it says of the schema
+    """A schema of the registry that cannot be read here."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryPlace:
+    """Where a registry is, as it can be sent to another process: its URL, with a login, and its authority's file."""
+
+    url: str = field(repr=False)
+    ca: str | None = None
+
+    def schemas(self) -> RegistrySchemas:
+        """Return its schemas; raises AdminError for a URL or a file that cannot be used."""
+        return RegistrySchemas(SchemaRegistry(self.url, self.ca))
+
+
 class RegistrySchemas:
     """The schemas of one registry. Calls block: use it in a thread."""
 
@@ -32,31 +51,66 @@ class RegistrySchemas:
         self.registry = registry
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: OrderedDict[int, Schema] = OrderedDict()
-        self._failed: OrderedDict[int, tuple[float, str]] = OrderedDict()
-        self._silent: tuple[float, str] = (0.0, "")
+        self._known: OrderedDict[int | str, Schema] = OrderedDict()
+        self._failed: OrderedDict[int | str, tuple[float, AdminError]] = OrderedDict()
+        self._silent: tuple[float, AdminError] = (0.0, AdminError())
         """Until when the registry is not asked, since it has not answered, and what was said of that."""
 
     def of_id(self, number: int) -> Schema:
         """Return the schema of an id; raises AdminError if there is none, or if it cannot be used."""
-        with self._lock:
-            known = self._known.get(number)
-            if known is not None:
-                self._known.move_to_end(number)
-                return known
-            until, reason = max(self._failed.get(number, (0.0, "")), self._silent)
-            if self._clock() < until:
-                raise AdminError(reason)
+        return self._kept(number, "ids")
+
+    def of_token(self, token: bytes) -> Schema | str:
+        """Return the schema that the first bytes of a framed value or of a header name, or why there is none.
+
+        Raises AdminError if the registry does not answer, or not to this login: that is no fault of the bytes.
+        """
+        fault = framing.fault_of(token)
+        if fault is not None:
+            return fault
+        guid = framing.guid_of(token)
         try:
-            found = self._parsed(self.registry.ask("GET", "schemas", "ids", number))
+            if guid is not None:
+                return self._kept(str(UUID(bytes=guid)), "guids")
+            return self.of_id(int.from_bytes(token[1:]))
+        except (Refused, Unusable) as error:
+            what = f"id {int.from_bytes(token[1:])}" if guid is None else f"GUID {UUID(bytes=guid)}"
+            return f"{what}: {error}"
+
+    def latest(self, subject: str) -> Schema | str:
+        """Return the latest schema of a subject, or why there is none to read with; raises AdminError otherwise."""
+        try:
+            return self._parsed(self.registry.ask("GET", "subjects", subject, "versions", "latest"))
+        except Unknown:
+            return f"the registry has no subject {subject}"
+        except Unusable as error:
+            return str(error)
+
+    def check(self) -> None:
+        """Raise AdminError if the registry does not answer, or is none."""
+        found = self.registry.ask("GET", "schemas", "types")
+        if not isinstance(found, list) or "AVRO" not in found:
+            raise AdminError(f"{self.registry.url} is no schema registry")
+
+    def _kept(self, name: int | str, kind: str) -> Schema:
+        with self._lock:
+            known = self._known.get(name)
+            if known is not None:
+                self._known.move_to_end(name)
+                return known
+            until, failure = max(self._failed.get(name, (0.0, AdminError())), self._silent, key=lambda each: each[0])
+            if self._clock() < until:
+                raise type(failure)(str(failure))
+        try:
+            found = self._parsed(self.registry.ask("GET", "schemas", kind, name))
         except AdminError as error:
-            failure = self._clock() + _ASK_AGAIN_S, str(error)
+            noted = self._clock() + _ASK_AGAIN_S, error.with_traceback(None)
             if isinstance(error, Unreachable):  # a page of records would wait for each of their ids
-                self._silent = failure
+                self._silent = noted
             else:
-                self._keep(self._failed, number, failure)
+                self._keep(self._failed, name, noted)
             raise
-        self._keep(self._known, number, found)
+        self._keep(self._known, name, found)
         return found
 
     def framed(self, subject: str, version: int | str, text: str) -> bytes:
@@ -65,9 +119,9 @@ class RegistrySchemas:
         number: int = _field(told, "id", int)
         return MAGIC + number.to_bytes(4, "big") + self.of_id(number).data_of(text)
 
-    def _keep(self, where: OrderedDict[int, Any], number: int, what: Any) -> None:
+    def _keep(self, where: OrderedDict[int | str, Any], name: int | str, what: Any) -> None:
         with self._lock:
-            where[number] = what
+            where[name] = what
             while len(where) > _MOST:
                 where.popitem(last=False)
 
@@ -80,9 +134,9 @@ class RegistrySchemas:
         except ImportError:
             raise AdminError(f"schemas of a registry need more: {how_to_install('registry')}") from None
         except RecursionError:
-            raise AdminError("a schema's references are nested too deeply") from None
+            raise Unusable("a schema's references are nested too deeply") from None
         except InvalidSchema as error:
-            raise AdminError(str(error)) from None
+            raise Unusable(str(error)) from None
 
     def _add_references(self, told: Any, found: dict[str, str], within: set[tuple[str, int]]) -> None:
         """Add the texts of what a schema refers to, each behind those that it needs."""
@@ -91,7 +145,7 @@ class RegistrySchemas:
             if name in found or at in within:
                 continue
             if len(within) >= _MOST_REFERENCES:
-                raise AdminError(f"a schema refers to more than {_MOST_REFERENCES:,} others")
+                raise Unusable(f"a schema refers to more than {_MOST_REFERENCES:,} others")
             within.add(at)
             inner = self.registry.ask("GET", "subjects", at[0], "versions", at[1], deleted=True)
             self._add_references(inner, found, within)

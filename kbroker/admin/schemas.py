@@ -22,9 +22,19 @@ from kbroker.admin.errors import AdminError, Unreachable, WrongInput
 _MEDIA: Final = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT_S: Final = 30.0
 _LARGEST: Final = 64 * 1024 * 1024
+_NOT_OF_THE_REQUEST: Final = (
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_MANY_REQUESTS,
+)
 
 
-class Unknown(AdminError):  # noqa: N818 - an outcome
+class Refused(AdminError):  # noqa: N818 - an outcome
+    """The registry refuses this request: that is no fault of the login, and no failure of the registry."""
+
+
+class Unknown(Refused):
     """The registry has no such subject, version, schema or setting."""
 
 
@@ -61,7 +71,7 @@ class SchemaRegistry:
                 content = answer.read(_LARGEST)
             return json.loads(content) if content else None
         except urllib.error.HTTPError as error:
-            raise (Unknown if error.code == HTTPStatus.NOT_FOUND else AdminError)(_refusal(error)) from None
+            raise _kind(error.code)(_refusal(error)) from None
         except urllib.error.URLError as error:
             raise Unreachable(f"no registry answers at {self.url}: {error.reason}") from None
         except TimeoutError:
@@ -88,6 +98,13 @@ def reference_in(text: str) -> dict[str, Any] | None:
     if not (equals and colon and name and subject and version.isdecimal() and version.isascii()):
         return None
     return {"name": name, "subject": subject, "version": int(version)}
+
+
+def _kind(code: int) -> type[AdminError]:
+    if code == HTTPStatus.NOT_FOUND:
+        return Unknown
+    is_refusal = HTTPStatus.BAD_REQUEST <= code < HTTPStatus.INTERNAL_SERVER_ERROR
+    return Refused if is_refusal and code not in _NOT_OF_THE_REQUEST else AdminError
 
 
 def _refusal(error: urllib.error.HTTPError) -> str:

@@ -16,6 +16,8 @@ from kbroker.cli.output import Column, Facts, Output, Verbs, output_option, wide
 
 Result = TypeVar("Result")
 _DEFAULT: Final = "http://127.0.0.1:8081"
+VARIABLE: Final = "KBROKER_REGISTRY"
+"""The variable of the environment that has a registry's address."""
 _TYPES: Final = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
 _LATEST: Final = "latest"
 _ANY_CONTEXT: Final = ":*:"
@@ -26,6 +28,13 @@ def command() -> None:
     """List, show, register, check, compare and delete schemas."""
 
 
+ca_option: Final = click.option(
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A file of the authority that signed the registry's certificate.",
+)
+
+
 def registry_options(function: Callable[..., Result]) -> Callable[..., Result]:
     """Add --registry and --ca, and pass the verb a `registry`."""
 
@@ -34,15 +43,11 @@ def registry_options(function: Callable[..., Result]) -> Callable[..., Result]:
         "url",
         metavar="URL",
         default=_DEFAULT,
-        envvar="KBROKER_REGISTRY",
+        envvar=VARIABLE,
         show_default=True,
         help="The registry's address, with user:password@ if it asks for a login.",
     )
-    @click.option(
-        "--ca",
-        type=click.Path(exists=True, dir_okay=False),
-        help="A file of the authority that signed its certificate.",
-    )
+    @ca_option
     @wraps(function)
     def with_registry(*args: Any, url: str, ca: str | None, **kwargs: Any) -> Result:
         return function(*args, registry=SchemaRegistry(url, ca), **kwargs)

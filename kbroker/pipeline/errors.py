@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+_OWN: Final = "kbroker.pipeline.errors.PipelineError: "
+
 
 class PipelineError(Exception):
     """A job cannot continue; the text is a line for people."""
@@ -9,8 +13,11 @@ class PipelineError(Exception):
 
 def first_line(err: BaseException) -> str:
     """Return the first meaningful line of an error: Spark's errors contain pages of stack traces."""
+    text = str(err)
+    if _OWN in text:  # a task of Python's has raised it
+        return text.partition(_OWN)[2].splitlines()[0].strip()
     found = ""
-    for line in str(err).splitlines():
+    for line in text.splitlines():
         text = line.strip().removeprefix(": ")
         if "PythonException: Traceback" in text:
             return _last_line(str(err)) or text

@@ -23,8 +23,9 @@ from kbroker.protocol.compression import NONE, unpack
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.records import HEADER_SIZE, TRANSACTIONAL_BIT, BatchHeader, parse_header
 from kbroker.record_checks.schema_lookup import SchemaLookup, SchemaText, Unavailable
-from kbroker.record_checks.schema_tokens import ID_BYTES, KEY_HEADER, VALUE_HEADER, fault_of, fields, guid_of, id_of
+from kbroker.record_checks.schema_tokens import fields
 from kbroker.record_checks.value_worker import TakesTooLong, ValueErrors, ValueWorker, WorkerEnded
+from kbroker.schema_registry.formats.framing import ID_BYTES, KEY_HEADER, VALUE_HEADER, fault_of, guid_of, id_of
 
 log = logging.getLogger(__name__)
 

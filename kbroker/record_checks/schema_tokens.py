@@ -1,11 +1,6 @@
-"""Which schema a record's key or value names, and where the data begin: Confluent's wire format.
+"""The way through well-formed records to the schema that each key or value names (formats/framing.py).
 
-    in front of the data    0, id u32
-    in a header             0, id u32  or  1, GUID of 16 bytes; the data then have nothing in front of them
-
-The header is `__key_schema_id` or `__value_schema_id`, and counts before the data. For Protobuf the indexes of the
-message follow, where the schema is named. A token is these first bytes: 5 or 17 of them, or what there is in their
-place. Owns this form, and the way through well-formed records to it; also runs in the process that reads values.
+Owns the walk over a batch's records to their tokens; also runs in the process that reads values.
 """
 
 from __future__ import annotations
@@ -15,11 +10,8 @@ from typing import Final, NamedTuple
 
 from kbroker.log import record_walk
 from kbroker.protocol.records import read_number
+from kbroker.schema_registry.formats.framing import ID_BYTES, KEY_HEADER, VALUE_HEADER, token_length
 
-ID_BYTES: Final = 5
-GUID_BYTES: Final = 17
-KEY_HEADER: Final = b"__key_schema_id"
-VALUE_HEADER: Final = b"__value_schema_id"
 _PAUSE: Final = 512
 """How many headers of a record are passed between two pauses."""
 
@@ -33,27 +25,6 @@ class Field(NamedTuple):
     """What belongs before the data: the indexes of a Protobuf message that a header names."""
     start: int
     end: int
-
-
-def id_of(token: bytes) -> int | None:
-    """Return the id that a token names, if it names one."""
-    return int.from_bytes(token[1:]) if len(token) == ID_BYTES and token[0] == 0 else None
-
-
-def guid_of(token: bytes) -> bytes | None:
-    """Return the GUID that a token names, if it names one."""
-    return token[1:] if len(token) == GUID_BYTES and token[0] == 1 else None
-
-
-def fault_of(token: bytes) -> str | None:
-    """Return why a token names no schema; None if it names one."""
-    if id_of(token) is not None or guid_of(token) is not None:
-        return None
-    if not token:
-        return "is empty, and so names no schema"
-    if token[0]:
-        return f"begins with the byte {token[0]}, not with the id of a schema"
-    return f"has only {len(token)} bytes where it should name a schema"
 
 
 def tokens_and_data(data: bytes, count: int, *, of_keys: bool) -> Iterator[tuple[bytes | None, bytes]]:
@@ -102,7 +73,7 @@ def fields(data: bytes | memoryview, count: int, *, of_keys: bool) -> Iterator[F
         if size < 0:
             yield Field(None, b"", start, start)
         elif named is not None:
-            length = GUID_BYTES if named[:1] == b"\x01" else ID_BYTES
+            length = token_length(named)
             yield Field(named[:length], named[length:], start, end)
         else:
             yield Field(bytes(data[start : min(start + ID_BYTES, end)]), b"", start + ID_BYTES, end)

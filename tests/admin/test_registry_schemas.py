@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kbroker.admin.errors import AdminError, Unreachable
-from kbroker.admin.registry_schemas import RegistrySchemas
-from kbroker.admin.schemas import Unknown
+from kbroker.admin.registry_schemas import RegistryPlace, RegistrySchemas
+from kbroker.admin.schemas import Refused, Unknown
 
 
 class Registry:
@@ -66,3 +66,46 @@ def test_references_that_are_nested_too_deeply_are_an_error() -> None:
     schemas, _ = schemas_of(deeper, [0.0])
     with pytest.raises(AdminError, match=r"nested too deeply|more than"):
         schemas.of_id(0)
+
+
+def test_a_token_names_a_schema_or_has_a_reason() -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def answer(path: tuple[object, ...]) -> Any:
+        asked.append(path)
+        if path[-1] == 7:
+            raise Refused("denied (40301)")
+        if path[-1] == 8:
+            return {"schema": "{"}
+        if path[-1] == 9:
+            raise Unreachable("gone")
+        return {"schema": '"int"'}
+
+    schemas, _ = schemas_of(answer, [0.0])
+    assert not isinstance(schemas.of_token(b"\0\0\0\0\1"), str)
+    assert not isinstance(schemas.of_token(b"\1" + bytes(range(16))), str)
+    assert asked == [("schemas", "ids", 1), ("schemas", "guids", "00010203-0405-0607-0809-0a0b0c0d0e0f")]
+    assert schemas.of_token(b"{") == "begins with the byte 123, not with the id of a schema"
+    for _ in range(2):  # the second answer is a remembered one
+        assert schemas.of_token(b"\0\0\0\0\7") == "id 7: denied (40301)"
+        assert str(schemas.of_token(b"\0\0\0\0\x08")).startswith("id 8: Invalid schema of type AVRO")
+    for _ in range(2):
+        with pytest.raises(Unreachable, match="gone"):
+            schemas.of_token(b"\0\0\0\0\x09")
+
+
+def test_the_latest_schema_of_a_subject() -> None:
+    schemas, _ = schemas_of({"schema": '"int"'}, [0.0])
+    assert not isinstance(schemas.latest("s"), str)
+    none, _ = schemas_of(Unknown("none"), [0.0])
+    assert none.latest("s") == "the registry has no subject s"
+    broken, _ = schemas_of({"schema": "{"}, [0.0])
+    assert "Invalid schema of type AVRO" in str(broken.latest("s"))
+    with pytest.raises(Unknown):
+        none.check()
+
+
+def test_where_a_registry_is_shows_no_password() -> None:
+    place = RegistryPlace("http://user:secret@127.0.0.1:1")
+    assert "secret" not in repr(place)
+    assert place == RegistryPlace("http://user:secret@127.0.0.1:1")

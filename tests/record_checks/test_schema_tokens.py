@@ -10,16 +10,8 @@ from hypothesis import strategies as st
 
 from kbroker.log import record_walk
 from kbroker.protocol.records import HEADER_SIZE, build_batch
-from kbroker.record_checks.schema_tokens import (
-    KEY_HEADER,
-    VALUE_HEADER,
-    Field,
-    fault_of,
-    fields,
-    guid_of,
-    id_of,
-    tokens_and_data,
-)
+from kbroker.record_checks.schema_tokens import Field, fields, tokens_and_data
+from kbroker.schema_registry.formats.framing import KEY_HEADER, VALUE_HEADER, fault_of, guid_of, id_of
 
 GUID = b"\1" + bytes(range(16))
 NAMES = st.sampled_from(["__value_schema_id", "__key_schema_id", "__value_schema_ie", "x", ""])

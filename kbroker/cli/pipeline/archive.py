@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from operator import itemgetter
 
 import click
 
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import raise_any
+from kbroker.admin.registry_schemas import RegistryPlace
 from kbroker.cli.client import client_options
 from kbroker.cli.output import Column, Output, Table, output_option
-from kbroker.cli.pipeline.options import interval, names_of, require_archive, spark_options
+from kbroker.cli.pipeline.options import decoding_registry, interval, names_of, require_archive, spark_options
 from kbroker.pipeline.archive.archive import Archive, ArchiveOptions
 from kbroker.pipeline.archive.optimize import TARGET_MB, Optimization
 from kbroker.pipeline.archive.store import FORMATS
 from kbroker.pipeline.archive.verify import HEADERS, Verification
+from kbroker.pipeline.decoding.registry import PARTS
+from kbroker.pipeline.decoding.topics import DecodedTopics
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import shown
 from kbroker.pipeline.spark.session import SparkOptions, open_session
@@ -33,6 +37,10 @@ from kbroker.pipeline.storage.files import refuse_pattern
 @click.option("--allow-gaps", is_flag=True, help="Continue after offsets that were deleted, and note the gap.")
 @click.option("--batch-records", type=click.IntRange(1), default=1_000_000, show_default=True, help="In a batch.")
 @click.option("--group", default="kbroker-archive", show_default=True, help="The group that shows the progress.")
+@click.option(
+    "--decode", multiple=True, type=click.Choice(PARTS), help="Add typed columns by the registry; may be repeated."
+)
+@decoding_registry(variable=True)
 @spark_options
 @client_options
 def archive(
@@ -47,6 +55,8 @@ def archive(
     allow_gaps: bool,
     batch_records: int,
     group: str,
+    decode: tuple[str, ...],
+    registry: RegistryPlace | None,
     connection: Connection,
     spark: SparkOptions,
 ) -> None:
@@ -55,6 +65,8 @@ def archive(
         raise click.UsageError("give --topics or --pattern")
     if once and every:
         raise click.UsageError("give --once or --every")
+    if decode and registry is None:
+        raise click.UsageError("--decode needs a --registry")
     names = names_of(topics)
     options = ArchiveOptions(
         names, pattern, to, checkpoint, interval(every), file_format, partition_by, allow_gaps, batch_records, group
@@ -63,8 +75,12 @@ def archive(
     refuse_pattern(to)
     refuse_pattern(checkpoint)
     cluster.chosen(names)  # report missing topics before Spark starts, which takes seconds
+    decoding = None
+    if decode and registry is not None:
+        decoding = DecodedTopics(registry, decode, functools.partial(click.echo, err=True))
+        decoding.prepare(names)
     with open_session(spark, "kbroker archive") as session, shown("archive") as progress:
-        job = Archive(session, cluster, options, progress)
+        job = Archive(session, cluster, options, progress, decoding)
         job.run()
     click.echo(f"archived {job.records:,} records to {to}", err=True)
 

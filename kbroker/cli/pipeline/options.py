@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
+from kbroker.admin.registry_schemas import RegistryPlace
+from kbroker.cli.schema import VARIABLE, ca_option
 from kbroker.pipeline.archive.store import MANIFEST
 from kbroker.pipeline.errors import PipelineError, first_line, of_spark
 from kbroker.pipeline.spark.session import SparkOptions
@@ -42,6 +45,33 @@ def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
             raise click.ClickException(first_line(err)) from err
 
     return with_spark
+
+
+def decoding_registry(*, variable: bool) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Add --registry and --ca to a verb, and pass it their `registry`: a RegistryPlace, None without an address.
+
+    With `variable` the address may come from the environment, too: for verbs that do not ask a registry unasked.
+    """
+
+    def with_options(function: Callable[..., Result]) -> Callable[..., Result]:
+        @click.option(
+            "--registry",
+            "url",
+            metavar="URL",
+            envvar=VARIABLE if variable else None,
+            help="A schema registry's address, with user:password@ if it asks for a login.",
+        )
+        @ca_option
+        @functools.wraps(function)
+        def with_registry(*args: Any, url: str | None, ca: str | None, **kwargs: Any) -> Result:
+            if url is None and ca is not None and not variable:
+                raise click.UsageError("--ca is for a --registry")
+            place = None if url is None else RegistryPlace(url, None if ca is None else str(Path(ca).absolute()))
+            return function(*args, registry=place, **kwargs)
+
+        return with_registry
+
+    return with_options
 
 
 def require_archive(spark: SparkOptions, root: str) -> None:

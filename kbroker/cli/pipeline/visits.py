@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
 
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
+from kbroker.admin.registry_schemas import RegistryPlace
 from kbroker.cli.client import client_options
 from kbroker.cli.output import Output, output_option
 from kbroker.cli.pipeline.options import (
+    decoding_registry,
     interval,
     milliseconds,
     require_archive,
@@ -20,6 +23,7 @@ from kbroker.cli.pipeline.options import (
     require_lookup,
     spark_options,
 )
+from kbroker.pipeline.decoding.registry import require_registry
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import shown
 from kbroker.pipeline.spark.session import SparkOptions, open_session
@@ -36,7 +40,7 @@ from kbroker.pipeline.visits.recount import (
     state_of,
     table_rows,
 )
-from kbroker.pipeline.visits.rules import GAP_MS, LATENESS_MS, VisitRules
+from kbroker.pipeline.visits.rules import BY_REGISTRY, GAP_MS, LATENESS_MS, VisitRules
 from kbroker.pipeline.visits.stream import Visits, VisitsOptions
 
 Result = TypeVar("Result")
@@ -77,6 +81,10 @@ def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
     return with_rules
 
 
+def _read_by(rules: VisitRules, registry: RegistryPlace | None) -> VisitRules:
+    return rules if registry is None else replace(rules, event_format=BY_REGISTRY)
+
+
 @click.command("visits", short_help="Count visits by organisation and day.")
 @click.option("--topic", required=True, metavar="T", help="Where the events are.")
 @click.option("--lookup", required=True, metavar="FILE", help="CSV, JSON or Parquet: visitor, organisation.")
@@ -92,6 +100,7 @@ def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
 @click.option("--batch-records", type=click.IntRange(1), default=500_000, show_default=True, help="In a batch.")
 @click.option("--group", default="kbroker-visits", show_default=True, help="The group that shows the progress.")
 @rules_options
+@decoding_registry(variable=False)
 @spark_options
 @client_options
 def visits(
@@ -107,12 +116,14 @@ def visits(
     batch_records: int,
     group: str,
     rules: VisitRules,
+    registry: RegistryPlace | None,
     connection: Connection,
     spark: SparkOptions,
 ) -> None:
     """Count visits by organisation and day, into a table of Parquet files and a compacted topic."""
     if once and every:
         raise click.UsageError("give --once or --every")
+    rules = _read_by(rules, registry)
     options = VisitsOptions(
         topic,
         lookup,
@@ -129,8 +140,10 @@ def visits(
     cluster = Cluster(connection)
     cluster.chosen((topic,))
     require_lookup(spark, lookup)
+    if registry is not None:
+        require_registry(registry)
     with open_session(spark, "kbroker visits") as session, shown("visits") as progress:
-        job = Visits(session, cluster, options, progress)
+        job = Visits(session, cluster, options, progress, registry=registry)
         job.run()
     counts = job.state.counts
     facts = ", ".join(f"{counts.get(name, 0):,} {name}" for name in ("malformed", "late"))
@@ -146,6 +159,7 @@ def visits(
 @click.option("--compare", metavar="PATH", help="The stream's table; exit 1 when a final number is another one.")
 @output_option
 @rules_options
+@decoding_registry(variable=False)
 @spark_options
 def recount(
     root: str,
@@ -156,6 +170,7 @@ def recount(
     compare: str | None,
     output: Output,
     rules: VisitRules,
+    registry: RegistryPlace | None,
     spark: SparkOptions,
 ) -> None:
     """Count visits by organisation and day again, from an archive."""
@@ -164,8 +179,11 @@ def recount(
             datetime.date.fromisoformat(day)
         except ValueError:
             raise click.UsageError(f"--day takes a day such as 2026-11-21, not {day!r}") from None
+    rules = _read_by(rules, registry)
     require_archive(spark, root)
     require_lookup(spark, lookup)
+    if registry is not None:
+        require_registry(registry)
     for path, what in ((checkpoint, "checkpoint"), (compare, "table")):
         if path is not None:
             require_folder(spark, path, what)
@@ -177,7 +195,8 @@ def recount(
             require_same(session, root, topic, known, rules, checkpoint, state)
             late = as_far(session, root, topic, state)
         streamed = table_rows(session, compare) if compare is not None else []
-        rows = recount_days(session, root, topic, known, rules, state.set_clocks if state is not None else [], day)
+        clocks = state.set_clocks if state is not None else []
+        rows = recount_days(session, root, topic, known, rules, clocks, day, registry)
         if state is not None and checkpoint is not None:
             # If the stream or the archive has continued meanwhile, the numbers of late events differ.
             late = late and as_far(session, root, topic, state) and published(session, checkpoint, state)

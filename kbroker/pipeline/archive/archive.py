@@ -18,6 +18,7 @@ from typing import Any, Final
 from kbroker.pipeline.archive.manifest import MANY_ENTRIES, Entry, Manifest
 from kbroker.pipeline.archive.record_columns import holes, offsets_of, partition_of, sums, sums_of, with_folders, within
 from kbroker.pipeline.archive.store import Store, counted, layout, now
+from kbroker.pipeline.decoding.topics import DecodedTopics
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import Progress
@@ -52,11 +53,19 @@ class Archive:
 
     most_entries = MANY_ENTRIES
 
-    def __init__(self, session: Any, cluster: Cluster, options: ArchiveOptions, progress: Progress) -> None:
+    def __init__(
+        self,
+        session: Any,
+        cluster: Cluster,
+        options: ArchiveOptions,
+        progress: Progress,
+        decoding: DecodedTopics | None = None,
+    ) -> None:
         self._session = session
         self._cluster = cluster
         self._options = options
         self._progress = progress
+        self._decoding = decoding
         self._store = Store(session, options.to)
         self._checkpoint = Checkpoint(session, options.checkpoint)
         self._topics: dict[str, int] = {}
@@ -71,6 +80,8 @@ class Archive:
     def run(self) -> None:
         """Archive until all is done, or until the stream is stopped; raises PipelineError."""
         self._topics = self._chosen()
+        if self._decoding is not None:
+            self._decoding.prepare(self._topics)
         with self._store.writing() as manifest:
             manifest = self._summarize(manifest)
             self._check(manifest)
@@ -232,12 +243,9 @@ class Archive:
         if batch <= self._done.get(query, -1):
             return
         name = f"archive-{query[:_SHORT_ID]}-{batch:09d}"
-        options = self._options
-        staged = self._store.stage(
-            name, with_folders(frame, options.partition_by), options.format, options.partition_by
-        )
+        staged = self._stage(name, with_folders(frame, self._options.partition_by), batch)
         ranges, by_file = self._ranges(name, staged, batch)
-        gaps = self._gaps(staged, ranges) if options.allow_gaps else ()
+        gaps = self._gaps(staged, ranges) if self._options.allow_gaps else ()
         topics = {each.partition.topic for each in ranges}
         self._topics |= dict.fromkeys(topics - self._topics.keys(), 0)
         self._cluster.patiently(self._check_ids)
@@ -247,7 +255,7 @@ class Archive:
             now(),
             tuple(ranges),
             gaps,
-            counted(self._store.staged(name), by_file),
+            counted(self._store.staged(name), by_file, self._columns),
             queries={query: batch},
             topics={name: self._ids[name] for name in topics & self._ids.keys()},
         )
@@ -257,6 +265,19 @@ class Archive:
         if self._entries >= self.most_entries:
             self._summarize(self._store.load())
         self._report(entry, batch)
+
+    def _stage(self, name: str, frame: Any, batch: int) -> Any:
+        """Write a batch's files, with the columns that each topic has; returns their records."""
+        file_format, partition_by = self._options.format, self._options.partition_by
+        if self._decoding is None:
+            return self._store.stage(name, frame, file_format, partition_by)
+        starts = self._checkpoint.starts(batch)
+        topics = {each.topic for each, end in self._checkpoint.ends(batch).items() if starts.get(each, -1) != end}
+        with self._decoding.frames(frame, topics) as frames:
+            return self._store.stage_all(name, frames, file_format, partition_by)
+
+    def _columns(self, topic: str) -> str:
+        return "" if self._decoding is None else self._decoding.fingerprint(topic)
 
     def _summarize(self, manifest: Manifest) -> Manifest:
         """Combine the manifest's entries into one when there are many: a stream may run for years."""

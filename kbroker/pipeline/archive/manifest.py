@@ -6,7 +6,7 @@ Owns the form of the entries (one JSON document each) and their combined meaning
     {"format": 1, "kind": "archive" | "optimize" | "summary", "at": ISO time,
      "ranges": [{"topic", "partition", "start", "end", "records", "checksum"}...],      offsets [start, end)
      "gaps":   [{"topic", "partition", "start", "end"}...],                             deleted before they were read
-     "files":  [{"path", "bytes", "records"}...], "removed": [paths],
+     "files":  [{"path", "bytes", "records", "columns"}...], "removed": [paths],
      "topics": {name: id}, "queries": {stream's id: last batch}, "includes": [entries that a summary stands for]}
 
 A range is the offsets of a batch. It may hold fewer records than offsets: transaction markers, aborted records and
@@ -37,6 +37,12 @@ class File:
     path: str
     bytes: int
     records: int
+    columns: str = ""
+    """Differs for files whose decoded columns have different types; empty, and not in the document, without any."""
+
+    def encode(self) -> dict[str, str | int]:
+        """Return the file as JSON has it."""
+        return {name: value for name, value in asdict(self).items() if name != "columns" or value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class Entry:
             "at": self.at,
             "ranges": [each.encode() for each in self.ranges],
             "gaps": [each.encode() for each in self.gaps],
-            "files": [asdict(each) for each in self.files],
+            "files": [each.encode() for each in self.files],
             "removed": list(self.removed),
             "queries": dict(self.queries),
             "topics": dict(self.topics),

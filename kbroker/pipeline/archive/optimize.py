@@ -44,7 +44,8 @@ class Optimization:
 
         name = f"optimize-{uuid.uuid4().hex}"
         number = max(round(sum(file.bytes for file in files) / self._target), 1)
-        frame = self._store.frame(manifest, [file.path for file in files])
+        columns, paths = files[0].columns, [file.path for file in files]
+        frame = self._store.decoded(manifest, paths) if columns else self._store.frame(manifest, paths)
         spread = frame.repartitionByRange(number, "partition", "offset") if number > 1 else frame.coalesce(1)
         file_format = files[0].path.rpartition(".")[2]
         staged = self._store.stage(name, spread.sortWithinPartitions("partition", "offset"), file_format, partition_by)
@@ -56,17 +57,21 @@ class Optimization:
         by_file: defaultdict[str, int] = defaultdict(int)
         for row in rows:
             by_file[row["file"].rpartition(f"/{name}/")[2]] += row["records"]
-        new = counted(self._store.staged(name), by_file)
+        new = counted(self._store.staged(name), by_file, lambda _: columns)
         self._store.commit(Entry(name, "optimize", now(), files=new, removed=tuple(file.path for file in files)))
 
 
 def small_files(manifest: Manifest, target: int) -> dict[str, list[File]]:
-    """Return the files to merge, by folder and format; a single small file is not merged."""
-    found: defaultdict[tuple[str, str], list[File]] = defaultdict(list)
+    """Return the files to merge, by folder, format and types of columns; a single small file is not merged."""
+    found: defaultdict[tuple[str, str, str], list[File]] = defaultdict(list)
     for path, file in sorted(manifest.files.items()):
         if file.bytes < target // 2:
-            found[path.rpartition("/")[0], path.rpartition(".")[2]].append(file)
-    return {f"{folder} ({kind})": files for (folder, kind), files in found.items() if len(files) >= _FEWEST}
+            found[path.rpartition("/")[0], path.rpartition(".")[2], file.columns].append(file)
+    return {
+        f"{folder} ({kind}{columns and f', {columns}'})": files
+        for (folder, kind, columns), files in found.items()
+        if len(files) >= _FEWEST
+    }
 
 
 def _total(rows: list[Any]) -> dict[Partition, Sums]:

@@ -17,6 +17,8 @@ SCHEMA: Final = (
     "headers array<struct<key: string, value: binary>>"
 )
 """The columns of a file; `topic`, `date` and `hour` are in the names of its folders."""
+DECODED: Final = tuple(f"{part}_{what}" for part in ("key", "value") for what in ("decoded", "decode_error"))
+"""Further columns of files that were archived with `--decode`; their types follow from the topic's schemas."""
 FOLDERS: Final = {"date": "topic string, date date", "date,hour": "topic string, date date, hour int"}
 """The columns of the folders, by `--partition-by`."""
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from kbroker.failpoints import passed
 from kbroker.pipeline.archive.manifest import MANY_ENTRIES, Entry, File, Manifest
-from kbroker.pipeline.archive.record_columns import COLUMNS, FOLDERS, SCHEMA
+from kbroker.pipeline.archive.record_columns import COLUMNS, DECODED, FOLDERS, SCHEMA
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.tasks import small_frame
 from kbroker.pipeline.storage.files import Files, require_shared
@@ -89,6 +89,19 @@ class Store:
             whole = whole.unionByName(each)
         return whole
 
+    def decoded(self, manifest: Manifest, paths: list[str]) -> Any:
+        """Return the records of some files with their decoded columns, which have the same types in all of them."""
+        partition_by, urls = layout(manifest) or "date", [self.files.url(path) for path in paths]
+        file_format = paths[0].rpartition(".")[2]
+        schema = small_frame(self._session, [], SCHEMA).schema
+        for each in self._session.read.format(file_format).load(urls[0]).schema.fields:
+            if each.name in DECODED:
+                schema.add(each)
+        for each in small_frame(self._session, [], FOLDERS[partition_by]).schema.fields:
+            schema.add(each)
+        reader = self._session.read.schema(schema).format(file_format)
+        return reader.option("basePath", self.files.url()).load(urls)
+
     def _read(self, file_format: str, urls: list[str], partition_by: str, base: str = "") -> Any:
         reader = self._session.read.schema(f"{SCHEMA}, {FOLDERS[partition_by]}").format(file_format)
         return reader.option("basePath", self.files.url(base)).load(urls)
@@ -124,12 +137,18 @@ class Store:
                 self.files.delete(f"{MANIFEST}/{each.name}")
 
     def stage(self, name: str, frame: Any, file_format: str, partition_by: str) -> Any:
-        """Write records for a change; returns them read back from the files."""
+        """Write records for a change; returns them read back from the files, without decoded columns."""
+        return self.stage_all(name, [frame], file_format, partition_by)
+
+    def stage_all(self, name: str, frames: Iterable[Any], file_format: str, partition_by: str) -> Any:
+        """Write records for a change, as `stage`; each of the frames has other topics, and its own decoded columns."""
         self.files.delete(f"{STAGING}/{name}")
         url = self.files.url(f"{STAGING}/{name}")
-        frame.select(*COLUMNS, *partition_by.split(",")).write.format(file_format).partitionBy(
-            "topic", *partition_by.split(",")
-        ).save(url)
+        folders = partition_by.split(",")
+        for frame in frames:
+            decoded = [column for column in DECODED if column in frame.columns]
+            writer = frame.select(*COLUMNS, *decoded, *folders).write.format(file_format).mode("append")
+            writer.partitionBy("topic", *folders).save(url)
         return self._read(file_format, [url], partition_by, f"{STAGING}/{name}")
 
     def staged(self, name: str) -> dict[str, int]:
@@ -182,9 +201,18 @@ def layout(manifest: Manifest) -> str | None:
     return ",".join(part.partition("=")[0] for part in path.split("/")[1:-1])
 
 
-def counted(paths: dict[str, int], records: dict[str, int]) -> tuple[File, ...]:
-    """Return files with their sizes and numbers of records."""
-    return tuple(File(path, size, records.get(path, 0)) for path, size in sorted(paths.items()))
+def counted(
+    paths: dict[str, int], records: dict[str, int], columns: Callable[[str], str] = lambda _: ""
+) -> tuple[File, ...]:
+    """Return files with their sizes, numbers of records, and what is said of the decoded columns of their topic."""
+    return tuple(
+        File(path, size, records.get(path, 0), columns(topic_of(path))) for path, size in sorted(paths.items())
+    )
+
+
+def topic_of(path: str) -> str:
+    """Return the topic of a file's path."""
+    return path.partition("/")[0].partition("=")[2]
 
 
 def now() -> str:

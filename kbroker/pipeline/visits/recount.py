@@ -7,10 +7,10 @@ all archived records. If the stream has read the same records, both results have
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
 from kbroker.pipeline.archive.store import Store
+from kbroker.pipeline.decoding.registry import Registry
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.checkpoint import Checkpoint
 from kbroker.pipeline.storage.files import Files
@@ -38,13 +38,23 @@ def require_same(
     known = Store(session, root).require().topics.get(topic)
     if known not in (None, state.topic_id):
         raise PipelineError(f"the checkpoint {checkpoint} is of another topic than the {topic} in {root}")
-    if state.rules != asdict(rules):
-        raise PipelineError(f"the stream of {checkpoint} counted by other rules (--gap, --lateness, fields)")
+    if state.rules != rules.facts():
+        raise PipelineError(
+            f"the stream of {checkpoint} counted by other rules (--gap, --lateness, fields, --registry)"
+        )
     if state.lookup != fingerprint(lookup):
         raise PipelineError(f"the stream of {checkpoint} counted with another lookup")
 
 
-def recount(session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> Any:
+def recount(
+    session: Any,
+    root: str,
+    topic: str,
+    lookup: Any,
+    rules: VisitRules,
+    clocks: Iterable[Clock] = (),
+    registry: Registry | None = None,
+) -> Any:
     """Return (organisation, day, visits, events, late) of an archive's records; raises PipelineError.
 
     `clocks` are the clocks that a stream has set without a record (stream.py).
@@ -56,7 +66,7 @@ def recount(session: Any, root: str, topic: str, lookup: Any, rules: VisitRules,
     if topic not in {partition.topic for partition in manifest.ranges}:
         raise PipelineError(f"{topic} is not in {root}")
     records = store.frame(manifest).where(f.col("topic") == topic)
-    clocked = with_clocks(events(records, rules), rules, clocks)
+    clocked = with_clocks(events(records, rules, registry), rules, clocks)
     counted = with_organisation(with_begins(on_time(clocked), rules), lookup)
     found = counted.groupBy("organisation", day_of().alias("day")).agg(
         f.sum(f.col("begins").cast("bigint")).alias("visits"), f.count("*").alias("events")
@@ -67,10 +77,17 @@ def recount(session: Any, root: str, topic: str, lookup: Any, rules: VisitRules,
 
 
 def recount_days(
-    session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, clocks: Iterable[Clock], day: str | None
+    session: Any,
+    root: str,
+    topic: str,
+    lookup: Any,
+    rules: VisitRules,
+    clocks: Iterable[Clock],
+    day: str | None,
+    registry: Registry | None = None,
 ) -> list[Row]:
     """Return the result as rows for people, of all days or one, by day and organisation."""
-    frame = recount(session, root, topic, lookup, rules, clocks)
+    frame = recount(session, root, topic, lookup, rules, clocks, registry)
     return _rows(frame, day)
 
 

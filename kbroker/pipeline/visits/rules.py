@@ -2,7 +2,8 @@
 
 Owns the rules; times in ms since the epoch. Never reads or writes.
 
-- An event is a JSON object with `visitor`, `time` and, optionally, `id`; the fields may have other names.
+- An event is a JSON object with `visitor`, `time` and, optionally, `id`; the fields may have other names. With a schema
+  registry it is a record of Avro, JSON Schema or Protobuf with these fields, and is read by the schema that it names.
 - Any other value is malformed. An event is malformed if a field is missing, or if its time is later than its record's
   timestamp by more than an hour: such an event would begin a day in the future.
 - The clock of a partition is the largest timestamp of its records so far. An event is late when its time is before the
@@ -16,9 +17,11 @@ Owns the rules; times in ms since the epoch. Never reads or writes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from kbroker.pipeline.decoding.records import EventDecoder, with_fields
+from kbroker.pipeline.decoding.registry import Registry
 from kbroker.pipeline.spark.tasks import small_frame
 
 FUTURE_MS: Final = 3_600_000
@@ -26,6 +29,9 @@ GAP_MS: Final = 1_800_000
 LATENESS_MS: Final = 600_000
 """Defaults, also of the commands: the longest pause within a visit, and the longest delay. Both are whole minutes."""
 DAY_MS: Final = 86_400_000
+JSON: Final = "json"
+BY_REGISTRY: Final = "registry"
+"""Formats of events: JSON as it is, or what a schema registry has, in Confluent's framing."""
 _STRICT: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _DATED: Final = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}"
 """Matches a time that begins with a date: without one, Spark would add the current day."""
@@ -42,6 +48,14 @@ class VisitRules:
     visitor_field: str = "visitor"
     time_field: str = "time"
     id_field: str = "id"
+    event_format: str = JSON
+
+    def facts(self) -> dict[str, Any]:
+        """Return the rules as a state notes them; without the format if it is JSON, as older states have them."""
+        found = asdict(self)
+        if self.event_format == JSON:
+            del found["event_format"]
+        return found
 
     def final_before(self, slowest_ms: int | None) -> int:
         """Return the time before which all results are final, in ms, by the slowest partition's clock."""
@@ -52,47 +66,80 @@ class VisitRules:
         return self.gap_ms + self.lateness_ms
 
 
-def events(records: Any, rules: VisitRules) -> Any:
+def events(records: Any, rules: VisitRules, registry: Registry | None = None) -> Any:
     """Return (partition, offset, clock, visitor, id, time, reason) of records; `reason` says why one is malformed.
 
-    `clock` is the record's own timestamp; `with_clocks` replaces it with the partition's.
+    `clock` is the record's own timestamp; `with_clocks` replaces it with the partition's. Events in the format of a
+    registry need one.
     """
     from pyspark.sql import functions as f
 
-    fields = ", ".join(f"`{name}` string" for name in (rules.visitor_field, rules.time_field, rules.id_field))
-    # Parse the value as the only element of an array: after a complete value the parser would ignore further text.
-    text = f.concat(f.lit("["), f.col("value").cast("string"), f.lit("]"))
-    parsed = records.select(
-        "partition",
-        "offset",
-        f.unix_millis("timestamp").alias("clock"),
-        f.isnull("value").alias("empty"),
-        f.from_json(text, f"array<struct<{fields}>>", _STRICT).alias("found"),
-    )
-    event = f.when(f.size("found") == 1, f.col("found")[0])
-    parsed = parsed.select("partition", "offset", "clock", "empty", event.alias("event"))
+    if rules.event_format == BY_REGISTRY:
+        if registry is None:
+            raise ValueError("events in the format of a registry need one")
+        found = _by_registry(records, rules, registry)
+    else:
+        found = _of_json(records, rules)
     place = f.concat_ws("/", "partition", "offset")
-    visitor, time = f.col(f"event.`{rules.visitor_field}`"), f"event.`{rules.time_field}`"
-    stamp = f.expr(f"unix_millis(try_cast({time} as timestamp))")
-    read = parsed.select(
+    stamp = f.expr("unix_millis(try_cast(time as timestamp))")
+    read = found.select(
         "partition",
         "offset",
         "clock",
         "empty",
-        "event",
-        visitor.alias("visitor"),
-        f.coalesce(f"event.`{rules.id_field}`", place).alias("id"),
-        f.coalesce(f.expr(f"try_cast({time} as bigint)"), f.when(f.col(time).rlike(_DATED), stamp)).alias("time"),
+        "unread",
+        "visitor",
+        f.coalesce("id", place).alias("id"),
+        f.coalesce(f.expr("try_cast(time as bigint)"), f.when(f.col("time").rlike(_DATED), stamp)).alias("time"),
     )
     reason = (
         f.when(f.col("empty"), "no value")
-        .when(f.isnull("event"), "not a JSON object")
+        .when(f.isnotnull("unread"), f.col("unread"))
         .when(f.isnull("visitor") | (f.col("visitor") == ""), f"no {rules.visitor_field}")
         .when(f.isnull("time"), f"no {rules.time_field}")
         .when(f.col("time") > f.col("clock") + FUTURE_MS, f"{rules.time_field} lies in the future")
         .when(f.col("time") < 0, f"{rules.time_field} lies before 1970")
     )
-    return read.withColumn("reason", reason).drop("empty", "event")
+    return read.withColumn("reason", reason).drop("empty", "unread")
+
+
+def _of_json(records: Any, rules: VisitRules) -> Any:
+    """Return (partition, offset, clock, empty, unread, visitor, time, id) of JSON; the last three are texts."""
+    from pyspark.sql import functions as f
+
+    names = (rules.visitor_field, rules.time_field, rules.id_field)
+    fields = ", ".join(f"`{name}` string" for name in names)
+    # Parse the value as the only element of an array: after a complete value the parser would ignore further text.
+    text = f.concat(f.lit("["), f.col("value").cast("string"), f.lit("]"))
+    parsed = records.select(*_place(), f.from_json(text, f"array<struct<{fields}>>", _STRICT).alias("found"))
+    parsed = parsed.withColumn("event", f.when(f.size("found") == 1, f.col("found")[0]))
+    unread = f.when(f.isnull("event"), "not a JSON object").alias("unread")
+    return parsed.select(
+        "partition", "offset", "clock", "empty", unread, *_texts([f"event.`{name}`" for name in names])
+    )
+
+
+def _by_registry(records: Any, rules: VisitRules, registry: Registry) -> Any:
+    """Return the columns of `_of_json`, of values by the schemas that they name."""
+    from pyspark.sql import functions as f
+
+    names = (rules.visitor_field, rules.time_field, rules.id_field)
+    read = with_fields(records, EventDecoder(registry, names))
+    unread = f.when(f.isnotnull("found.reason"), f.concat(f.lit("not decoded: "), "found.reason")).alias("unread")
+    return read.select(*_place(), unread, *_texts([f"found.field{index}" for index in range(len(names))]))
+
+
+def _place() -> list[Any]:
+    from pyspark.sql import functions as f
+
+    own = [f.col("partition"), f.col("offset"), f.unix_millis("timestamp").alias("clock")]
+    return [*own, f.isnull("value").alias("empty")]
+
+
+def _texts(columns: list[str]) -> list[Any]:
+    from pyspark.sql import functions as f
+
+    return [f.col(column).alias(name) for column, name in zip(columns, ("visitor", "time", "id"), strict=True)]
 
 
 def with_clocks(found: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> Any:

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kbroker.pipeline.decoding.registry import Registry
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import Progress
@@ -80,12 +81,14 @@ class Visits:
         options: VisitsOptions,
         progress: Progress,
         now: Callable[[], float] = time.monotonic,
+        registry: Registry | None = None,
     ) -> None:
         self._session = session
         self._cluster = cluster
         self._options = options
         self._progress = progress
         self._now = now
+        self._registry = registry
         self._checkpoint = Checkpoint(session, f"{options.checkpoint}/stream")
         self._states = StateFiles(session, f"{options.checkpoint}/state")
         self._outputs = Outputs(session, cluster, options.to, options.out_topic)
@@ -152,7 +155,7 @@ class Visits:
             raise PipelineError(f"{self._options.to} is no table of visits, and holds {others[0]}: take another folder")
         if Files(self._session, self._options.checkpoint).exists("metadata"):
             raise PipelineError(f"the checkpoint {self._options.checkpoint} is one of another job; take a new one")
-        known, rules = fingerprint(self._lookup), asdict(self._options.rules)
+        known, rules = fingerprint(self._lookup), self._options.rules.facts()
         query, planned = self._checkpoint.query(), self._checkpoint.planned()
         topics = {partition.topic for partition in self._checkpoint.ends(planned)} if planned >= 0 else set()
         if topics - {self._options.topic}:
@@ -262,7 +265,7 @@ class Visits:
         ends = {str(partition.number): end for partition, end in self._checkpoint.ends(batch).items()}
         newcomers = before.newcomers(ends)
         known = [(int(number), -1, clock) for number, clock in before.clocks.items()]
-        clocked = with_clocks(events(frame, rules), rules, [*known, *newcomers]).persist()
+        clocked = with_clocks(events(frame, rules, self._registry), rules, [*known, *newcomers]).persist()
         try:
             found = clocked.groupBy("partition").agg(
                 f.max("clock").alias("clock"),

@@ -129,13 +129,13 @@ class AvroSchema(Schema):
         except Exception as error:  # noqa: BLE001 - whatever fastavro says of a schema that Avro's rules allow
             raise InvalidValue(f"this schema cannot be read: {str(error)[:200]}") from None
 
-    def _reader(self, schema: Any) -> Callable[[bytes], object]:
+    def _reader(self, schema: Any, *, named: bool = False) -> Callable[[bytes], object]:
         if holds_itself(self.root):
             # The reader in C has no limit of depth, so a deeply nested value would end the process.
             from fastavro._read_py import schemaless_reader
         else:
             from fastavro import schemaless_reader
-        return lambda data: _decoded(schemaless_reader, schema, data)
+        return lambda data: _decoded(schemaless_reader, schema, data, named=named)
 
     @cached_property
     def _checked(self) -> Callable[[bytes], object]:
@@ -157,6 +157,14 @@ class AvroSchema(Schema):
         """Return the value."""
         return self._read(data)
 
+    @cached_property
+    def _read_stored(self) -> Callable[[bytes], object]:
+        return self._reader(self._of_fastavro(logical=False), named=True)
+
+    def stored_value(self, data: bytes) -> Any:
+        """Return the value as it is stored, without logical types; of a union's named branch (whole name, value)."""
+        return self._read_stored(data)
+
     def data_of(self, text: str) -> bytes:
         """Return the bytes of a value in Avro's JSON encoding, or in plain JSON."""
         from fastavro._write_py import schemaless_writer  # that in C has no limit of depth
@@ -169,10 +177,10 @@ class AvroSchema(Schema):
         return out.getvalue()
 
 
-def _decoded(read: Callable[..., Any], schema: Any, data: bytes) -> object:
+def _decoded(read: Callable[..., Any], schema: Any, data: bytes, *, named: bool) -> object:
     stream = io.BytesIO(data)
     try:
-        value: object = read(stream, schema, None)
+        value: object = read(stream, schema, None, return_named_type=named)
     except Exception as error:  # noqa: BLE001 - hostile bytes may raise anything
         raise InvalidValue(f"does not match the Avro schema: {type(error).__name__}") from None
     if stream.tell() != len(data):

@@ -130,7 +130,8 @@ class ProtobufSchema(Schema):
         return base64.b64encode(bytes(file.SerializeToString(deterministic=True))).decode()
 
     @cached_property
-    def _messages(self) -> Callable[[str], Any]:
+    def message_class(self) -> Callable[[str], Any]:
+        """A function from a message's full name to its class; raises InvalidValue."""
         try:
             return _classes(self.files.file)
         except InvalidSchema as error:
@@ -143,14 +144,14 @@ class ProtobufSchema(Schema):
 
     def check_value(self, data: bytes) -> None:
         """Raise InvalidValue unless the bytes are indexes of a message of this file, and that message."""
-        self._message_of(data)
+        self.message_of(data)
 
     def value_of(self, data: bytes) -> Any:
         """Return the message in Protobuf's JSON form, with the names of the file."""
         from google.protobuf.json_format import MessageToDict
 
         try:
-            return MessageToDict(self._message_of(data), preserving_proto_field_name=True)
+            return MessageToDict(self.message_of(data), preserving_proto_field_name=True)
         except (ValueError, TypeError, RecursionError) as error:  # as an Any of an unknown type
             raise InvalidValue(f"the Protobuf message has no JSON form: {str(error)[:300]}") from None
 
@@ -161,20 +162,21 @@ class ProtobufSchema(Schema):
         value = value_in(text, "Protobuf message")
         if not isinstance(value, dict):
             raise InvalidValue("does not match the Protobuf message: not an object")
-        message = self._messages(self._message_at([0]))()
+        message = self.message_class(self._message_at([0]))()
         try:
             ParseDict(value, message)
             return b"\0" + bytes(message.SerializeToString())
         except (ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidValue(f"does not match the Protobuf message: {str(error)[:300]}") from None
 
-    def _message_of(self, data: bytes) -> Any:
+    def message_of(self, data: bytes) -> Any:
+        """Return the message, of google.protobuf's own kind; raises InvalidValue."""
         from google.protobuf.message import DecodeError
 
         indexes, position = _indexes(data)
         known = self._by_indexes.get(data[:position])
         if known is None:
-            known = self._by_indexes[data[:position]] = self._messages(self._message_at(indexes))
+            known = self._by_indexes[data[:position]] = self.message_class(self._message_at(indexes))
         message = known()
         try:
             message.ParseFromString(data[position:])

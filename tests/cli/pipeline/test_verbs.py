@@ -34,6 +34,8 @@ def test_other_times_are_refused(text: str) -> None:
         ((*ARCHIVE, "--topics", "a", "--pattern", "a"), "give --topics or --pattern"),
         ((*ARCHIVE, "--topics", "a", "--once", "--every", "1m"), "give --once or --every"),
         ((*ARCHIVE, "--topics", "a", "--conf", "x"), "--conf takes KEY=VALUE"),
+        ((*ARCHIVE, "--topics", "a", "--decode", "value"), "--decode needs a --registry"),
+        ((*VISITS, "--ca", __file__), "--ca is for a --registry"),
         (("pipeline", "replay", "--from", "x", "--to-topic", "y", "--speed", "0x"), "--speed takes a factor"),
         (("pipeline", "replay", "--from", "x", "--to-topic", "y", "--since", "noon"), "--since takes a time"),
         (
@@ -51,7 +53,7 @@ def test_options_that_make_no_sense(arguments: tuple[str, ...], line: str) -> No
     assert line in done.err
 
 
-def test_what_is_not_there_is_told_before_spark_starts() -> None:
+def test_what_is_not_there_is_told_before_spark_starts(tmp_path: Path) -> None:
     assert (
         CommandLine("127.0.0.1:1")
         .fails(*ARCHIVE, "--topics", "a")
@@ -64,6 +66,13 @@ def test_what_is_not_there_is_told_before_spark_starts() -> None:
     with Broker() as broker:
         run = CommandLine(broker.bootstrap_servers)
         assert run.fails(*ARCHIVE, "--topics", "a") == f"no topic a at {broker.bootstrap_servers}"
+        run("topic", "create", "there")
+        nowhere = ("--registry", "http://user:secret@127.0.0.1:1")
+        line = "the schema registry: no registry answers at http://127.0.0.1:1: "
+        assert run.fails(*ARCHIVE, "--topics", "there", "--decode", "key", *nowhere).startswith(line)
+        (tmp_path / "l.csv").write_text("")
+        visits = ("pipeline", "visits", "--topic", "there", "--lookup", str(tmp_path / "l.csv"), *VISITS[6:])
+        assert run.fails(*visits, *nowhere).startswith(line)
         assert run.fails(*VISITS) == f"no topic t at {broker.bootstrap_servers}"
 
 

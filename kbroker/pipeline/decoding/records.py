@@ -1,0 +1,119 @@
+"""Records' keys and values decoded in Spark's tasks: what a task does with one, and the columns of a frame.
+
+Owns the two functions that Spark calls for each record. They never raise for what a record holds: its value is null
+then, with the reason. They raise, and so end the job, if the registry does not answer.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kbroker.pipeline.decoding import spark_types as types
+from kbroker.pipeline.decoding.columns import Fields, Reader
+from kbroker.pipeline.decoding.registry import HEADERS, PATIENCE_S, Registry, SchemaText, kept, lookup_of
+from kbroker.schema_registry.formats import framing
+from kbroker.schema_registry.formats.common import Schema
+
+_LONGEST: Final = 500
+"""The most characters of a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Decodes one part of each record by the schema that it names, into the type of the reader's schema."""
+
+    registry: Registry
+    reader: SchemaText
+    patience_s: float = PATIENCE_S
+
+    def __call__(self, data: bytes | None, header: bytes | None) -> tuple[Any, str | None]:
+        """Return the value and None, or None and the reason; a record without the part has neither."""
+        if data is None:
+            return None, None
+        token, rest = framing.split(bytes(data), None if header is None else bytes(header))
+        schema = lookup_of(self.registry, self.patience_s).of_token(token)
+        if isinstance(schema, str):
+            return None, _reason(schema)
+        reader = kept("reader", self.reader, lambda: Reader(self.reader.parsed()))
+        try:
+            return reader.value(schema, rest), None
+        except Exception as err:  # noqa: BLE001 - bytes of others may raise anything, and are no reason to end a job
+            return None, _reason(str(err) or type(err).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EventDecoder:
+    """Reads fields of each record's value by the schema that it names, as texts."""
+
+    registry: Registry
+    names: tuple[str, ...]
+    patience_s: float = PATIENCE_S
+
+    def __call__(self, data: bytes | None, header: bytes | None) -> tuple[str | None, ...]:
+        """Return the fields and, last, why they cannot be read."""
+        nothing = (None,) * len(self.names)
+        if data is None:
+            return (*nothing, None)
+        token, rest = framing.split(bytes(data), None if header is None else bytes(header))
+        lookup = lookup_of(self.registry, self.patience_s)
+        schema = lookup.of_token(token)
+        if isinstance(schema, str):
+            return (*nothing, _reason(schema))
+        try:
+            return (*self._fields(schema).of(rest), None)
+        except Exception as err:  # noqa: BLE001 - as above
+            return (*nothing, _reason(str(err) or type(err).__name__))
+
+    def _fields(self, schema: Schema) -> Fields:
+        _, found = kept("fields", (id(schema), self.names), lambda: (schema, Fields(schema, self.names)))
+        return found
+
+
+def _reason(text: str) -> str:
+    return " ".join(text.encode("utf-8", "replace").decode().split())[:_LONGEST]
+
+
+def decoded(frame: Any, part: str, decoder: Decoder, kind: types.SparkType) -> Any:
+    """Add the columns PART_decoded and PART_decode_error to records."""
+    both = types.struct_type([("decoded", kind), ("error", types.STRING)])
+    found = frame.withColumn("_found", _called(decoder, both)(part, _header(part)))
+    found = found.withColumn(f"{part}_decoded", found["_found.decoded"])
+    return found.withColumn(f"{part}_decode_error", found["_found.error"]).drop("_found")
+
+
+def with_fields(frame: Any, decoder: EventDecoder) -> Any:
+    """Add a column `found` to records: a struct of `field0`, `field1` and so on, and `reason`, all texts."""
+    names = [f"field{index}" for index in range(len(decoder.names))]
+    kind = types.struct_type([(name, types.STRING) for name in (*names, "reason")])
+    return frame.withColumn("found", _called(decoder, kind)("value", _header("value")))
+
+
+def _called(function: Any, kind: types.SparkType) -> Any:
+    """Return a function of Spark that calls another with a task's rows; what it returns is not converted again."""
+    from pyspark.sql.types import StructType
+
+    class ReadyType(StructType):
+        """A struct whose values are as the JVM takes them."""
+
+        @classmethod
+        def typeName(cls) -> str:  # noqa: N802 - pyspark's name
+            return "struct"
+
+        def needConversion(self) -> bool:  # noqa: N802
+            return False
+
+    from pyspark.sql import functions as f
+
+    ready = ReadyType(StructType.fromJson(json.loads(json.dumps(kind))).fields)
+    # Without Arrow, which would need pyarrow in the tasks; and called once a row, however often its fields are used.
+    return f.udf(function, ready, useArrow=False).asNondeterministic()
+
+
+def _header(part: str) -> Any:
+    """Return the content of the last header that names the schema of a part; null if there is none."""
+    from pyspark.sql import functions as f
+
+    named = f.filter("headers", lambda header: header["key"] == HEADERS[part])
+    return f.try_element_at(f.transform(named, lambda header: header["value"]), f.lit(-1))

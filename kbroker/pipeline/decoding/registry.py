@@ -1,0 +1,109 @@
+"""What the decoding needs of a schema registry, and the schemas that each process keeps.
+
+Owns the patience with a registry that does not answer while a job runs. The caller of a job passes the registry
+(`Registry`); this package never opens a connection of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from kbroker.pipeline.errors import PipelineError
+from kbroker.schema_registry.formats import framing
+from kbroker.schema_registry.formats.common import Schema
+
+Result = TypeVar("Result")
+
+PATIENCE_S: Final = 60.0
+"""How long a running job waits for a registry that does not answer."""
+_PAUSE_S: Final = 0.5
+_MOST_KEPT: Final = 1_000
+PARTS: Final = ("key", "value")
+HEADERS: Final = {"key": framing.KEY_HEADER.decode(), "value": framing.VALUE_HEADER.decode()}
+"""The headers that name a schema, by the part of the record."""
+
+
+class Schemas(Protocol):
+    """The schemas of a registry; `kbroker.admin.registry_schemas.RegistrySchemas` has them."""
+
+    def of_token(self, token: bytes) -> Schema | str: ...
+    def latest(self, subject: str) -> Schema | str: ...
+    def check(self) -> None: ...
+
+
+class Registry(Hashable, Protocol):
+    """Where a registry is, in a form that Spark can send to its tasks; `RegistryPlace` is one."""
+
+    def schemas(self) -> Schemas: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaText:
+    """A schema in a form that Spark can send to its tasks."""
+
+    schema_type: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, schema: Schema) -> SchemaText:
+        """Return the texts of a schema."""
+        return cls(schema.schema_type, schema.text, tuple(schema.references.items()))
+
+    def parsed(self) -> Schema:
+        """Return the schema; raises InvalidSchema."""
+        from kbroker.schema_registry.formats.parsing import parse
+
+        return parse(self.schema_type, self.text, dict(self.references), is_new=False)
+
+
+@dataclass(slots=True)
+class Lookup:
+    """The schemas that records name, in one process; asks a registry for each once."""
+
+    schemas: Schemas
+    patience_s: float = PATIENCE_S
+    sleep: Callable[[float], Any] = field(default=time.sleep)
+
+    def of_token(self, token: bytes) -> Schema | str:
+        """Return a schema, or why there is none; raises PipelineError if the registry does not answer."""
+        return patiently(lambda: self.schemas.of_token(token), self.patience_s, self.sleep)
+
+
+def require_registry(registry: Registry) -> None:
+    """Raise PipelineError if a registry does not answer, or is none."""
+    patiently(patiently(registry.schemas, 0.0).check, 0.0)
+
+
+def patiently(call: Callable[[], Result], patience_s: float, sleep: Callable[[float], Any] = time.sleep) -> Result:
+    """Repeat a call while it fails, for `patience_s` seconds at most; raises PipelineError with the last reason."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return call()
+        except Exception as err:
+            if time.monotonic() >= deadline:
+                raise PipelineError(f"the schema registry: {err}") from err
+        sleep(_PAUSE_S)
+
+
+_KEPT: dict[str, dict[Hashable, Any]] = {}
+
+
+def kept(kind: str, key: Hashable, make: Callable[[], Result]) -> Result:
+    """Return what was made for a key in this process, made now if it is new: Spark's tasks come and go."""
+    known = _KEPT.setdefault(kind, {})
+    if key not in known:
+        if len(known) >= _MOST_KEPT:
+            known.clear()
+        known[key] = make()
+    found: Result = known[key]
+    return found
+
+
+def lookup_of(registry: Registry, patience_s: float) -> Lookup:
+    """Return the lookup of a registry in this process; raises PipelineError."""
+    return kept("lookup", (registry, patience_s), lambda: Lookup(patiently(registry.schemas, 0.0), patience_s))
