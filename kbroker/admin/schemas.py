@@ -28,6 +28,13 @@ class Unknown(AdminError):  # noqa: N818 - an outcome
     """The registry has no such subject, version, schema or setting."""
 
 
+class Forbidden(AdminError):  # noqa: N818 - an outcome
+    """The login has no right to this."""
+
+
+_KINDS: Final[Mapping[int, type[AdminError]]] = {HTTPStatus.NOT_FOUND: Unknown, HTTPStatus.FORBIDDEN: Forbidden}
+
+
 class SchemaRegistry:
     """A registry at a URL, like "http://127.0.0.1:8081" or "https://user:password@registry"; raises AdminError."""
 
@@ -61,13 +68,22 @@ class SchemaRegistry:
                 content = answer.read(_LARGEST)
             return json.loads(content) if content else None
         except urllib.error.HTTPError as error:
-            raise (Unknown if error.code == HTTPStatus.NOT_FOUND else AdminError)(_refusal(error)) from None
+            raise _KINDS.get(error.code, AdminError)(_refusal(error)) from None
         except urllib.error.URLError as error:
             raise Unreachable(f"no registry answers at {self.url}: {error.reason}") from None
         except TimeoutError:
             raise Unreachable(f"no registry answers at {self.url} in {_TIMEOUT_S:.0f} seconds") from None
         except (OSError, ValueError) as error:
             raise AdminError(f"{self.url} is no schema registry: {error}") from None
+
+    def level(self, subject: str | None = None) -> str | None:
+        """Return the level of compatibility of a subject, or the global one; None where the login may not see it."""
+        try:
+            found = self.ask("GET", "config", *([] if subject is None else [subject]), defaultToGlobal=True)
+        except Forbidden:
+            return None
+        level: str | None = found.get("compatibilityLevel")
+        return level
 
 
 def pretty(found: Mapping[str, Any]) -> str:
