@@ -172,7 +172,7 @@ class Replay:
                         marks |= self._write(producer, part, back)
                         break
                     except _Refused as refused:
-                        part = refused.part  # noqa: PLW2901 - the same letters
+                        part = refused.part
                     if self._wanted.skip:
                         opened.close()  # kafka-python goes on with wrong sequences after a refusal
                         producer = opened.enter_context(_producer(connection, self._wanted.topic))

@@ -20,7 +20,7 @@ from kbroker.cli.output import Output, Verbs, output_option, print_table
 from kbroker.launcher.child import LauncherError, wait_until
 from kbroker.launcher.control import ControlSocket, ask_launcher, launcher_runs
 from kbroker.launcher.description import ClusterDescription, read_description
-from kbroker.launcher.plan import make_plan, parse_listen, parse_settings, with_metrics
+from kbroker.launcher.plan import make_plan, parse_listen, parse_settings, with_metrics, with_registry
 from kbroker.launcher.signals import Stopped, StopSignals
 from kbroker.launcher.start_and_stop import LocalCluster, ask_brokers
 from kbroker.launcher.watch import Supervisor
@@ -28,6 +28,7 @@ from kbroker.launcher.watch import Supervisor
 DEFAULT_DIR = "kbroker-cluster"
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_METRICS = "127.0.0.1:9404"
+DEFAULT_REGISTRY = "127.0.0.1:8081"
 _PATIENCE_S = 400.0
 
 _dir_option = click.option(
@@ -63,6 +64,14 @@ def command() -> None:
     help=f"Have each broker serve /metrics: the first at this address, by default {DEFAULT_METRICS}, the others on"
     " the next ports. Port 0 takes free ones.",
 )
+@click.option(
+    "--registry",
+    metavar="[HOST:PORT]",
+    is_flag=False,
+    flag_value=DEFAULT_REGISTRY,
+    help=f"Have each broker serve a schema registry: the first at this address, by default {DEFAULT_REGISTRY}, the"
+    " others on the next ports. Port 0 takes free ones.",
+)
 @click.option("--ready-file", metavar="FILE", help="Write JSON with addresses and process ids there while it runs.")
 @log_options()
 def up(
@@ -72,6 +81,7 @@ def up(
     listen: str,
     settings: tuple[str, ...],
     metrics: str | None,
+    registry: str | None,
     ready_file: str | None,
     log_format: str,
     log_levels: tuple[str, ...],
@@ -85,6 +95,8 @@ def up(
     plan = replace(plan, options=("--log-format", log_format, *(f"--log-level={each}" for each in log_levels)))
     if metrics is not None:
         plan = with_metrics(plan, parse_listen(metrics, "--metrics"))
+    if registry is not None:
+        plan = with_registry(plan, parse_listen(registry, "--registry"))
     plan.directory.mkdir(parents=True, exist_ok=True)
     ready = None if ready_file is None else Path(ready_file).absolute()
     with ControlSocket(plan.directory) as control, StopSignals() as signals:
@@ -219,6 +231,10 @@ def _print_brokers(description: ClusterDescription, states: list[tuple[str, str 
         names.append("metrics")
         for row, each in zip(rows, description.brokers, strict=True):
             row.append(f"http://{each.metrics}/metrics")
+    if any(each.registry for each in description.brokers):
+        names.append("schema registry")
+        for row, each in zip(rows, description.brokers, strict=True):
+            row.append(each.registry)
     print_table(names, rows)
 
 

@@ -4,7 +4,8 @@ Owns its format:
 
     {"bootstrap_servers": "h:p,h:p", "zookeeper": "h:p/chroot", "pid": launcher, "zookeeper_pid": pid or null,
      "brokers": [{"node_id": 1, "host": "h", "port": p, "pid": pid or null, "data_dir": "...",
-                  "metrics": "h:p" or null, "ended": "how it ended, and what it printed last" or null}]}
+                  "metrics": "h:p" or null, "registry": "http://h:p" or null,
+                  "ended": "how it ended, and what it printed last" or null}]}
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class BrokerDescription:
     pid: int | None
     data_dir: str
     metrics: str | None = None
+    registry: str | None = None
+    """The URL of its schema registry."""
     ended: str | None = None
 
 
@@ -103,7 +106,7 @@ def _parsed(fields: Mapping[str, Any]) -> ClusterDescription:
                 int(each["port"]),
                 _optional(each["pid"]),
                 str(each["data_dir"]),
-                *(None if each.get(name) is None else str(each[name]) for name in ("metrics", "ended")),
+                *(None if each.get(name) is None else str(each[name]) for name in ("metrics", "registry", "ended")),
             )
             for each in fields["brokers"]
         ],

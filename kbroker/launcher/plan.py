@@ -48,6 +48,8 @@ class BrokerPlan:
     settings: Mapping[str, str] = field(default_factory=dict)
     metrics: str | None = None
     """The address of the broker's metrics, as HOST:PORT."""
+    registry: str | None = None
+    """The address of the broker's schema registry, as HOST:PORT."""
 
     @property
     def data_dir(self) -> Path:
@@ -104,13 +106,23 @@ def make_plan(
 
 def with_metrics(plan: ClusterPlan, listen: tuple[str, int]) -> ClusterPlan:
     """Add metrics addresses on neighbouring ports from `listen` on; port 0 takes free ones."""
+    pairs = zip(plan.brokers, _neighbours(plan, listen, "--metrics"), strict=True)
+    return replace(plan, brokers=tuple(replace(broker, metrics=each) for broker, each in pairs))
+
+
+def with_registry(plan: ClusterPlan, listen: tuple[str, int]) -> ClusterPlan:
+    """Add addresses of schema registries on neighbouring ports from `listen` on; port 0 takes free ones."""
+    pairs = zip(plan.brokers, _neighbours(plan, listen, "--registry"), strict=True)
+    return replace(plan, brokers=tuple(replace(broker, registry=each) for broker, each in pairs))
+
+
+def _neighbours(plan: ClusterPlan, listen: tuple[str, int], option: str) -> list[str]:
     host, port = listen
     count = len(plan.brokers)
     if port + count - 1 > LAST_PORT:
-        raise LauncherError(f"--metrics: {count} brokers from port {port} on need ports above {LAST_PORT}")
+        raise LauncherError(f"{option}: {count} brokers from port {port} on need ports above {LAST_PORT}")
     ports = range(port, port + count) if port else free_ports(host, count)
-    pairs = zip(plan.brokers, ports, strict=True)
-    return replace(plan, brokers=tuple(replace(broker, metrics=joined(host, each)) for broker, each in pairs))
+    return [joined(host, each) for each in ports]
 
 
 def defaults(count: int) -> dict[str, str]:
@@ -144,6 +156,8 @@ def broker_command(program: Sequence[str], plan: ClusterPlan, broker: BrokerPlan
     command = [*program, "start", "--data-dir", str(broker.data_dir), *plan.options]
     if broker.metrics is not None:
         command += ["--metrics", broker.metrics]
+    if broker.registry is not None:
+        command += ["--registry", broker.registry]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     return command

@@ -138,7 +138,10 @@ class LocalCluster:
             child = self._children[each.node_id]
             pid = child.pid
             ended = child.describe_end() if child.ran and pid is None else None
-            brokers.append(BrokerDescription(each.node_id, *each.contact, pid, str(each.data_dir), each.metrics, ended))
+            registry = None if each.registry is None else f"http://{each.registry}"
+            brokers.append(
+                BrokerDescription(each.node_id, *each.contact, pid, str(each.data_dir), each.metrics, registry, ended)
+            )
         own = None if self._zookeeper is None else self._zookeeper.child.pid
         return ClusterDescription(self.bootstrap_servers, self.zookeeper, os.getpid(), own, brokers)
 

@@ -121,5 +121,3 @@ def test_a_topic_that_takes_nothing_has_nothing_against_a_letter(tmp_path: Path)
             "this broker has no schema registry. (INVALID_RECORD)"
         )
         assert len(replay(cli, "bad")) == 1
-
-

@@ -17,6 +17,7 @@ from kbroker.launcher.plan import (
     parse_settings,
     require_free,
     with_metrics,
+    with_registry,
 )
 
 
@@ -83,6 +84,14 @@ def test_brokers_serve_metrics_on_neighbouring_ports() -> None:
     assert len({broker.metrics for broker in free.brokers}) == 2
     with pytest.raises(LauncherError, match="--metrics: 2 brokers"):
         with_metrics(plan, ("127.0.0.1", 65_535))
+
+
+def test_brokers_serve_a_registry_on_neighbouring_ports() -> None:
+    plan = with_registry(make_plan(Path("/c"), 2, ("127.0.0.1", 9092), None, {}), ("127.0.0.1", 8081))
+    assert [broker.registry for broker in plan.brokers] == ["127.0.0.1:8081", "127.0.0.1:8082"]
+    assert broker_command(["k"], plan, plan.brokers[1], "z:1")[4:6] == ["--registry", "127.0.0.1:8082"]
+    with pytest.raises(LauncherError, match="--registry: 2 brokers"):
+        with_registry(plan, ("127.0.0.1", 65_535))
 
 
 @pytest.mark.parametrize("key", ["broker.id", "node.id", "listeners", "log.dirs", "zookeeper.connect"])
