@@ -41,7 +41,7 @@ JSON: Final = '{"title": "Order", "type": "object", "properties": {"id": {"type"
 def kaskade(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("kaskade")
     subprocess.run([sys.executable, "-m", "venv", directory], check=True, timeout=120)
-    wanted = [directory / "bin" / "pip", "install", "--quiet", f"kaskade=={VERSION}"]
+    wanted = [str(directory / "bin" / "pip"), "install", "--quiet", f"kaskade=={VERSION}"]
     subprocess.run(wanted, check=True, timeout=600)
     return directory / "bin" / "kaskade"
 
