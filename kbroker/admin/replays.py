@@ -5,18 +5,25 @@ transaction after the other: what a replay wrote is neither lost nor written aga
 committed offsets of a group of its own (dead_letters.mark_of). Never prints.
 
 A letter goes to the partition that it came from, in the order of the dead letter topic. One that cannot go anywhere
-stops the replay before it begins, unless the caller passes over such letters.
+stops the replay before it begins, unless the caller passes over such letters. One whose record the topic refuses, as a
+check of schemas does, stops it before the transaction that the letter is in.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from kafka.errors import GroupAuthorizationFailedError, InvalidProducerEpochError, KafkaError, ProducerFencedError
+from kafka.errors import (
+    GroupAuthorizationFailedError,
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    KafkaError,
+    ProducerFencedError,
+)
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from kbroker.admin.connection import Connection
@@ -94,6 +101,15 @@ class Row:
     problem: str | None
 
 
+class _Refused(Exception):  # noqa: N818 - an outcome
+    """Topics have refused records of these letters, and the transaction is aborted."""
+
+    def __init__(self, part: list[Step]) -> None:
+        super().__init__()
+        self.part = part
+        """All letters of the transaction; those that were refused have a problem."""
+
+
 class Replay:
     """One replay: of the letters that there are when it is made, from the mark on."""
 
@@ -139,24 +155,43 @@ class Replay:
         that of the preview. What earlier transactions have written stays then, and the mark is behind it.
         """
         rows: dict[tuple[object, ...], Row] = {}
-        with _producer(connection, self._wanted.topic) as producer:  # the mark rests from here on
+        with ExitStack() as opened:
+            producer = opened.enter_context(_producer(connection, self._wanted.topic))  # the mark rests from here on
             self._mark = None
             if self._wanted.mark is not None and self.mark != self._wanted.mark:
                 raise AdminError(f"the letters of {self._wanted.topic} were replayed meanwhile; look again")
             if not self._wanted.skip:
                 check(self.preview())
             back = {index: first for index, (first, _) in self._letters.bounds.items()} if self._wanted.again else {}
+            marks = dict(self.mark)
             for part in _parts(self._steps()):
-                if not self._wanted.skip:
-                    check([_row(step) for step in part])
-                self._write(producer, part, back)
+                while True:  # each turn leaves out one letter or more
+                    if not self._wanted.skip:
+                        check([_row(step) for step in part])
+                    try:
+                        marks |= self._write(producer, part, back)
+                        break
+                    except _Refused as refused:
+                        part = refused.part
+                    if self._wanted.skip:
+                        opened.close()  # kafka-python goes on with wrong sequences after a refusal
+                        producer = opened.enter_context(_producer(connection, self._wanted.topic))
+                        self._check_mark(marks)
                 back = {}
                 for step in part:
                     _count(rows, step)
         return list(rows.values())
 
-    def _write(self, producer: Any, part: list[Step], back: Mapping[int, int]) -> None:
-        """Write some letters and the mark behind them, together or not at all; the mark of others goes `back`."""
+    def _check_mark(self, marks: Mapping[int, int]) -> None:
+        """Raise AdminError unless the mark is still there: without a producer, another replay may have moved it."""
+        if replayed_to(self._admin, self._wanted.topic) != marks:
+            raise AdminError(f"the letters of {self._wanted.topic} were replayed meanwhile; look again")
+
+    def _write(self, producer: Any, part: list[Step], back: Mapping[int, int]) -> dict[int, int]:
+        """Write some letters and the mark behind them, together or not at all; the mark of others goes `back`.
+
+        Returns the new mark. Raises AdminError, and _Refused if topics do not take the records of some letters.
+        """
         topic = self._wanted.topic
         marks = {**back, **{step.letter.record.partition: step.letter.record.offset + 1 for step in part}}
         offsets = {TopicPartition(topic, index): OffsetAndMetadata(at, "", -1) for index, at in marks.items()}
@@ -165,13 +200,19 @@ class Replay:
         try:
             producer.begin_transaction()
             sent = [
-                producer.send(step.topic, (step.value,), step.key, list(step.headers), step.partition)
+                None
+                if step.topic is None
+                else producer.send(step.topic, (step.value,), step.key, list(step.headers), step.partition)
                 for step in part
-                if step.topic is not None
             ]
             producer.flush(timeout=_PATIENCE_S)
+            whys = [None if each is None else _why_refused(each) for each in sent]
+            if any(whys):
+                _in_time(producer.abort_transaction)
+                raise _Refused([_with_problem(*each) for each in zip(part, whys, strict=True)])
             for each in sent:
-                each.get(_PATIENCE_S)
+                if each is not None:
+                    each.get(_PATIENCE_S)
             _in_time(lambda: producer.send_offsets_to_transaction(offsets, mark_of(topic)))
         except (KafkaError, TimeoutError, ValueError) as error:  # ValueError: the topic has fewer partitions now
             with suppress(KafkaError, TimeoutError):
@@ -182,6 +223,7 @@ class Replay:
             _in_time(producer.commit_transaction)
         except (KafkaError, TimeoutError) as error:  # the next replay ends the transaction, and reads the mark then
             raise AdminError(f"it is not known whether {place} were replayed: {_text(error)}; look again") from error
+        return marks
 
     def _steps(self) -> Iterator[Step]:
         begin = {} if self._wanted.again else self.mark
@@ -226,6 +268,23 @@ class Replay:
         if self._wanted.keep_headers:
             headers = (*headers, *(each for each in letter.record.headers if is_own_header(each[0])))
         return Step(letter, view.name, partition, key, value, headers)
+
+
+def _why_refused(sent: Any) -> str | None:
+    """Return what a topic has against this record; None if it took it, or refused its batch for another reason."""
+    error = sent.exception if sent.is_done else None
+    if not isinstance(error, InvalidRecordError):
+        return None
+    # kafka-python does not tell apart what the topic has against a record, and what against a whole batch.
+    *_, error_at = sent._produce_future.value  # noqa: SLF001
+    return None if error_at(-1) is error else str(error.args[0]).removesuffix(".")
+
+
+def _with_problem(step: Step, why: str | None) -> Step:
+    """Return a step without a topic if the topic has refused it."""
+    if why is None:
+        return step
+    return step._replace(topic=None, partition=-1, problem=f"topic {step.topic} refuses its record: {why}")
 
 
 def check(rows: list[Row]) -> None:
@@ -320,6 +379,8 @@ def _text(error: Exception) -> str:
     cause = next((each for each in (error, *error.args) if hasattr(each, "errno")), None)
     if isinstance(cause, (ProducerFencedError, InvalidProducerEpochError)):
         return "another replay of this topic has begun"
+    if isinstance(cause, InvalidRecordError) and cause.args and isinstance(cause.args[0], str):
+        return error_text(cause, cause.args[0])
     return str(error) if cause is None else error_text(cause)
 
 

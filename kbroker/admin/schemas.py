@@ -38,6 +38,10 @@ class Unknown(Refused):
     """The registry has no such subject, version, schema or setting."""
 
 
+class Forbidden(Refused):
+    """The login has no right to this."""
+
+
 class SchemaRegistry:
     """A registry at a URL, like "http://127.0.0.1:8081" or "https://user:password@registry"; raises AdminError."""
 
@@ -79,6 +83,15 @@ class SchemaRegistry:
         except (OSError, ValueError) as error:
             raise AdminError(f"{self.url} is no schema registry: {error}") from None
 
+    def level(self, subject: str | None = None) -> str | None:
+        """Return the level of compatibility of a subject, or the global one; None where the login may not see it."""
+        try:
+            found = self.ask("GET", "config", *([] if subject is None else [subject]), defaultToGlobal=True)
+        except Forbidden:
+            return None
+        level: str | None = found.get("compatibilityLevel")
+        return level
+
 
 def pretty(found: Mapping[str, Any]) -> str:
     """Return the text of a registry's answer with an indentation, if it is JSON."""
@@ -103,6 +116,8 @@ def reference_in(text: str) -> dict[str, Any] | None:
 def _kind(code: int) -> type[AdminError]:
     if code == HTTPStatus.NOT_FOUND:
         return Unknown
+    if code == HTTPStatus.FORBIDDEN:
+        return Forbidden
     is_refusal = HTTPStatus.BAD_REQUEST <= code < HTTPStatus.INTERNAL_SERVER_ERROR
     return Refused if is_refusal and code not in _NOT_OF_THE_REQUEST else AdminError
 

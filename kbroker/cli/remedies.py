@@ -50,6 +50,8 @@ _LINES: Final[Sequence[tuple[str, str]]] = (
         "an administrator of ACLs allows it: `kbroker acl add --allow-principal User:NAME --operation DescribeConfigs"
         " --group GROUP`",
     ),
+    (r"^Unauthorized \(401\)$", "its logins are users and passwords: --registry http://USER:PASSWORD@HOST:PORT"),
+    (r"^http://\S+ is no schema registry: ", "is the address right, and does it speak TLS (https://)?"),
     (r" is no dead letter: ", "`kbroker record delete` deletes records of every topic"),
     (r"^the certificate of .* is not taken", "-X ssl.ca.location=FILE names whom to trust"),
 )

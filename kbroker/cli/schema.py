@@ -141,7 +141,7 @@ def list_schemas(prefix: str, deleted: bool, output: Output, registry: SchemaReg
 def show(subject: str, version: str, deleted: bool, output: Output, registry: SchemaRegistry) -> None:
     """Show a version of a subject."""
     found = registry.ask("GET", "subjects", subject, "versions", version, deleted=deleted)
-    level = registry.ask("GET", "config", subject, defaultToGlobal=True).get("compatibilityLevel")
+    level = registry.level(subject)
     versions = registry.ask("GET", "subjects", subject, "versions", deleted=deleted)
     if output.is_document:
         output.show({**found, "versions": versions, "compatibilityLevel": level})

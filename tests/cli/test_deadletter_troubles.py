@@ -137,13 +137,14 @@ def test_a_dead_letter_topic_that_is_deleted_meanwhile(
     """The letters of its successor are others."""
     dead, write_part = f"dlq.{jobs}", replays.Replay._write
 
-    def deleted(*arguments: Any) -> None:
-        write_part(*arguments)
+    def deleted(*arguments: Any) -> dict[int, int]:
+        marks = write_part(*arguments)
         anywhere.ok("topic", "delete", dead)
         if is_made_anew:
             anywhere.ok("topic", "create", dead)
             write(anywhere, dead, *[(0, "n", "new", died(jobs, 0, 500))] * 9)
         refusing(monkeypatch, dead, 1)
+        return marks
 
     monkeypatch.setattr(replays, "_AT_ONCE", 1)
     monkeypatch.setattr(replays.Replay, "_write", deleted)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker import Broker
+from kbroker import Acl, Broker
 from kbroker.admin.schemas import SchemaRegistry
 from tests.cli.conftest import CommandLine, Done
 
@@ -142,3 +142,19 @@ def test_a_registry_that_knows_no_offset_is_listed_once(monkeypatch):
     monkeypatch.setattr(SchemaRegistry, "ask", lambda *_, **__: list(rows))
     done = CommandLine("127.0.0.1:1")("schema", "list", "--json", "--registry", "http://127.0.0.1:1")
     assert len(done.json) == 1_500
+
+
+def test_a_reader_sees_a_schema_without_its_level():
+    """Read shows the schema; the level needs DescribeConfigs."""
+    root, reader, users = "root:of-root@", "reader:of-reader@", {"root": "of-root", "reader": "of-reader"}
+    acls = [Acl(allow_principal="User:reader", operation="Read", topic="orders")]
+    config = {"super.users": "User:root"}
+    with Broker(config, registry=True, registry_auth=True, users=users, acls=acls) as broker:
+        url = str(broker.registry_url)
+        text = {"schema": json.dumps(ONE)}
+        SchemaRegistry(url.replace("//", f"//{root}")).ask("POST", "subjects", "orders-value", "versions", body=text)
+        cli, own = CommandLine(broker.bootstrap_servers), ("--registry", url.replace("//", f"//{reader}"))
+        shown = cli.ok("schema", "show", "orders-value", *own).text
+        assert "compatibility  -\n" in shown
+        assert json.loads(shown[shown.index("{") :]) == ONE
+        assert cli.ok("schema", "show", "orders-value", *own, "--json").json["compatibilityLevel"] is None

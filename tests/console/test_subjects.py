@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from kbroker import Broker
+from kbroker import Acl, Broker
 from kbroker.admin.schemas import SchemaRegistry
 from tests.console.browser import Browser
 from tests.console.conftest import served
@@ -142,6 +142,31 @@ def test_without_a_registry_the_pages_say_how_to_name_one(broker: Broker) -> Non
         assert "kbroker console --registry URL" in visitor.get("/subjects").words
         assert visitor.get("/subjects").status == 404
         assert 'href="/schemas"' in visitor.page("/").text
+
+
+def test_a_login_with_few_rights_sees_what_it_may(broker: Broker) -> None:
+    """The levels need DescribeConfigs, and a schema Read; a name that may be seen needs Describe."""
+    users = {"root": "secret", "reader": "secret"}
+    acls = [
+        Acl(allow_principal="User:reader", operation="Read", topic="orders"),
+        Acl(allow_principal="User:reader", operation="Describe", topic="names"),
+    ]
+    with Broker({"super.users": "User:root"}, registry=True, registry_auth=True, users=users, acls=acls) as secured:
+        urls = {user: str(secured.registry_url).replace("//", f"//{user}:secret@") for user in users}
+        root = SchemaRegistry(urls["root"])
+        for subject in ("orders-value", "names-value", "hidden-value"):
+            root.ask("POST", "subjects", subject, "versions", body={"schema": FIRST})
+        refers = {"name": "shop.Order", "subject": "orders-value", "version": 1}
+        body = {"schema": '["shop.Order", "null"]', "references": [refers]}
+        root.ask("POST", "subjects", "hidden-value", "versions", body=body)
+        with served(broker.bootstrap_servers, registry=SchemaRegistry(urls["reader"])) as server:
+            visitor = Visitor(server.url)
+            listed = visitor.page("/subjects").words
+            assert "2 subjects of the registry" in listed
+            assert "the global level" not in listed
+            shown = visitor.page("/subject?name=orders-value").words
+            assert "Compatibility – may not be seen" in shown
+            assert '"name": "Order"' in shown
 
 
 def test_a_registry_that_does_not_answer_is_named(broker: Broker) -> None:

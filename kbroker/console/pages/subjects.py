@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from kbroker.admin.errors import AdminError, NotThere, WrongInput
-from kbroker.admin.schemas import SchemaRegistry, Unknown, pretty, reference_in
+from kbroker.admin.schemas import Forbidden, SchemaRegistry, Unknown, pretty, reference_in
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing, has_words, place
 from kbroker.console.number_text import plural
@@ -57,7 +57,7 @@ async def find(console: Console, values: Values) -> Facts:
         names = [each for each in registry.ask("GET", "subjects", deleted=deleted) if has_words(each, text)]
         listed = Listing(sorted(names), values.page(), "/subjects", {"q": text, "deleted": deleted or None})
         rows = [_row(registry, each, deleted=deleted) for each in listed.items]
-        return {"list": listed, "rows": rows, "level": registry.ask("GET", "config").get("compatibilityLevel")}
+        return {"list": listed, "rows": rows, "level": registry.level()}
 
     return {
         **await _asked(console, found),
@@ -71,7 +71,7 @@ async def find(console: Console, values: Values) -> Facts:
 def _row(registry: SchemaRegistry, name: str, *, deleted: bool) -> dict[str, Any]:
     try:
         latest = registry.ask("GET", "subjects", name, "versions", "latest", deleted=deleted)
-    except Unknown:  # deleted meanwhile
+    except (Unknown, Forbidden):  # deleted meanwhile; or its name may be seen only
         return {"name": name, "version": None, "id": None, "type": None}
     return {
         "name": name,
@@ -116,7 +116,7 @@ def _subject(registry: SchemaRegistry, name: str, values: Values) -> Facts:
         "text": text,
         "diff": None if before is None else _diff(pretty(before), text),
         "own_level": _own_level(registry, name),
-        "level": registry.ask("GET", "config", name, defaultToGlobal=True).get("compatibilityLevel"),
+        "level": registry.level(name),
         "references": shown.get("references") or [],
         "users": _users(registry, name, number),
         "names": _names(shown),
@@ -126,7 +126,7 @@ def _subject(registry: SchemaRegistry, name: str, values: Values) -> Facts:
 def _own_level(registry: SchemaRegistry, name: str) -> str:
     try:
         return str(registry.ask("GET", "config", name).get("compatibilityLevel") or _AS_GLOBAL)
-    except Unknown:
+    except (Unknown, Forbidden):
         return _AS_GLOBAL
 
 
@@ -134,7 +134,8 @@ def _users(registry: SchemaRegistry, name: str, version: int) -> list[Mapping[st
     """Return the versions of other subjects that refer to a version."""
     found: list[Mapping[str, Any]] = []
     for number in registry.ask("GET", "subjects", name, "versions", version, "referencedby")[:_MOST_USERS]:
-        found += registry.ask("GET", "schemas", "ids", number, "versions")
+        with suppress(Forbidden):
+            found += registry.ask("GET", "schemas", "ids", number, "versions")
     return found[:_MOST_USERS]
 
 
