@@ -334,8 +334,7 @@ class Broker(Embedded):
 
     def _serve_registry(self, at: str) -> RegistryServer:
         from kbroker.local_http import REGISTRY, parse
-        from kbroker.registry_api.server import RegistryServer
-        from kbroker.schema_registry.service import FromOtherThread, RegistryService
+        from kbroker.registry_api.server import of_broker
 
         host, port = parse(at, "registry", REGISTRY.default)
         REGISTRY.require("registry=True")
@@ -343,19 +342,10 @@ class Broker(Embedded):
         loop = self._loop
         assert loop is not None
 
-        async def opened() -> RegistryService:
-            return self.node.open_registry()
+        async def opened() -> RegistryServer:
+            return of_broker(self.node, loop, listening, asks_for_login=self._registry_auth)
 
-        registry = asyncio.run_coroutine_threadsafe(opened(), loop).result(_STOP_SECONDS)
-        credentials = self.node.credential_of if self._registry_auth else None
-        return RegistryServer(
-            FromOtherThread(registry, loop),
-            listening,
-            cluster_id=self.cluster_id,
-            credentials=credentials,
-            authorizer=self.node.services.authorizer,
-            tally=registry.tally,
-        ).start()
+        return asyncio.run_coroutine_threadsafe(opened(), loop).result(_STOP_SECONDS).start()
 
     def stop(self) -> None:
         """Stop cleanly; does nothing if the broker does not run. Raises the error that made the stop fail, if any."""

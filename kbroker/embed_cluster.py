@@ -127,24 +127,13 @@ class ClusterBroker:
 
     def _serve_registry(self, node: ClusterNode) -> None:
         from kbroker.local_http import REGISTRY
-        from kbroker.registry_api.forwarding import LeaderOfBroker
-        from kbroker.registry_api.server import RegistryServer
-        from kbroker.schema_registry.service import FromOtherThread
+        from kbroker.registry_api.server import of_broker
 
         # A restarted registry keeps its address, too.
         listening = REGISTRY.listening(self._cluster.host, self._registry_port, "registry", public=True)
         self._registry_port = listening.getsockname()[1]
-        loop = asyncio.get_running_loop()
-        registry = node.open_registry()
-        leader = LeaderOfBroker(node, loop)
-        self._registry = RegistryServer(
-            FromOtherThread(registry, loop),
-            listening,
-            cluster_id=node.cluster_id,
-            leader=leader,
-            credentials=node.credential_of if self._cluster.registry_asks_for_login else None,
-            authorizer=node.services.authorizer,
-            tally=registry.tally,
+        self._registry = of_broker(
+            node, asyncio.get_running_loop(), listening, asks_for_login=self._cluster.registry_asks_for_login
         ).start()
         node.publish_registry(self._registry.url)
 

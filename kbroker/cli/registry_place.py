@@ -203,23 +203,16 @@ class RegistryPlace:
     @contextlib.asynccontextmanager
     async def served(self, node: Node) -> AsyncIterator[RegistryServer]:
         """Serve as long as the broker does; in a cluster, other brokers know where."""
-        from kbroker.registry_api.forwarding import LeaderOfBroker
-        from kbroker.registry_api.server import RegistryServer
-        from kbroker.schema_registry.service import FromOtherThread
+        from kbroker.registry_api.server import of_broker
 
-        loop = asyncio.get_running_loop()
-        registry = node.open_registry()
-        leader = LeaderOfBroker(node, loop) if _is_in_cluster(node) else None
-        server = RegistryServer(
-            FromOtherThread(registry, loop),
+        options = self.options
+        server = of_broker(
+            node,
+            asyncio.get_running_loop(),
             self.socket,
-            cluster_id=node.cluster_id,
-            leader=leader,
-            tls=self.options.tls,
-            ca=self.options.ca,
-            credentials=node.credential_of if self.options.asks_for_login else None,
-            authorizer=node.services.authorizer,
-            tally=registry.tally,
+            asks_for_login=options.asks_for_login,
+            tls=options.tls,
+            ca=options.ca,
         ).start()
         if _is_in_cluster(node):
             url = self.url_for_others

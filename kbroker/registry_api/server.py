@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kbroker.registry_api.application import NOTE, Application
 from kbroker.registry_api.connection import LARGEST_HEAD, RegistryConnection
-from kbroker.registry_api.forwarding import Forwarding, Leader
+from kbroker.registry_api.forwarding import Forwarding, Leader, LeaderOfBroker
 from kbroker.registry_api.logins import Authenticated, Credentials, Logins
 from kbroker.schema_registry.registry import Registry, Store
+from kbroker.schema_registry.service import FromOtherThread
 from kbroker.schema_registry.tally import ELSEWHERE, Tally
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.web_server import WebServer
+
+if TYPE_CHECKING:  # `kbroker registry` has no broker
+    from kbroker.broker.base_node import Node
+    from kbroker.broker.cluster_node import ClusterNode
 
 CONNECTIONS: Final = 1_000
 CONFLUENT: Final = "8.1.0"
@@ -108,6 +114,33 @@ class Counted:
             await self._app(scope, receive, seen)
         finally:
             self._tally.add(note[-1], status, time.perf_counter() - began)
+
+
+def of_broker(
+    node: Node,
+    loop: asyncio.AbstractEventLoop,
+    listening: socket.socket,
+    *,
+    asks_for_login: bool,
+    tls: tuple[str, str] | None = None,
+    ca: str | None = None,
+) -> RegistryServer:
+    """Open a broker's registry in its loop, which calls this; return the server, which does not serve yet.
+
+    Raises OSError as `RegistryServer`.
+    """
+    registry = node.open_registry()
+    return RegistryServer(
+        FromOtherThread(registry, loop),
+        listening,
+        cluster_id=node.cluster_id,
+        leader=LeaderOfBroker(cast("ClusterNode", node), loop) if node.config.in_cluster else None,
+        tls=tls,
+        ca=ca,
+        credentials=node.credential_of if asks_for_login else None,
+        authorizer=node.services.authorizer,
+        tally=registry.tally,
+    )
 
 
 def _about(cluster_id: str) -> Mapping[str, Any]:
