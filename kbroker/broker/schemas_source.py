@@ -34,9 +34,6 @@ _NO_ID: Final = bytes(16)
 _MOST_BYTES: Final = 4 << 20
 _ANSWER_MS: Final = 5_000
 """How long an answer may take, besides the wait that was asked for."""
-_IS_ELSEWHERE: Final = frozenset(
-    {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
-)
 
 
 class SchemasSource:
@@ -128,7 +125,7 @@ class SchemasSource:
             return Piece(memoryview(b""), offset, is_throttled=True)
         if code is ErrorCode.NONE:
             code = known_error(found[0].error_code) if len(found) == 1 else ErrorCode.UNKNOWN_SERVER_ERROR
-        if code in _IS_ELSEWHERE:
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             return Piece(memoryview(b""), offset, is_elsewhere=True)
         if code is not ErrorCode.NONE:
             raise _unread(place, code.name)

@@ -116,8 +116,8 @@ class _Copy:
         """Whether it has reached an end of the topic yet; before that it answers nothing."""
         self.confirmed_s = 0.0
         """When a request began whose answer says that nothing is missing."""
-        self.nothing_to = -1
-        """The end of the topic according to a fetch that has returned nothing before it."""
+        self.nothing: tuple[Place, int] | None = None
+        """The leader whose last fetch has returned nothing before the end that it told, and this end."""
         self.skipped = 0
 
 
@@ -138,6 +138,9 @@ class FollowedSchemas:
         self._has_progressed = asyncio.Event()
         self._used_s = 0.0
         self._trouble = ""
+        """Why the last read has failed."""
+        self._no_look = ""
+        """Why the last look has failed."""
         self._closed = False
 
     @property
@@ -175,7 +178,7 @@ class FollowedSchemas:
 
     def _give_up(self, looked: asyncio.Future[str | None]) -> None:
         if not looked.done():
-            looked.set_result(self._trouble or f"the leader of {SCHEMAS_TOPIC} does not answer")
+            looked.set_result(self._no_look or f"the leader of {SCHEMAS_TOPIC} does not answer")
 
     def moved(self) -> None:
         """Look where the topic is led."""
@@ -220,15 +223,16 @@ class FollowedSchemas:
             try:
                 await self._look_once()
             except Unread as why:
-                self._trouble = str(why)
+                self._no_look = str(why)
             except Exception:
-                self._trouble = f"{SCHEMAS_TOPIC} cannot be read"
+                self._no_look = f"{SCHEMAS_TOPIC} cannot be read"
                 log.exception("a look at %s has failed", SCHEMAS_TOPIC)
             else:
                 for each in self._waiting[:covered]:
                     if not each.done():
                         each.set_result(None)
                 del self._waiting[:covered]
+                self._no_look = ""
                 pause = _FIRST_PAUSE_S
                 await asyncio.sleep(_BETWEEN_S)
                 continue
@@ -291,7 +295,7 @@ class FollowedSchemas:
                     await self._read(place)
                 except Unread as why:
                     if str(why) != self._trouble:
-                        log.info("%s cannot be read: %s", SCHEMAS_TOPIC, why)
+                        log.info("the copy of %s waits: %s", SCHEMAS_TOPIC, why)
                     self._trouble = str(why)
                 except Exception:
                     self._trouble = f"{SCHEMAS_TOPIC} cannot be read"
@@ -316,9 +320,8 @@ class FollowedSchemas:
         began = self._loop.time()
         piece = await self._source.read(place, copy.position, copy.last_epoch, _WAIT_MS)
         if piece.is_elsewhere:
-            log.warning("%s is read anew: it has changed before offset %d", SCHEMAS_TOPIC, copy.position)
             self._copy = None
-            return
+            raise Unread(f"{SCHEMAS_TOPIC} is read anew: it has changed before offset {copy.position}")
         before = copy.position
         try:
             await in_slices(_replay(copy, piece.records))
@@ -327,10 +330,11 @@ class FollowedSchemas:
         if copy.position == before < piece.high_watermark and not piece.is_throttled:
             # Compaction may have left nothing there. A first answer does not prove it: the leader may have read the
             # log before the high watermark that it tells has moved. A second one does, up to the first one's end.
-            copy.position = max(copy.position, copy.nothing_to)
-            copy.nothing_to = piece.high_watermark
+            if copy.nothing is not None and copy.nothing[0] == place:
+                copy.position = copy.nothing[1]
+            copy.nothing = place, piece.high_watermark
         else:
-            copy.nothing_to = -1
+            copy.nothing = None
         if copy.position >= piece.high_watermark:
             copy.confirmed_s = max(copy.confirmed_s, began)
         if copy.position != before:
