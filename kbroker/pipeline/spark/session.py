@@ -80,6 +80,8 @@ _NEEDED: Final = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the older type has no statistics
+    # As Spark 4 has it: decoded dates may be old, and Spark 3.5 would end the job at one before 1582.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     # A topic may be called 2026; it is still a name.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
 }

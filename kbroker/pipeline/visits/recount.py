@@ -18,6 +18,7 @@ from kbroker.pipeline.visits.checkpointed_state import StateFiles, VisitsState
 from kbroker.pipeline.visits.lookup import fingerprint, with_organisation
 from kbroker.pipeline.visits.outputs import FILE, TABLE
 from kbroker.pipeline.visits.rules import (
+    JSON,
     Clock,
     VisitRules,
     day_of,
@@ -38,10 +39,10 @@ def require_same(
     known = Store(session, root).require().topics.get(topic)
     if known not in (None, state.topic_id):
         raise PipelineError(f"the checkpoint {checkpoint} is of another topic than the {topic} in {root}")
+    if state.rules.get("event_format", JSON) != rules.event_format:
+        raise PipelineError(f"the stream of {checkpoint} read its events the other way, with or without --registry")
     if state.rules != rules.facts():
-        raise PipelineError(
-            f"the stream of {checkpoint} counted by other rules (--gap, --lateness, fields, --registry)"
-        )
+        raise PipelineError(f"the stream of {checkpoint} counted by other rules (--gap, --lateness, fields)")
     if state.lookup != fingerprint(lookup):
         raise PipelineError(f"the stream of {checkpoint} counted with another lookup")
 
