@@ -23,9 +23,11 @@ from kafka.errors import (
     InvalidRecordError,
     KafkaError,
     ProducerFencedError,
+    UnknownError,
 )
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from kbroker.admin.configs import Subject, described_configs
 from kbroker.admin.connection import Connection
 from kbroker.admin.dead_letters import DeadLetter, Letters, Originals, is_own_header, mark_of, replayed_to, topic_view
 from kbroker.admin.errors import AdminError, WrongInput, error_text
@@ -36,6 +38,9 @@ from kbroker.protocol.records import Headers
 _AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 """The most letters, and about the most bytes, of one transaction."""
+_BATCH: Final = 16 * 1024
+_AFTER_A_REFUSAL: Final = 512 * 1024
+"""The bytes of a batch; after a refusal more, since the bad letters of only one batch are known at a time."""
 _PATIENCE_S: Final = 30.0
 MOST_ROWS: Final = 10_000
 """How many rows of a preview are told apart; what goes further is counted together."""
@@ -175,12 +180,24 @@ class Replay:
                         part = refused.part
                     if self._wanted.skip:
                         opened.close()  # kafka-python goes on with wrong sequences after a refusal
-                        producer = opened.enter_context(_producer(connection, self._wanted.topic))
+                        larger = self._batch_for(part)
+                        producer = opened.enter_context(_producer(connection, self._wanted.topic, larger))
                         self._check_mark(marks)
                 back = {}
                 for step in part:
                     _count(rows, step)
         return list(rows.values())
+
+    def _batch_for(self, part: list[Step]) -> int:
+        """Return the bytes of a batch that all topics of these letters take, also where they may not be asked."""
+        sizes = [_AFTER_A_REFUSAL]
+        try:
+            for topic in {step.topic for step in part} - {None}:
+                configs = described_configs(self._admin, Subject("topic", str(topic)), documentation=False)
+                sizes += [int(each.value) // 2 for each in configs if each.name == "max.message.bytes" and each.value]
+        except AdminError:
+            return _BATCH
+        return max(_BATCH, min(sizes))
 
     def _check_mark(self, marks: Mapping[int, int]) -> None:
         """Raise AdminError unless the mark is still there: without a producer, another replay may have moved it."""
@@ -199,17 +216,15 @@ class Replay:
         place = f"the letters from {topic}-{first.partition} {first.offset} on"
         try:
             producer.begin_transaction()
-            sent = [
-                None
-                if step.topic is None
-                else producer.send(step.topic, (step.value,), step.key, list(step.headers), step.partition)
-                for step in part
-            ]
-            producer.flush(timeout=_PATIENCE_S)
+            sent, failure = _sent(producer, part)
+            with suppress(UnknownError):  # after a refusal kafka-python may say so: a batch was not done yet
+                producer.flush(timeout=_PATIENCE_S)
             whys = [None if each is None else _why_refused(each) for each in sent]
             if any(whys):
                 _in_time(producer.abort_transaction)
                 raise _Refused([_with_problem(*each) for each in zip(part, whys, strict=True)])
+            if failure is not None:
+                raise failure
             for each in sent:
                 if each is not None:
                     each.get(_PATIENCE_S)
@@ -270,10 +285,30 @@ class Replay:
         return Step(letter, view.name, partition, key, value, headers)
 
 
+def _sent(producer: Any, part: list[Step]) -> tuple[list[Any], KafkaError | None]:
+    """Send letters, up to the first that the client does not take, and its error; it takes none after a refusal."""
+    sent: list[Any] = []
+    failure = None
+    for step in part:
+        to = None
+        if step.topic is not None and failure is None:
+            try:
+                to = producer.send(step.topic, (step.value,), step.key, list(step.headers), step.partition)
+            except KafkaError as error:
+                failure = error
+        sent.append(to)
+    return sent, failure
+
+
 def _why_refused(sent: Any) -> str | None:
     """Return what a topic has against this record; None if it took it, or refused its batch for another reason."""
-    error = sent.exception if sent.is_done else None
-    if not isinstance(error, InvalidRecordError):
+    error: Any = None
+    with suppress(KafkaError):
+        try:
+            sent.get(_PATIENCE_S)
+        except InvalidRecordError as refusal:
+            error = refusal
+    if error is None:
         return None
     # kafka-python does not tell apart what the topic has against a record, and what against a whole batch.
     *_, error_at = sent._produce_future.value  # noqa: SLF001
@@ -332,12 +367,13 @@ def _parts(steps: Iterator[Step]) -> Iterator[list[Step]]:
 
 
 @contextmanager
-def _producer(connection: Connection, topic: str) -> Iterator[Any]:
+def _producer(connection: Connection, topic: str, batch_size: int = _BATCH) -> Iterator[Any]:
     """Open a producer that ends, and fences, every earlier replay of the topic."""
     producer = connection.producer(
         transactional_id=mark_of(topic),
         acks=-1,
         linger_ms=5,
+        batch_size=batch_size,
         max_request_size=128 * 1024 * 1024,
         value_serializer=AsItIs(),
     )

@@ -107,6 +107,23 @@ def test_records_go_back_once_their_schema_is_registered() -> None:
         ]
 
 
+def test_bad_letters_in_many_batches() -> None:
+    """The client takes no more letters once it knows of a refusal; a batch is no larger than its topic takes."""
+    with Broker() as broker:
+        cli = CommandLine(broker.bootstrap_servers)
+        config = {"cleanup.policy": "compact", "max.message.bytes": "100000"}
+        broker.topics.create("orders", config=config)
+        broker.topics.create("bad", partitions=1)
+        write(
+            cli,
+            "bad",
+            *((0, "k" if index % 40 == 0 else None, "v" * 20_000, died("orders", 0, 99)) for index in range(100)),
+        )
+        rows = cli.ok("deadletter", "replay", "bad", "--skip", "--execute", "--json").json
+        assert [(row["count"], row["to_topic"]) for row in rows] == [(3, "orders"), (97, None)]
+        assert len(contents(cli, "orders")) == 3
+
+
 def test_a_topic_that_takes_nothing_has_nothing_against_a_letter(tmp_path: Path) -> None:
     """Its reason is that of the batch: --skip does not count the letter as replayed."""
     with Broker(registry=True, data_dir=tmp_path) as broker:
