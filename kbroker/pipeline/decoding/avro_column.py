@@ -364,12 +364,7 @@ def _decimal(writer: Type, reader: Type) -> Convert:
 
     def converted(value: Any) -> Any:
         unscaled = int.from_bytes(value.encode() if isinstance(value, str) else value, signed=True)
-        if written != scale:
-            if abs(unscaled) >= 10 ** (precision + abs(written) + 1):
-                raise InvalidValue(f"a decimal has more than {precision} digits")
-            found = types.number_with_scale(types.from_unscaled(unscaled, 1 << 20, written), precision, scale)
-        else:
-            found = types.from_unscaled(unscaled, precision, scale)
+        found = types.from_unscaled(types.rescaled(unscaled, written, scale), precision, scale)
         return found if precision <= types.MOST_DIGITS else f"{found:f}"
 
     return converted

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from kbroker.pipeline.decoding import spark_types as types
 from kbroker.pipeline.decoding.columns import Fields, Reader
-from kbroker.pipeline.decoding.registry import HEADERS, PATIENCE_S, Registry, SchemaText, kept, lookup_of
+from kbroker.pipeline.decoding.registry import HEADERS, PATIENCE_S, Lookup, Registry, SchemaText, kept, lookup_of
 from kbroker.schema_registry.formats import framing
 from kbroker.schema_registry.formats.common import Schema
 
@@ -20,7 +21,7 @@ _LONGEST: Final = 500
 """The most characters of a reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Decoder:
     """Decodes one part of each record by the schema that it names, into the type of the reader's schema."""
 
@@ -33,17 +34,26 @@ class Decoder:
         if data is None:
             return None, None
         token, rest = framing.split(bytes(data), None if header is None else bytes(header))
-        schema = lookup_of(self.registry, self.patience_s).of_token(token)
+        schema = self._lookup.of_token(token)
         if isinstance(schema, str):
             return None, _reason(schema)
-        reader = kept("reader", self.reader, lambda: Reader(self.reader.parsed()))
         try:
-            return reader.value(schema, rest), None
+            return self._column.value(schema, rest), None
         except Exception as err:  # noqa: BLE001 - bytes of others may raise anything, and are no reason to end a job
             return None, _reason(str(err) or type(err).__name__)
 
+    # Found once by each task, and kept by its process for the next one.
 
-@dataclass(frozen=True, slots=True)
+    @cached_property
+    def _lookup(self) -> Lookup:
+        return lookup_of(self.registry, self.patience_s)
+
+    @cached_property
+    def _column(self) -> Reader:
+        return kept("reader", self.reader, lambda: Reader(self.reader.parsed()))
+
+
+@dataclass(frozen=True)
 class EventDecoder:
     """Reads fields of each record's value by the schema that it names, as texts."""
 
@@ -57,14 +67,17 @@ class EventDecoder:
         if data is None:
             return (*nothing, None)
         token, rest = framing.split(bytes(data), None if header is None else bytes(header))
-        lookup = lookup_of(self.registry, self.patience_s)
-        schema = lookup.of_token(token)
+        schema = self._lookup.of_token(token)
         if isinstance(schema, str):
             return (*nothing, _reason(schema))
         try:
             return (*self._fields(schema).of(rest), None)
         except Exception as err:  # noqa: BLE001 - as above
             return (*nothing, _reason(str(err) or type(err).__name__))
+
+    @cached_property
+    def _lookup(self) -> Lookup:
+        return lookup_of(self.registry, self.patience_s)
 
     def _fields(self, schema: Schema) -> Fields:
         _, found = kept("fields", (id(schema), self.names), lambda: (schema, Fields(schema, self.names)))

@@ -67,9 +67,21 @@ class Lookup:
     schemas: Schemas
     patience_s: float = PATIENCE_S
     sleep: Callable[[float], Any] = field(default=time.sleep)
+    _known: dict[bytes, Schema] = field(default_factory=dict)
 
     def of_token(self, token: bytes) -> Schema | str:
         """Return a schema, or why there is none; raises PipelineError if the registry does not answer."""
+        known = self._known.get(token)
+        if known is not None:
+            return known
+        found = self._asked(token)
+        if not isinstance(found, str):
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            self._known[token] = found
+        return found
+
+    def _asked(self, token: bytes) -> Schema | str:
         return patiently(lambda: self.schemas.of_token(token), self.patience_s, self.sleep)
 
 

@@ -12,7 +12,8 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 from kbroker.schema_registry.formats.common import InvalidValue
@@ -106,28 +107,30 @@ def whole_number(value: int) -> int:
     return value
 
 
-def number_with_scale(value: Decimal, precision: int, scale: int) -> Decimal:
-    """Return exactly the same number with this many digits behind the point; raises InvalidValue."""
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
-        raise InvalidValue("a decimal is no number")
-    unscaled = int("".join(map(str, digits)) or "0")
-    shift = exponent + scale
-    if shift >= 0:
-        unscaled *= 10 ** min(shift, MOST_DIGITS + 1) if unscaled else 1
-    else:
-        unscaled, rest = divmod(unscaled, 10 ** min(-shift, len(digits) + 1))
-        if rest:
-            raise InvalidValue(f"a decimal has more than {scale} digits behind the point")
-    return from_unscaled(-unscaled if sign else unscaled, precision, scale)
+@lru_cache(maxsize=64)
+def power_of_ten(exponent: int) -> int:
+    """Return a power of ten, kept: large ones take a while."""
+    return int(10**exponent)
+
+
+def rescaled(unscaled: int, before: int, scale: int) -> int:
+    """Return the same number with another count of digits behind the point; raises InvalidValue if it has more."""
+    if scale >= before:
+        return unscaled * power_of_ten(scale - before)
+    found, rest = divmod(unscaled, power_of_ten(before - scale))
+    if rest:
+        raise InvalidValue(f"a decimal has more than {scale} digits behind the point")
+    return found
+
+
+_EXACT: Final = Context(prec=2_000_000)
 
 
 def from_unscaled(unscaled: int, precision: int, scale: int) -> Decimal:
     """Return a decimal; raises InvalidValue if it has more digits than its type."""
-    if abs(unscaled) >= 10**precision:
+    if abs(unscaled) >= power_of_ten(precision):
         raise InvalidValue(f"a decimal has more than {precision} digits")
-    digits = tuple(map(int, str(abs(unscaled))))
-    return Decimal((int(unscaled < 0), digits, -scale))
+    return Decimal(unscaled).scaleb(-scale, _EXACT)
 
 
 def text(value: str) -> str:
