@@ -324,7 +324,18 @@ def _plain(writer: Type, node: _Node) -> Convert:
         return _text_or_bytes
     if reader.kind in ("bytes", "fixed"):
         return lambda value: value.encode() if isinstance(value, str) else value
+    if node.type in (types.INT, types.DATE):
+        return _int
     return float if node.type in (types.FLOAT, types.DOUBLE) else _unchanged
+
+
+_INTS: Final = range(-(1 << 31), 1 << 31)
+
+
+def _int(value: int) -> int:
+    if value not in _INTS:  # fastavro reads an int as it reads a long, and Spark would cut it
+        raise InvalidValue("an int has more than 32 bits")
+    return value
 
 
 def _unchanged(value: Any) -> Any:
@@ -361,13 +372,15 @@ def _decimal(writer: Type, reader: Type) -> Convert:
     """Return exact decimals of the reader's scale; those with more digits than Spark has are texts."""
     precision, scale = _scale(reader)
     written = _scale(writer)[1] if _logical(writer) == "decimal" else scale
+    most = precision + abs(written) + 1
+    beyond = 0 if written == scale else 10**most
 
     def converted(value: Any) -> Any:
         unscaled = int.from_bytes(value.encode() if isinstance(value, str) else value, signed=True)
         if written != scale:
-            if abs(unscaled) >= 10 ** (precision + abs(written) + 1):
+            if abs(unscaled) >= beyond:
                 raise InvalidValue(f"a decimal has more than {precision} digits")
-            found = types.number_with_scale(types.from_unscaled(unscaled, 1 << 20, written), precision, scale)
+            found = types.number_with_scale(types.from_unscaled(unscaled, most, written), precision, scale)
         else:
             found = types.from_unscaled(unscaled, precision, scale)
         return found if precision <= types.MOST_DIGITS else f"{found:f}"
