@@ -47,7 +47,9 @@ class _Joined:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send data, at the end of this turn at the latest."""
+        """Send data, at the end of this turn at the latest; behind the last answer of a connection nothing is sent."""
+        if self._transport.is_closing():
+            return
         if not self._parts:
             self._loop.call_soon(self._send)
         self._parts.append(data)
