@@ -67,7 +67,7 @@ def leader(at: str) -> int:
     client = KafkaAdminClient(bootstrap_servers=at)
     try:
         (topic,) = client.describe_topics(["_schemas"])
-        return int(topic["partitions"][0]["leader_id"])
+        return int(topic["partitions"][0]["leader_id"]) if topic["partitions"] else -1
     finally:
         client.close()
 
@@ -177,15 +177,16 @@ def checked(at: str, name: str, partitions: int, replicas: int) -> None:
 
 
 def move(at: str, broker: int) -> None:
+    """Move the topic, which Apache Kafka may not know yet."""
     client = KafkaAdminClient(bootstrap_servers=at)
+    end = time.monotonic() + PATIENCE_S
     try:
-        client.alter_partition_reassignments({TopicPartition("_schemas", 0): [broker]})
+        while leader(at) != broker:
+            assert time.monotonic() < end
+            client.alter_partition_reassignments({TopicPartition("_schemas", 0): [broker]})
+            time.sleep(0.2)
     finally:
         client.close()
-    end = time.monotonic() + PATIENCE_S
-    while leader(at) != broker:
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def until_served(registry: Http, subjects: list[str]) -> None:

@@ -40,6 +40,7 @@ from kbroker.coordination.shard import Outcome
 from kbroker.long_work import in_slices
 from kbroker.schema_registry.errors import Refusal, RegistryError
 from kbroker.schema_registry.records import SCHEMAS_TOPIC
+from kbroker.schema_registry.service import Settled
 from kbroker.schema_registry.shard import RegistryShard
 from kbroker.schema_registry.state import State
 
@@ -155,7 +156,7 @@ class KafkaStore:
 
     # -- what a registry asks
 
-    def settled(self) -> tuple[State, int] | None:
+    def settled(self) -> Settled | None:
         """Return None: whether others have written, only a request to the brokers tells."""
         return None
 

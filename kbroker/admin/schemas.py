@@ -7,6 +7,7 @@ code and text. Uses the standard library only, since a verb makes few requests.
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import ssl
 import urllib.error
@@ -80,7 +81,7 @@ class SchemaRegistry:
             raise Unreachable(f"no registry answers at {self.url}: {error.reason}") from None
         except TimeoutError:
             raise Unreachable(f"no registry answers at {self.url} in {_TIMEOUT_S:.0f} seconds") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise AdminError(f"{self.url} is no schema registry: {error}") from None
 
     def level(self, subject: str | None = None) -> str | None:

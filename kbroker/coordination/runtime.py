@@ -173,15 +173,18 @@ class Runtime(Generic[S]):
         """Return an active shard; raises ApiError if it is loading or elsewhere."""
         return self._active(partition).shard
 
-    def replayed(self, partition: int) -> S | None:
-        """Return an active shard that has all records of its log, of whomever; in any thread."""
+    def replayed(self, partition: int) -> tuple[S, int] | None:
+        """Return an active shard that has all records of its log, of whomever, and the end of these; in any thread.
+
+        None also while a decision waits for the high watermark, whoever has asked for it or does so no more.
+        """
         state = self._partitions.get(partition)
         try:
-            return (
-                state.shard if state and state.active and self._writer.end_offset(partition) <= state.last_end else None
-            )
+            if state is None or not state.active or self._writer.end_offset(partition) > (end := state.last_end):
+                return None
         except ApiError:  # not led here
             return None
+        return None if state.waiting else (state.shard, end)
 
     def epoch(self, partition: int) -> int:
         """Return the leader epoch in which a partition is coordinated here; raises ApiError as `shard` does."""

@@ -335,7 +335,7 @@ class FollowedSchemas:
             copy.nothing = place, piece.high_watermark
         else:
             copy.nothing = None
-        if copy.position >= piece.high_watermark:
+        if copy.position >= piece.high_watermark and not piece.is_throttled:  # such an answer may tell no end
             copy.confirmed_s = max(copy.confirmed_s, began)
         if copy.position != before:
             self._has_progressed.set()

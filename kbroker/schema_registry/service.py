@@ -43,6 +43,16 @@ class Place(NamedTuple):
     url: str | None = None
 
 
+class Settled(NamedTuple):
+    """A state that has only what is safe; equal to another one if nothing has changed in between."""
+
+    state: State
+    decisions: int
+    """How many decisions have begun."""
+    end: int
+    """The end of the records that it has: those of others change it without a decision."""
+
+
 class _Failed(NamedTuple):
     """The runtime could not answer."""
 
@@ -115,8 +125,8 @@ class RegistryService(CoordinatorService[RegistryShard]):
                 )
             return reply
 
+        self._undecided += 1  # before the number of decisions: `settled` reads them the other way round
         self._decisions += 1
-        self._undecided += 1
         try:
             reply = await self._served(decided)
         finally:
@@ -125,11 +135,12 @@ class RegistryService(CoordinatorService[RegistryShard]):
             raise reply
         return reply
 
-    def settled(self) -> tuple[State, int] | None:
+    def settled(self) -> Settled | None:
+        decisions = self._decisions  # first: a decision that begins after this line changes it, or is not over
         if self._undecided:
             return None
-        shard = self._runtime.replayed(0)
-        return None if shard is None else (shard.state, self._decisions)
+        replayed = self._runtime.replayed(0)
+        return None if replayed is None else Settled(replayed[0].state, decisions, replayed[1])
 
     @property
     def state(self) -> State | None:
@@ -164,8 +175,8 @@ class RegistryService(CoordinatorService[RegistryShard]):
 class OnItsLoop(Protocol):
     """A store but for what is done aside, to be asked in the loop that owns its state. All raise RegistryError."""
 
-    def settled(self) -> tuple[State, int] | None:
-        """Return the state, and the number of changes to it, while it has only what is safe; in any thread.
+    def settled(self) -> Settled | None:
+        """Return the state, and how far it is, while it has only what is safe; in any thread.
 
         None where a question has to wait, or may have to.
         """
@@ -195,7 +206,10 @@ class FromOtherThread:
         # Two turns of the other thread take ten times as long as the answer.
         before = self._service.settled()
         if before is not None:
-            found = question(before[0])
+            try:
+                found = question(before.state)
+            except Exception:  # noqa: BLE001 - the state may have changed under the question: `ask` raises it again
+                return await self.ask(question)
             if self._service.settled() == before:
                 return found
         return await self.ask(question)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from typing import Any
 
 import pytest
 
 from kbroker.admin.errors import AdminError, Unreachable
 from kbroker.admin.registry_schemas import RegistryPlace, RegistrySchemas
-from kbroker.admin.schemas import Refused, Unknown
+from kbroker.admin.schemas import Refused, SchemaRegistry, Unknown
 
 
 class Registry:
@@ -109,3 +111,19 @@ def test_where_a_registry_is_shows_no_password() -> None:
     place = RegistryPlace("http://user:secret@127.0.0.1:1")
     assert "secret" not in repr(place)
     assert place == RegistryPlace("http://user:secret@127.0.0.1:1")
+
+
+def test_a_server_that_speaks_no_http_is_no_registry() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"SSH-2.0-none\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(AdminError, match="is no schema registry"):
+            SchemaRegistry(f"http://127.0.0.1:{listening.getsockname()[1]}").ask("GET", "subjects")
+        thread.join(10)

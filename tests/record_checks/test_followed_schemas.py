@@ -42,6 +42,7 @@ class Topic:
         self.high_watermark = 0
         self.first = 0
         self.cut = False
+        self.throttled = False
         self.written = asyncio.Event()
         self.ends = 0
         self.reads = 0
@@ -90,6 +91,9 @@ class Topic:
     async def read(self, place: Place, offset: int, last_epoch: int, wait_ms: int) -> Piece:
         self.reads += 1
         await self._asked(place)
+        if self.throttled:
+            await asyncio.sleep(wait_ms / 1000)
+            return Piece(memoryview(b""), offset, is_throttled=True)
         if self.cut or offset < self.first:
             self.cut = False
             return Piece(memoryview(b""), 0, is_elsewhere=True)
@@ -456,5 +460,19 @@ def test_nothing_acknowledged_is_ever_missing(seed: int, monkeypatch: pytest.Mon
             if found is not None:
                 assert set(found) == acknowledged, seed
             await settling
+
+    run(scenario)
+
+
+def test_an_answer_that_is_throttled_confirms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed_schemas, "STALE_S", 0.2)
+    monkeypatch.setattr(followed_schemas, "_WAIT_MS", 10)
+
+    async def scenario(topic: Topic, schemas: FollowedSchemas) -> None:
+        topic.write(version(1))
+        assert await schemas.look() is None
+        topic.throttled = True
+        topic.write(version(2))
+        await until(lambda: schemas.state is None)
 
     run(scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +11,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from kbroker import web_server
-from kbroker.registry_api.connection import LARGEST_HEAD, MOST_AHEAD
+from kbroker.registry_api.connection import LARGEST_HEAD, MOST_AHEAD, _Joined
 from tests.registry_api.conftest import Http
 
 GET = b"GET /subjects HTTP/1.1\r\nhost: x\r\n"
 POST = b"POST /subjects/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
+
+
+UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n"
+SCHEMA = b'{"schema": "\\"string\\""}'
 
 
 @contextmanager
@@ -110,3 +115,65 @@ def test_a_head_that_does_not_arrive_ends_the_connection(
     with connected(registry) as connection:
         connection.sendall(begin)
         assert answered(connection).count(b"HTTP/1.1 200 ") == begin.count(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_behind_a_request_to_upgrade_is_its_body(registry: Http, chunked: bool, in_pieces: bool) -> None:
+    """Java's HttpClient asks for HTTP/2 so; the body must be neither lost nor taken for another request."""
+    body = SCHEMA + b" " * 10 + b"\r\n"
+    framing = b"transfer-encoding: chunked\r\n" if chunked else b"content-length: %d\r\n" % len(body)
+    head = POST.replace(b"/a ", b"/a/versions ") + UPGRADE + framing + b"\r\n"
+    sent_body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    last = GET + UPGRADE + b"\r\n" + GET + b"connection: close\r\n\r\n"
+    with connected(registry) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        data = head + sent_body + last
+        for piece in [data[at : at + 7] for at in range(0, len(data), 7)] if in_pieces else [data]:
+            connection.sendall(piece)
+        answer = answered(connection)
+    assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"HTTP/1.1 ") == 3
+    assert answer.count(b'["a"]') == 2
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /subjects HTTP/1.1\r\n\r\n",
+        GET + b"host: y\r\n\r\n",
+        b"GET /subjects\r\n\r\n",
+        POST + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST + UPGRADE + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    ],
+    ids=["no host", "two hosts", "no version", "two lengths", "two lengths and an upgrade"],
+)
+def test_what_is_no_http_1_is_refused(registry: Http, head: bytes) -> None:
+    with connected(registry) as connection:
+        connection.sendall(head)
+        assert answered(connection).startswith(b"HTTP/1.1 400 ")
+
+
+def test_nothing_follows_the_answer_that_ends_a_connection() -> None:
+    """A long answer may still be made when the client has sent what is no HTTP, or has gone."""
+
+    async def scenario() -> None:
+        ours, theirs = socket.socketpair()
+        lost = asyncio.Event()
+
+        class Ended(asyncio.Protocol):
+            def connection_lost(self, exc: Exception | None) -> None:
+                lost.set()
+
+        loop = asyncio.get_running_loop()
+        with theirs:
+            transport, _ = await loop.connect_accepted_socket(Ended, ours)
+            joined = _Joined(transport, loop)
+            joined.write(b"1")
+            joined.write(b"2" * 10_000_000)
+            joined.close()
+            joined.write(b"3")
+            reading = asyncio.to_thread(answered, theirs)
+            assert await asyncio.wait_for(reading, 20) == b"1" + b"2" * 10_000_000
+            await asyncio.wait_for(lost.wait(), 20)
+
+    asyncio.run(scenario())

@@ -324,7 +324,18 @@ def _plain(writer: Type, node: _Node) -> Convert:
         return _text_or_bytes
     if reader.kind in ("bytes", "fixed"):
         return lambda value: value.encode() if isinstance(value, str) else value
+    if node.type in (types.INT, types.DATE):
+        return _int
     return float if node.type in (types.FLOAT, types.DOUBLE) else _unchanged
+
+
+_INTS: Final = range(-(1 << 31), 1 << 31)
+
+
+def _int(value: int) -> int:
+    if value not in _INTS:  # fastavro reads an int as it reads a long, and Spark would cut it
+        raise InvalidValue("an int has more than 32 bits")
+    return value
 
 
 def _unchanged(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -238,3 +239,20 @@ def test_fields_of_events() -> None:
     assert Fields(schema, names).of(data) == ("5", "-1", None, "x", "0.01", '["0.01"]', None)
     with pytest.raises(InvalidValue, match="no record"):
         Fields(avro("int"), names).of(b"\2")
+
+
+def test_an_int_that_is_none_is_an_error() -> None:
+    """fastavro reads an int as a long, of which Spark would take the lower half."""
+    for kind in ("int", {"type": "int", "logicalType": "date"}):
+        written = avro("long").data_of(str(1 << 31))
+        with pytest.raises(InvalidValue, match="more than 32 bits"):
+            Reader(avro(kind)).value(avro(kind), written)
+        assert Reader(avro(kind)).value(avro(kind), avro("long").data_of(str((1 << 31) - 1))) == (1 << 31) - 1
+
+
+def test_decimals_of_another_scale_take_no_time() -> None:
+    writer = avro({**DECIMAL, "scale": 4})
+    reader, data = Reader(avro(DECIMAL)), b"\x04\x27\x10"
+    began = time.process_time()
+    assert {reader.value(writer, data) for _ in range(50)} == {Decimal("1.00")}
+    assert time.process_time() - began < 5
