@@ -279,8 +279,9 @@ class SchemaCheck:
     async def _text(self, lookup: SchemaLookup, number: int) -> SchemaText | None:
         text = self._texts.get(number)
         if text is None:
+            revision = self._revision
             text = await lookup.schema(number)
-            if text is not None:
+            if text is not None and self._revision == revision:
                 if len(self._texts) >= _MOST_SCHEMAS:
                     self._texts.clear()
                 self._texts[number] = text
