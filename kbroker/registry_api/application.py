@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from kbroker.registry_api.access import Access, Needs
 from kbroker.registry_api.endpoints import ENDPOINTS, OPEN, Endpoint
-from kbroker.registry_api.requests import MEDIA, Bodies, Refused, Text
+from kbroker.registry_api.requests import MEDIA, NOTE, Bodies, Refused, Text
 from kbroker.schema_registry.errors import RegistryError
 from kbroker.schema_registry.registry import Registry
 from kbroker.schema_registry.subjects import ANY_CONTEXT, DEFAULT_CONTEXT, context_of, qualified_context
@@ -28,8 +28,6 @@ from kbroker.security.authorizer.authorizer import Authorizer
 _LONG: Final = 1_000
 """How many names or numbers a list has at most that is sent in one piece."""
 _PIECE: Final = 64 * 1024
-NOTE: Final = "note"
-"""Where a request's scope has a list for the name of its endpoint, if somebody asks for that."""
 _in_json: Final = json.JSONEncoder(ensure_ascii=False).encode
 log = logging.getLogger(__name__)
 

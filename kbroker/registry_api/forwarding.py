@@ -20,8 +20,9 @@ from typing import Any, Final, Protocol
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kbroker.registry_api.peer import NotSent, Peers, Unanswered
-from kbroker.registry_api.requests import BODY_S, MOST_BODY, Bodies, Refused
+from kbroker.registry_api.requests import BODY_S, MOST_BODY, NOTE, Bodies, Refused
 from kbroker.schema_registry.service import NOBODY, Place
+from kbroker.schema_registry.tally import ELSEWHERE
 
 PATIENCE_S: Final = 5.0
 """How long a request waits for a leader, in seconds."""
@@ -184,6 +185,8 @@ class Forwarding:
                 elif is_forwarded:
                     raise _Failed(_UNKNOWN_LEADER, f"Broker {self._leader.node_id} does not lead _schemas")
                 else:
+                    if NOTE in scope:
+                        scope[NOTE].append(ELSEWHERE)  # this broker may have tried before
                     await self._forwarded(place, scope, messages, send)
             except _Failed as failed:
                 self._leader.forget(place.broker)

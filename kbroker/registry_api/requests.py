@@ -30,6 +30,8 @@ ALWAYS_TAKEN: Final = 64 * 1024
 """So many bytes of a body are taken however many others there are."""
 BODY_S: Final = 10.0
 """How many seconds a body may take to arrive."""
+NOTE: Final = "note"
+"""Where a request's scope has a list for the names of the endpoints that were tried, if somebody asks for that."""
 MEDIA: Final = "application/vnd.schemaregistry.v1+json"
 _TAKEN: Final = (
     "",

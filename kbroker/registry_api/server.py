@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kbroker.registry_api.application import NOTE, Application
+from kbroker.registry_api.application import Application
 from kbroker.registry_api.connection import LARGEST_HEAD, RegistryConnection
 from kbroker.registry_api.forwarding import Forwarding, Leader, LeaderOfBroker
 from kbroker.registry_api.logins import Authenticated, Credentials, Logins
+from kbroker.registry_api.requests import NOTE
 from kbroker.schema_registry.registry import Registry, Store
 from kbroker.schema_registry.service import FromOtherThread
 from kbroker.schema_registry.tally import ELSEWHERE, Tally
