@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import select
+import socket
 import statistics
 import tempfile
 import threading
@@ -89,6 +90,15 @@ def register(address: str, first: int, last: int) -> list[float]:
     return waits
 
 
+def _answer(sock: socket.socket) -> None:
+    """Read one answer, whose head and body may come one by one; raises RuntimeError unless it is a schema."""
+    answer = sock.recv(65536)
+    while (end := answer.find(b"\r\n\r\n")) < 0 or len(answer) == end + 4:
+        answer += sock.recv(65536)
+    if not answer.startswith(b"HTTP/1.1 200 ") or not answer.endswith(b"}"):  # a schema is shorter than a segment
+        raise RuntimeError("a schema was not returned")
+
+
 def ask(address: str, largest: int, seconds: float, a_second: int, told: multiprocessing.Queue[list[float]]) -> None:
     """Request schemas by id over all connections for a time, at most so many a second (0: no limit); put the waits.
 
@@ -112,8 +122,7 @@ def ask(address: str, largest: int, seconds: float, a_second: int, told: multipr
             sent[at] = clock()
             socks[at].send(requests[number])
         for at, _ in ready.poll(1 / a_second if a_second and free else 1):
-            if not socks[at].recv(65536).startswith(b"HTTP/1.1 200 "):  # short answers come in one piece
-                raise RuntimeError("a schema was not returned")
+            _answer(socks[at])
             waits.append(clock() - sent.pop(at))
             free.append(at)
     for sock in socks.values():

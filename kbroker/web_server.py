@@ -39,7 +39,7 @@ _TURN_S: Final = 0.0005
 
 
 class Connection(Protocol):
-    """What of uvicorn's connections is used here."""
+    """The parts of uvicorn's connections that a deadline needs."""
 
     cycle: Any
     loop: asyncio.AbstractEventLoop
@@ -49,7 +49,7 @@ class Connection(Protocol):
 
 
 class Deadline:
-    """Ends a connection whose request does not arrive in time; told of each event of the connection.
+    """Closes a connection whose request does not arrive in time. The connection notifies it of each event.
 
     uvicorn itself limits the time between two requests, but not the time before the first one, so silent connections
     would keep all others out.

@@ -174,9 +174,9 @@ class Runtime(Generic[S]):
         return self._active(partition).shard
 
     def replayed(self, partition: int) -> tuple[S, int] | None:
-        """Return an active shard that has all records of its log, of whomever, and the end of these; in any thread.
+        """Return an active shard that has replayed its whole log, and the log's end offset; in any thread.
 
-        None also while a decision waits for the high watermark, whoever has asked for it or does so no more.
+        None also while a decision waits for the high watermark, even if its client has gone.
         """
         state = self._partitions.get(partition)
         try:

@@ -4,16 +4,16 @@ Owns the limits that this parser does not have: of a head, of what is no body, o
 and of the time that a request's head takes. Owns what follows a request to upgrade, which nobody answers here: the
 parser would take its body for the next request. Never answers a request.
 
-The parser takes a fifth of the time of uvicorn's other one, which was a third of the whole time of a request by id.
+With uvicorn's other parser, in Python, a request by id takes 0.45 ms of the processor in place of 0.32.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from kbroker.web_server import Deadline
 
@@ -32,48 +32,16 @@ class NotHttp(Exception):  # noqa: N818 - an outcome
     """A head that the parser takes, and HTTP does not (RFC 9112, 3.2); uvicorn answers with 400, and closes."""
 
 
-class _Joined:
-    """A transport that sends at once what is written in one turn of the loop: the head and the body of an answer.
-
-    uvicorn writes them one by one, and each call of the system takes as long as all else that an answer needs.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._parts: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Send data, at the end of this turn at the latest; behind the last answer of a connection nothing is sent."""
-        if self._transport.is_closing():
-            return
-        if not self._parts:
-            self._loop.call_soon(self._send)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        """Send what was written, and close."""
-        self._send()
-        self._transport.close()
-
-    def _send(self) -> None:
-        if self._parts:
-            self._transport.write(b"".join(self._parts))
-            self._parts.clear()
-
-
 class RegistryConnection(HttpToolsProtocol):
     """A connection with limits."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast("asyncio.Transport", _Joined(transport, self.loop)))
+        super().connection_made(transport)
         self._head = self._unread = 0
         self._in_head = True
         self._is_repeated = False
         """Whether the parser reads a head that another one has read."""
+        self._answering: RequestResponseCycle | None = None
         self._deadline = Deadline()
         self._deadline.follow(self)
 
@@ -90,8 +58,24 @@ class RegistryConnection(HttpToolsProtocol):
         self._deadline.follow(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._end_answer()
         super().connection_lost(exc)
         self._deadline.forget()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer, and close; nothing is sent behind that."""
+        super().send_400_response(msg)
+        self._end_answer()
+
+    def _end_answer(self) -> None:
+        """End the answer that is being made: uvicorn does so only for the newest request of a connection."""
+        if self._answering is not None:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
 
     def on_message_begin(self) -> None:
         if self._is_repeated:

@@ -203,7 +203,7 @@ class FromOtherThread:
         return await self._there(self._service.ask(question))
 
     async def look(self, question: Callable[[State], T]) -> T:
-        # Two turns of the other thread take ten times as long as the answer.
+        # Asked in the other thread, a request by id takes twice as much of the processor.
         before = self._service.settled()
         if before is not None:
             try:

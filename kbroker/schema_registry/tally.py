@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 ELSEWHERE = "none"
-"""The endpoint of requests that another broker answered, or that were refused before they reached one."""
+"""The endpoint of requests that another broker answered, or that were refused before they reached an endpoint."""
 
 
 class Tally:
