@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from compat_tests.harness.jvm import BRIEF
 from compat_tests.harness.parts import PartsMissing, fetch, missing_tools
 
 os.environ.setdefault("KBROKER_VERIFY", "1")
+# Half of the processor time of a job on Spark compiled Java again, better than a job of seconds can use.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(BRIEF))
 
 pytest_plugins = ["tests.tries", "tests.figures", "compat_tests.harness.report", "compat_tests.harness.fixtures"]
 

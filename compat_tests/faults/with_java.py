@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from compat_tests.faults.client import BACKOFF_MS, DELIVERY_MS, READ_MS, REQUEST_MS, SESSION_MS
+from compat_tests.harness.jvm import BRIEF
 
 _HERE: Final = Path(__file__).parent
 _PATIENCE_S: Final = 60.0
@@ -71,7 +72,7 @@ class WithJava:
 def java_clients(libs: Path) -> Iterator[WithJava]:
     """Run the JVM."""
     command = [
-        *("java", "-Xmx200M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        *("java", "-Xmx200M", *BRIEF),
         f"-Dlog4j2.configurationFile={_HERE.parent / 'harness' / 'tools-log4j2.properties'}",
         *("-cp", f"{libs}/*", str(_HERE / "Clients.java")),
         *map(str, (REQUEST_MS, DELIVERY_MS, READ_MS, BACKOFF_MS)),

@@ -30,6 +30,7 @@ from compat_tests.files.workload import (
 )
 from compat_tests.harness import report
 from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
+from compat_tests.harness.jvm import BRIEF
 from compat_tests.harness.parts import fetch
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from kbroker import handlers
@@ -268,13 +269,7 @@ def compare_dumps(data: Path) -> None:
     kinds = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
     paths = sorted(path for path in data.glob("files-*/*") if path.suffix in kinds)
     assert {path.suffix for path in paths} == set(kinds)
-    command = [
-        "java",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        "-Dfile.encoding=UTF-8",
-        "-Dstdout.encoding=UTF-8",
-    ]
+    command = ["java", *BRIEF, "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
     command += ["-cp", f"{fetch('kafka')}/*", "org.apache.kafka.tools.DumpLogSegments"]
     command += ["--deep-iteration", "--print-data-log", "--files", ",".join(map(str, paths))]
     done = subprocess.run(command, capture_output=True, check=False, timeout=120)

@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from compat_tests.harness.jvm import BRIEF, run_java
+
 HERE: Final = Path(__file__).parent
 START_TIMEOUT_S: Final = 60
 STOP_TIMEOUT_S: Final = 30
@@ -203,8 +205,7 @@ class ApacheKafka(BrokerProcess):
             "java",
             "-Xmx512M",
             "-Xms128M",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
+            *BRIEF,
             "-cp",
             f"{self._libs}/*",
             *arguments,
@@ -230,10 +231,10 @@ class ApacheKafka(BrokerProcess):
         }
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         if not (self.data_dir / "meta.properties").exists():
-            command = self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
-            done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
-            if done.returncode:
-                raise BrokerFailed(f"formatting Apache Kafka's storage failed:\n{done.stdout}{done.stderr}")
+            format_ = ("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
+            status, out, err = run_java(self._libs, *format_)
+            if status:
+                raise BrokerFailed(f"formatting Apache Kafka's storage failed:\n{out}{err}")
         return self._java(f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", "kafka.Kafka", str(properties))
 
     def _ready(self) -> bool:

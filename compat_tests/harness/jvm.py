@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Final
 
 TIMEOUT_S: Final = 120
+BRIEF: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""The options of a JVM that lives for seconds: it would not use what takes longer to compile."""
 # No log: it would say on stdout what of the archive it cannot use.
-_OPTIONS: Final = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable")
+_OPTIONS: Final = ("-Xmx256M", *BRIEF, "-Xlog:disable")
 
 
 def run_java(libs: Path, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S) -> tuple[int, str, str]:

@@ -16,12 +16,13 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 
 from compat_tests.harness.brokers import HERE, BrokerProcess, free_port
+from compat_tests.harness.jvm import BRIEF
 
 _READ_TIMEOUT_S: Final = 5.0
 
 
 def _java(libs: Path, memory: str, properties: Mapping[str, str], *arguments: str) -> list[str]:
-    options = [f"-Xmx{memory}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    options = [f"-Xmx{memory}", *BRIEF]
     options += [f"-D{name}={value}" for name, value in properties.items()]
     return ["java", *options, f"-Dlog4j.configuration=file:{HERE / 'log4j.properties'}", "-cp", f"{libs}/*", *arguments]
 

@@ -19,11 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from compat_tests.harness.jvm import BRIEF
+
 HOST: Final = "127.0.0.1"
 WAIT_S: Final = 90
 EXECUTOR_MEMORY: Final = "600m"
-BRIEF_JVM: Final = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""The environment of JVMs that live for seconds: what they compile better they would not use. Executors inherit it."""
+BRIEF_JVM: Final = {"JDK_JAVA_OPTIONS": " ".join(BRIEF)}
+"""The environment of JVMs that live for seconds; executors inherit it."""
 _CLASSES: Final = "org.apache.spark.deploy"
 
 

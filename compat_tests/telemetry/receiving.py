@@ -13,6 +13,7 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from compat_tests.harness.brokers import ApacheKafka, KBroker
+from compat_tests.harness.jvm import BRIEF
 from kbroker.metrics.otlp import read_metrics
 
 HERE: Final = Path(__file__).parent
@@ -80,7 +81,7 @@ class ReceivingKBroker(KBroker):
 @contextmanager
 def java_producer(libs: Path, bootstrap: str, topic: str, client_id: str) -> Iterator[str]:
     """Have a producer of Apache Kafka's live as long as this; gives its client instance id."""
-    command = ["java", "-Xmx200M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{libs}/*"]
+    command = ["java", "-Xmx200M", *BRIEF, "-cp", f"{libs}/*"]
     command += [str(HERE / "Pushes.java"), bootstrap, topic, client_id]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
