@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from compat_tests.harness.jvm import BRIEF, run_java
+from compat_tests.harness.jvm import BRIEF, ClassArchive, run_java
 
 HERE: Final = Path(__file__).parent
 START_TIMEOUT_S: Final = 60
@@ -92,6 +92,7 @@ class BrokerProcess(ABC):
         self.bootstrap = ""
         self._log_begin = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._classes: ClassArchive | None = None
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -150,6 +151,7 @@ class BrokerProcess(ABC):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(STOP_TIMEOUT_S)
+        self._let_classes_go()
         return process.returncode
 
     def kill(self) -> None:
@@ -158,6 +160,11 @@ class BrokerProcess(ABC):
         if process is not None:
             process.kill()
             process.wait(STOP_TIMEOUT_S)
+            self._let_classes_go()
+
+    def _let_classes_go(self) -> None:
+        if self._classes is not None:
+            self._classes.ended()
 
     @property
     def pid(self) -> int:
@@ -201,15 +208,9 @@ class ApacheKafka(BrokerProcess):
         self._port = 0
 
     def _java(self, *arguments: str) -> list[str]:
-        return [
-            "java",
-            "-Xmx512M",
-            "-Xms128M",
-            *BRIEF,
-            "-cp",
-            f"{self._libs}/*",
-            *arguments,
-        ]
+        self._classes = ClassArchive(self._libs, "kafka")
+        options = ("-Xmx512M", "-Xms128M", *BRIEF, *self._classes.options)
+        return ["java", *options, "-cp", f"{self._libs.resolve()}/*", *arguments]
 
     def _addresses(self) -> tuple[int, int, str]:
         """Return the ports of its next run, for clients and for the quorum, and the quorum's voters."""

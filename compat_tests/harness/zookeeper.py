@@ -16,15 +16,16 @@ from typing import Any, Final
 from kazoo.client import KazooClient
 
 from compat_tests.harness.brokers import HERE, BrokerProcess, free_port
-from compat_tests.harness.jvm import BRIEF
+from compat_tests.harness.jvm import BRIEF, ClassArchive
 
 _READ_TIMEOUT_S: Final = 5.0
 
 
-def _java(libs: Path, memory: str, properties: Mapping[str, str], *arguments: str) -> list[str]:
-    options = [f"-Xmx{memory}", *BRIEF]
+def _java(libs: Path, memory: str, classes: ClassArchive, properties: Mapping[str, str], *arguments: str) -> list[str]:
+    options = [f"-Xmx{memory}", *BRIEF, *classes.options]
     options += [f"-D{name}={value}" for name, value in properties.items()]
-    return ["java", *options, f"-Dlog4j.configuration=file:{HERE / 'log4j.properties'}", "-cp", f"{libs}/*", *arguments]
+    options.append(f"-Dlog4j.configuration=file:{HERE / 'log4j.properties'}")
+    return ["java", *options, "-cp", f"{libs.resolve()}/*", *arguments]
 
 
 class ZooKeeper(BrokerProcess):
@@ -60,9 +61,9 @@ class ZooKeeper(BrokerProcess):
             **self._own,
         }
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        return _java(
-            self._libs, "256M", self._properties, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)
-        )
+        self._classes = ClassArchive(self._libs, "zookeeper")
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        return _java(self._libs, "256M", self._classes, self._properties, main, str(config))
 
     def _ready(self) -> bool:
         """Ask as its own tool does; `srvr` is the one question that is allowed by default."""
@@ -127,7 +128,8 @@ class Kafka39(BrokerProcess):
             **self.own,
         }
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        return _java(self._libs, "512M", self.properties, "kafka.Kafka", str(properties))
+        self._classes = ClassArchive(self._libs, "kafka")
+        return _java(self._libs, "512M", self._classes, self.properties, "kafka.Kafka", str(properties))
 
     def _ready(self) -> bool:
         self.bootstrap = f"127.0.0.1:{self._port}"

@@ -37,13 +37,13 @@ class ReceivingKafka(ApacheKafka):
         super().__init__(libs, directory, {"metric.reporters": "Writes"})
         directory.mkdir(parents=True, exist_ok=True)
         self._file = directory / "received"
-        self._classes = directory / "classes"
-        command = ["javac", "-cp", f"{libs}/*", "-d", str(self._classes), str(HERE / "Writes.java")]
+        self._reporter = directory / "classes"
+        command = ["javac", "-cp", f"{libs}/*", "-d", str(self._reporter), str(HERE / "Writes.java")]
         subprocess.run(command, check=True, timeout=_JAVAC_S, capture_output=True)
 
     def _java(self, *arguments: str) -> list[str]:
         command = super()._java(f"-Dtelemetry.file={self._file}", *arguments)
-        command[command.index("-cp") + 1] += f":{self._classes}"
+        command[command.index("-cp") + 1] += f":{self._reporter}"
         return command
 
     def received(self) -> list[Received]:
