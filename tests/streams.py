@@ -22,8 +22,11 @@ PARTS: Final = {
     "spark and clients": [
         *("compat_tests/pipeline", "compat_tests/spark", "compat_tests/clients", "compat_tests/faults"),
         *("compat_tests/files", "compat_tests/telemetry", "compat_tests/wire"),
+        *("compat_tests/examples", "examples", "tests/examples", "tests/package", "tests/pipeline"),
     ],
-    "clusters and security": ["compat_tests/cluster", "compat_tests/security", "tests/crash", "tests/console"],
+    "clusters and security": [
+        *("compat_tests/cluster", "compat_tests/security", "tests/cluster", "tests/crash", "tests/console"),
+    ],
 }
 """The folders of the parts beside the last, which has all other tests."""
 _ENDS_S: Final = 20.0
