@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 PARTS: Final = {
-    "spark and clients": [
+    "spark, clients and examples": [
         *("compat_tests/pipeline", "compat_tests/spark", "compat_tests/clients", "compat_tests/faults"),
         *("compat_tests/files", "compat_tests/telemetry", "compat_tests/wire"),
         *("compat_tests/examples", "examples", "tests/examples", "tests/package", "tests/pipeline"),
