@@ -22,6 +22,7 @@ from compat_tests.pipeline.visit_model import counted, lookup_text, some_events
 from compat_tests.spark.session import connector_jars
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.visits.rules import VisitRules
+from tests.tries import FORM
 
 pytestmark = [
     pytest.mark.spark,
@@ -31,18 +32,18 @@ pytestmark = [
 scenarios = Scenarios("cluster")
 PARTITIONS = 2
 BATCH = 400
+LONG = {"other_jobs_on_a_cluster"}
+"""Scenarios for `make torture`: the jobs themselves are tested on one machine."""
 CONF = (f"spark.executor.memory={EXECUTOR_MEMORY}", "spark.driver.memory=700m", "spark.sql.shuffle.partitions=2")
 
 
 @scenarios.add
 def jobs_on_a_cluster_do_what_local_ones_do(bootstrap: str, unique: str) -> object:
-    create(bootstrap, unique, partitions=PARTITIONS)
-    found_events = some_events(seed=20261121, number=3000, begin_ms=BASE_MS, partitions=PARTITIONS)
-    put_events(bootstrap, unique, found_events)
+    found_events = some_events_in(bootstrap, unique)
     with standalone() as cluster, jobs(bootstrap) as near, jobs(bootstrap) as far:
         for job in (near, far):
             (job.folder / "lookup.csv").write_text(lookup_text())
-        archived, workers = archive_while_a_worker_dies(cluster, far, unique)
+        archived = archive_while_a_worker_dies(cluster, far, unique)
         with verb(cluster.url, far, "visits", *visits_of(far, unique)) as driver:
             status, visited, said = driver.wait()
         assert status == 0, said
@@ -50,15 +51,32 @@ def jobs_on_a_cluster_do_what_local_ones_do(bootstrap: str, unique: str) -> obje
         near.visits(unique)
         assert contents(far) == contents(near)
         assert table(far) == table(near) == expected(found_events)
-        seen = jobs_in_one_driver(cluster, workers, far, near, unique)
-        assert list(cluster.applications().values()) == ["kbroker archive", "kbroker visits", "several jobs"]
+        assert list(cluster.applications().values()) == ["kbroker archive", "kbroker visits"]
         for topic in (newest, bad):
             assert topic(bootstrap, f"{unique}-far") == topic(bootstrap, unique)
-        return [archived, [step["records"] for step in visited], len(table(far)), seen]
+        return [archived, [step["records"] for step in visited], len(table(far))]
 
 
-def archive_while_a_worker_dies(cluster: StandaloneCluster, far: Jobs, topic: str) -> tuple[list[int], list[int]]:
-    """Archive on the cluster and kill a worker after the first batch; returns the batches' records, and who lives."""
+@scenarios.add
+def other_jobs_on_a_cluster(bootstrap: str, unique: str) -> object:
+    some_events_in(bootstrap, unique)
+    with standalone() as cluster, jobs(bootstrap) as job:
+        (job.folder / "lookup.csv").write_text(lookup_text())
+        job.archive(unique, "archive", batch_records=BATCH)
+        job.visits(unique)
+        return jobs_in_one_driver(cluster, job, unique)
+
+
+def some_events_in(bootstrap: str, topic: str) -> list[Any]:
+    """Create a topic with events; return them."""
+    create(bootstrap, topic, partitions=PARTITIONS)
+    found = some_events(seed=20261121, number=3000, begin_ms=BASE_MS, partitions=PARTITIONS)
+    put_events(bootstrap, topic, found)
+    return found
+
+
+def archive_while_a_worker_dies(cluster: StandaloneCluster, far: Jobs, topic: str) -> list[int]:
+    """Archive on the cluster and kill a worker after the first batch; return the batches' records."""
     places = ("--to", far.at("archive"), "--checkpoint", far.at("checkpoint"), "--batch-records", str(BATCH))
     with verb(cluster.url, far, "archive", "--topics", topic, *places) as driver:
         driver.line(0)
@@ -70,7 +88,7 @@ def archive_while_a_worker_dies(cluster: StandaloneCluster, far: Jobs, topic: st
         status, steps, said = driver.wait()
     assert status == 0, said
     cluster.await_worker(2)
-    return [step["records"] for step in steps], [1 - working, 2]
+    return [step["records"] for step in steps]
 
 
 def visits_of(job: Jobs, topic: str) -> tuple[str, ...]:
@@ -78,47 +96,52 @@ def visits_of(job: Jobs, topic: str) -> tuple[str, ...]:
     return (*topics, "--lookup", job.at("lookup.csv"), "--to", job.at("table"), "--checkpoint", job.at("visits"))
 
 
-def jobs_in_one_driver(cluster: StandaloneCluster, workers: list[int], far: Jobs, near: Jobs, topic: str) -> object:
+def jobs_in_one_driver(cluster: StandaloneCluster, job: Jobs, topic: str) -> object:
     """Run the other jobs on the cluster, and kill a worker that sends a replay's records."""
-    module, places = "compat_tests.pipeline.cluster_driver", (cluster.url, far.bootstrap, str(far.folder), topic)
-    with Driver(module, *places, cwd=far.folder) as driver:
+    archived, counted_again, verified = (
+        contents(job),
+        job.recount("archive", topic, VisitRules()),
+        job.verify("archive"),
+    )
+    module, places = "compat_tests.pipeline.cluster_driver", (cluster.url, job.bootstrap, str(job.folder), topic)
+    with Driver(module, *places, cwd=job.folder) as driver:
         application = driver.line(6)[1]
-        await_sending(driver, near, f"{topic}-again")
-        cluster.kill_worker(sender_without_its_input(cluster, workers, application))
+        await_sending(driver, job, f"{topic}-again")
+        cluster.kill_worker(sender_without_its_input(cluster, application))
         status, found, said = driver.wait()
     assert status == 0, said
     told = dict(found)
-    assert told["recount"] == near.recount("archive", topic, VisitRules())
+    assert told["recount"] == counted_again
     assert told["differences"] == []
-    assert told["verify"] == near.verify("archive")
-    assert contents(far) == contents(near)
-    plain = records(near.bootstrap, topic, PARTITIONS)
-    assert records(near.bootstrap, f"{topic}-kept", PARTITIONS) == plain
-    again = records(near.bootstrap, f"{topic}-again", PARTITIONS, timestamps=False)
-    whole = records(near.bootstrap, topic, PARTITIONS, timestamps=False)
+    assert told["verify"] == verified
+    assert contents(job) == archived
+    plain = records(job.bootstrap, topic, PARTITIONS)
+    assert records(job.bootstrap, f"{topic}-kept", PARTITIONS) == plain
+    again = records(job.bootstrap, f"{topic}-again", PARTITIONS, timestamps=False)
+    whole = records(job.bootstrap, topic, PARTITIONS, timestamps=False)
     assert [sorted(map(str, part)) for part in again] == [sorted(map(str, part)) for part in whole]
     total = sum(len(part) for part in plain)
     assert told["kept"] == total
     assert told["lost"].startswith("Spark lost an executor that was sending")
     assert 0 < told["again"] < total
-    return [told["lost"], told["not shared"].replace(str(far.folder), "FOLDER"), told["optimize"][1]]
+    return [told["lost"], told["not shared"].replace(str(job.folder), "FOLDER"), told["optimize"][1]]
 
 
-def await_sending(driver: Driver, near: Jobs, target: str) -> None:
+def await_sending(driver: Driver, job: Jobs, target: str) -> None:
     """Wait until records arrive in all partitions of a topic, which need not be there yet."""
     deadline = time.monotonic() + WAIT_S
     while True:
         assert driver.running, driver.said()
         assert time.monotonic() < deadline, "nobody sends"
         with contextlib.suppress(PipelineError):
-            if min(near.cluster.high_watermarks(target).values()) > BATCH // 20:
+            if min(job.cluster.high_watermarks(target).values()) > BATCH // 20:
                 return
         time.sleep(0.1)
 
 
-def sender_without_its_input(cluster: StandaloneCluster, workers: list[int], application: str) -> int:
+def sender_without_its_input(cluster: StandaloneCluster, application: str) -> int:
     """Return the worker, of two that send, that did not read the records: they are not lost with it."""
-    stages = {number: cluster.stages_of(number, application) for number in workers}
+    stages = {number: cluster.stages_of(number, application) for number in range(2)}
     sending = max(set.intersection(*stages.values()))
     reading = max(stage for begun in stages.values() for stage in begun if stage < sending)
     (found,) = [number for number, begun in stages.items() if reading not in begun]
@@ -185,6 +208,10 @@ def bad(bootstrap: str, prefix: str) -> list[Any]:
     return sorted(part, key=str)
 
 
-@pytest.mark.parametrize("scenario", list(scenarios), ids=lambda s: s.name)
+slow = pytest.mark.skipif(FORM != "long", reason="jobs of a minute: only with KBROKER_TESTS=long")
+CASES = [pytest.param(each, id=each.name, marks=[slow] if each.name in LONG else []) for each in scenarios]
+
+
+@pytest.mark.parametrize("scenario", CASES)
 def test_cluster(scenario: Scenario, side_by_side: SideBySide) -> None:
     side_by_side(scenario)

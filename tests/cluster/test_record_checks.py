@@ -188,7 +188,7 @@ def test_what_is_deleted_is_refused_soon(shop: Shop) -> None:
     Http(shop.cluster.brokers[1].registry_url).ok("DELETE", f"/subjects/{topic}-value")
     began = time.monotonic()
     until(lambda: shop.produce(topic, index, order(known)).error_code == ErrorCode.INVALID_RECORD)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
 
 
 def test_values_are_read_by_a_schema_of_another_broker(shop: Shop) -> None:

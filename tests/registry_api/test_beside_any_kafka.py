@@ -196,7 +196,7 @@ def test_another_instance_sees_what_is_acknowledged(broker: Broker, beside: Besi
         began = time.monotonic()
         beside.http.register("b", record("B"))
         until(lambda: "b" in other.http.ok("GET", "/subjects"))
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 5
 
 
 def test_an_incompatible_schema_is_refused_by_what_others_have_registered(broker: Broker, beside: Beside) -> None:
@@ -244,7 +244,7 @@ def test_a_kafka_that_does_not_answer(tmp_path: Any) -> None:
                 began = time.monotonic()
                 assert beside.http.ok("GET", "/schemas/ids/1")
                 assert beside.http.register("a", record("A"))["id"] == 1
-                assert time.monotonic() - began < 2
+                assert time.monotonic() - began < 3.5
                 code, _ = beside.http.refused("POST", "/subjects/b/versions", {"schema": record("B")})
                 assert code == 50002
                 assert beside.http.refused("GET", "/schemas/ids/9")[0] == 50002
@@ -263,7 +263,7 @@ def test_requests_end_with_the_store(broker: Broker, beside: Beside) -> None:
     def ask(method: str, path: str, body: Any = None) -> None:
         answers.append(beside.http.refused(method, path, body))
 
-    with broker.faults.delay("AddPartitionsToTxn", 3) as fault:
+    with broker.faults.delay("AddPartitionsToTxn", 10) as fault:
         asking = threading.Thread(target=ask, args=("POST", "/subjects/a/versions", {"schema": record("A")}))
         asking.start()
         fault.wait()
@@ -276,7 +276,7 @@ def test_requests_end_with_the_store(broker: Broker, beside: Beside) -> None:
         asking.join(PATIENCE_S)
         ask("POST", "/subjects/b/versions", {"schema": record("B")})
         ask("GET", "/schemas/ids/1")
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 8
     assert [code for code, _ in answers] == [50002] * 3
 
 

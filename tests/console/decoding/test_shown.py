@@ -54,10 +54,10 @@ def test_any_bytes_are_shown_in_any_way(data, way):
 
 @pytest.mark.parametrize("data", [b"[" * 100_000, b'{"a":' * 50_000, b"9" * 500_000, b"x" * 5_000_000])
 def test_what_is_deep_or_long_is_cut(data):
-    begun = time.monotonic()
+    begun = time.thread_time()
     found = shown(data, "auto", NONE)
     assert len(found.text) <= LONGEST
-    assert time.monotonic() - begun < 2
+    assert time.thread_time() - begun < 2
 
 
 def test_avro_by_a_schema_framed_or_not():

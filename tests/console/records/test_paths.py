@@ -78,6 +78,6 @@ def test_any_text_is_read_or_refused(text, value):
 
 def test_a_pattern_that_would_explode_takes_no_time():
     holds = condition('.text =~ "(a+)+$"')
-    begun = time.monotonic()
+    begun = time.thread_time()
     assert holds({"text": "a" * 50_000 + "b"}) is False
-    assert time.monotonic() - begun < 1
+    assert time.thread_time() - begun < 1
