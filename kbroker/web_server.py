@@ -22,73 +22,17 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kbroker.local_http import url_of
+from kbroker.web_connection import HEAD_S, TimedConnection
 
 _STOP_S: Final = 3
 _PATIENCE_S: Final = 20.0
 
-
-HEAD_S: Final = 5.0
-"""How many seconds a request's head may be incomplete after the connection was made, or after its first byte."""
 _TURN_S: Final = 0.0005
-
-
-class Connection(Protocol):
-    """The parts of uvicorn's connections that a deadline needs."""
-
-    cycle: Any
-    loop: asyncio.AbstractEventLoop
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Close the connection if it is between two requests."""
-
-
-class Deadline:
-    """Closes a connection whose request does not arrive in time. The connection notifies it of each event.
-
-    uvicorn itself limits the time between two requests, but not the time before the first one, so silent connections
-    would keep all others out.
-    """
-
-    __slots__ = ("_late",)
-
-    def __init__(self) -> None:
-        self._late: asyncio.TimerHandle | None = None
-
-    def follow(self, connection: Connection) -> None:
-        """Begin to wait for a request, or end that."""
-        if connection.cycle is not None and not connection.cycle.response_complete:
-            self.forget()
-        elif self._late is None:
-            self._late = connection.loop.call_later(HEAD_S, connection.timeout_keep_alive_handler)
-
-    def forget(self) -> None:
-        """End the wait."""
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-
-
-class PromptConnection(H11Protocol):
-    """A connection that the server closes if no request arrives in time."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._deadline = Deadline()
-        self._deadline.follow(self)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._deadline.follow(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._deadline.forget()
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -111,7 +55,7 @@ class WebServer:
         log: logging.Logger,
         ending: Callable[[], None],
         *,
-        protocol: type[asyncio.Protocol],
+        protocol: type[TimedConnection],
         connections: int,
         largest_head: int,
         threads: int | None = None,

@@ -14,7 +14,7 @@ from kbroker.admin.schemas import SchemaRegistry
 from kbroker.console.application import application
 from kbroker.console.console import Console, Settings
 from kbroker.console.decoding.schemas import Schemas
-from kbroker.console.stalled_connections import TimedProtocol
+from kbroker.web_connection import TimedH11Connection
 from kbroker.web_server import WebServer
 
 CONNECTIONS: Final = 200
@@ -45,7 +45,7 @@ class ConsoleServer(WebServer):
             "console",
             log,
             self.console.end,
-            protocol=TimedProtocol,
+            protocol=TimedH11Connection,
             connections=CONNECTIONS,
             largest_head=_LARGEST_HEAD,
             tls=tls,

@@ -1,4 +1,4 @@
-"""The control API's server: web_server.py, with a limit on silent connections.
+"""The control API's server: web_server.py around the application.
 
 It uses Starlette and uvicorn instead of FastAPI. FastAPI needs pydantic, and takes 0.5 s and 25 MB to load instead of
 0.13 s and 13 MB. Its checks and its document come here from a table of operations (values.py, document.py).
@@ -15,7 +15,8 @@ from kbroker.control.known_faults import KnownFaults
 from kbroker.control.known_snapshots import KnownSnapshots
 from kbroker.control.operations import Control
 from kbroker.control.subject import Subject
-from kbroker.web_server import PromptConnection, WebServer
+from kbroker.web_connection import TimedH11Connection
+from kbroker.web_server import WebServer
 
 CONNECTIONS: Final = 100
 """The most connections at once; more are answered with 503."""
@@ -40,7 +41,7 @@ class ControlServer(WebServer):
             "control API",
             log,
             self._control.ending.set,
-            protocol=PromptConnection,
+            protocol=TimedH11Connection,
             connections=CONNECTIONS,
             largest_head=_LARGEST_HEAD,
             threads=_THREADS,

@@ -13,8 +13,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from kbroker.console import stalled_connections
-from kbroker.console.stalled_connections import TimedProtocol
+from kbroker import web_connection
+from kbroker.web_connection import TimedH11Connection
 from tests.console.conftest import served
 
 
@@ -42,9 +42,9 @@ def test_who_reads_nothing_is_cut_off(small, monkeypatch):
         known(protocol, exc)
         lost.set()
 
-    known = TimedProtocol.connection_lost
-    monkeypatch.setattr(TimedProtocol, "connection_lost", told)
-    monkeypatch.setattr(stalled_connections, "READER_S", 0.2)
+    known = TimedH11Connection.connection_lost
+    monkeypatch.setattr(TimedH11Connection, "connection_lost", told)
+    monkeypatch.setattr(web_connection, "READER_S", 0.2)
     with connected(small) as client:
         client.sendall(b"GET /topics/hostile/records/0/3/download HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert lost.wait(20)
@@ -70,7 +70,8 @@ x"""
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHo", BODY])
 def test_who_does_not_end_a_request_is_cut_off(small, monkeypatch, sent):
-    monkeypatch.setattr(stalled_connections, "REQUEST_S", 0.2)
+    monkeypatch.setattr(web_connection, "HEAD_S", 0.2)
+    monkeypatch.setattr(web_connection, "BODY_S", 0.2)
     with connected(small) as client:
         client.sendall(sent)
         assert read(client) < 1000
@@ -98,12 +99,13 @@ def slow():
     config.load()
     loop, events, size = Loop(), [], [100]
     transport = SimpleNamespace(
+        set_write_buffer_limits=lambda **_: None,
         get_write_buffer_size=lambda: size[0],
         abort=lambda: events.append("cut off"),
         get_extra_info=lambda _: None,
         close=lambda: None,
     )
-    protocol = TimedProtocol(config=config, server_state=ServerState(), app_state={}, _loop=loop)
+    protocol = TimedH11Connection(config=config, server_state=ServerState(), app_state={}, _loop=loop)
     protocol.connection_made(transport)
     return protocol, loop, events, size
 

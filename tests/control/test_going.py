@@ -11,8 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from kbroker import Broker
-from kbroker import web_server as server
+from kbroker import Broker, web_connection
 from kbroker.control.application import AT_ONCE
 from kbroker.control.server import CONNECTIONS
 from tests.control.conftest import Http, controlled
@@ -101,7 +100,7 @@ def test_who_goes_before_his_turn_has_nothing_done(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("said", ["", "GET /clock HTTP/1.1\r\nHost: "])
 def test_who_says_nothing_is_not_waited_for(api: Http, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    monkeypatch.setattr(server, "HEAD_S", 0.3)
+    monkeypatch.setattr(web_connection, "HEAD_S", 0.3)
     with ExitStack() as stack:
         silent = [stack.enter_context(connected(api, said)) for _ in range(CONNECTIONS + 5)]
         assert soon(lambda: status(api) == 200)
@@ -109,7 +108,7 @@ def test_who_says_nothing_is_not_waited_for(api: Http, monkeypatch: pytest.Monke
 
 
 def test_half_a_request_after_a_whole_one(api: Http, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_S", 0.3)
+    monkeypatch.setattr(web_connection, "HEAD_S", 0.3)
     whole = f"GET /clock HTTP/1.1\r\nHost: {api.address}\r\n\r\n"
     with connected(api) as raw:
         for _ in range(2):
@@ -124,7 +123,7 @@ def test_half_a_request_after_a_whole_one(api: Http, monkeypatch: pytest.MonkeyP
 def test_a_body_that_nobody_waits_for(
     api: Http, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server, "HEAD_S", 0.3)
+    monkeypatch.setattr(web_connection, "HEAD_S", 0.3)
     with connected(api, f"POST /none HTTP/1.1\r\nHost: {api.address}\r\nContent-Length: 100\r\n\r\n1") as raw:
         told = b""
         while not told.endswith(b"}"):
@@ -136,7 +135,7 @@ def test_a_body_that_nobody_waits_for(
 
 
 def test_who_waits_longer_than_a_head_may_take_is_answered(api: Http, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_S", 0.1)
+    monkeypatch.setattr(web_connection, "HEAD_S", 0.1)
     number = api.ok("POST", "/faults", {"kind": "drop", "api": "ListGroups"})["id"]
     assert status(api, f"/faults/{number}/wait?timeout_ms=400") == 504
 

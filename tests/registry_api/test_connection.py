@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kbroker import web_server
-from kbroker.registry_api.connection import LARGEST_HEAD, MOST_AHEAD
+from kbroker import web_connection
+from kbroker.registry_api.connection import LARGEST_HEAD, MOST_AHEAD, RegistryConnection
+from kbroker.testing.waiting import hold
 from tests.registry_api.conftest import Http
 
 GET = b"GET /subjects HTTP/1.1\r\nhost: x\r\n"
@@ -111,10 +112,27 @@ def test_too_many_of_them_end_the_connection(registry: Http) -> None:
 def test_a_head_that_does_not_arrive_ends_the_connection(
     registry: Http, monkeypatch: pytest.MonkeyPatch, begin: bytes
 ) -> None:
-    monkeypatch.setattr(web_server, "HEAD_S", 0.2)
+    monkeypatch.setattr(web_connection, "HEAD_S", 0.2)
     with connected(registry) as connection:
         connection.sendall(begin)
         assert answered(connection).count(b"HTTP/1.1 200 ") == begin.count(b"\r\n\r\n")
+
+
+def test_a_client_that_reads_nothing_loses_its_connection(registry: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(12):
+        registry.register(f"s{number}", {"type": "record", "name": "R", "doc": str(number) * 35_000, "fields": []})
+    lost, known = set(), RegistryConnection.connection_lost
+
+    def connection_lost(connection: RegistryConnection, exc: Exception | None) -> None:
+        known(connection, exc)
+        lost.add(connection.client)
+
+    monkeypatch.setattr(RegistryConnection, "connection_lost", connection_lost)
+    monkeypatch.setattr(web_connection, "READER_S", 0.2)
+    with connected(registry) as connection:
+        connection.sendall((GET.replace(b"/subjects", b"/schemas") + b"\r\n") * MOST_AHEAD)  # more than a kernel keeps
+        hold(lambda: connection.getsockname() in lost, 20)
+        assert len(answered(connection)) < MOST_AHEAD * 12 * 35_000
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])

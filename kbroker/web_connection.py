@@ -1,0 +1,96 @@
+"""HTTP connections of the web servers: uvicorn's, which close when their client stalls.
+
+Owns the time limits that uvicorn does not have: of a request's head, of its body, and of data that nobody reads.
+Without them a few idle clients would hold all connections of a server. A client that reads slowly may continue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_S: Final = 5.0
+"""How many seconds a request's head may be incomplete after the connection was made, or after its first byte."""
+BODY_S: Final = 30.0
+"""How many seconds a request's body may be incomplete after the head."""
+READER_S: Final = 30.0
+"""How many seconds a client may leave data unread."""
+
+
+class TimedConnection(asyncio.Protocol):
+    """The time limits of a connection, in front of one of uvicorn's classes."""
+
+    cycle: Any
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._awaited: str | None = None
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._reader_timer: asyncio.TimerHandle | None = None
+        self.transport.set_write_buffer_limits(high=1, low=0)  # by default less than 64 kB may stay unread for ever
+        self.follow_request()
+
+    def data_received(self, data: bytes) -> None:
+        """Receive a part of a request."""
+        super().data_received(data)
+        self.follow_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers."""
+        self._stop(self._request_timer)
+        self._stop(self._reader_timer)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read."""
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        """Continue to write: the client has read what waited."""
+        self._stop(self._reader_timer)
+        super().resume_writing()
+
+    def follow_request(self) -> None:
+        """Begin to wait for the next part of a request, or end that."""
+        awaited: str | None = "head"
+        if self.cycle is not None and not self.cycle.response_complete:
+            awaited = "body" if self.cycle.more_body else None
+        if awaited == self._awaited:
+            return
+        self._stop(self._request_timer)
+        self._awaited = awaited
+        if awaited == "head":
+            self._request_timer = self.loop.call_later(HEAD_S, self._close)
+        elif awaited == "body":
+            self._request_timer = self.loop.call_later(BODY_S, self.transport.abort)
+
+    def _close(self) -> None:
+        """Close in good order: a browser keeps connections that it has not used yet."""
+        close: Any = getattr(self, "timeout_keep_alive_handler")  # noqa: B009 - uvicorn's, in both classes
+        close()
+
+    def _wait_for_reader(self) -> None:
+        left = self.transport.get_write_buffer_size()
+
+        def check() -> None:
+            if self.transport.get_write_buffer_size() < left:
+                self._wait_for_reader()
+            else:
+                self.transport.abort()
+
+        self._reader_timer = self.loop.call_later(READER_S, check)
+
+    @staticmethod
+    def _stop(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
+
+class TimedH11Connection(TimedConnection, H11Protocol):
+    """A connection whose parser is written in Python; httptools is not part of the extras that use it."""
