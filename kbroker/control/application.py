@@ -35,8 +35,6 @@ OPERATIONS: Final = (
 )  # fmt: skip
 BODY_S: Final = 10.0
 """How many seconds a body may take to arrive."""
-READER_S: Final = 30.0
-"""How many seconds a reader of a stream may leave sent data unread."""
 AT_ONCE: Final = 8
 """The most operations at once: so many that change something, and so many that read; others wait for their turn."""
 _PAGE_HEADERS: Final = {
@@ -190,7 +188,7 @@ class Lines(Response):
         self._values = values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write line by line, until the values end, the reader disconnects, or the reader stops reading."""
+        """Write line by line, until the values end or the reader disconnects; the connection closes if nobody reads."""
         del scope
         with contextlib.suppress(Exception):  # the status was sent already, so the response can only end
             await _while_there(receive, self._write(send))
@@ -199,8 +197,7 @@ class Lines(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async for value in self._values:
             line = json_bytes(value) + b"\n"
-            async with asyncio.timeout(READER_S):
-                await send({"type": "http.response.body", "body": line, "more_body": True})
+            await send({"type": "http.response.body", "body": line, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

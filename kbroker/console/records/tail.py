@@ -28,7 +28,6 @@ LISTENERS: Final = 20
 _READ_S: Final = 0.4
 _READ_AGAIN_S: Final = 2.0
 _QUIET_S: Final = 15.0
-_READER_S: Final = 30.0
 _MOST_AT_ONCE: Final = 50
 _BYTES_AT_ONCE: Final = 1024 * 1024
 _LATEST: Final = -1
@@ -67,7 +66,7 @@ class Tail(Response):
             for each in ends:
                 each.cancel()
             for outcome in await asyncio.gather(*ends, return_exceptions=True):
-                if isinstance(outcome, Exception) and not isinstance(outcome, (TimeoutError, OSError)):
+                if isinstance(outcome, Exception) and not isinstance(outcome, OSError):
                     log.error("following records ended", exc_info=outcome)
         with contextlib.suppress(Exception):  # the status was sent already, so the response can only end
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -129,8 +128,7 @@ class Tail(Response):
 
 
 async def _send(send: Send, data: bytes) -> None:
-    async with asyncio.timeout(_READER_S):
-        await send({"type": "http.response.body", "body": data, "more_body": True})
+    await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 async def _disconnected(receive: Receive) -> None:
