@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
+from compat_tests.harness.jvm import BRIEF
 from compat_tests.harness.parts import fetch
 from kbroker.testing.waiting import hold
 
@@ -110,15 +111,20 @@ def test_the_work_queue_in_java(tmp_path: Path, name: str) -> None:
         for job in ("good", "flaky", "nonsense", "fine"):
             producer.produce("jobs", job)
         assert producer.flush(WAIT_S) == 0
-        command = ["java", "-Xmx256M", "-cp", f"{libs}/*", str(RECIPES / "WorkQueue.java")]
-        done = subprocess.run(
-            [*command, broker.bootstrap, "jobs", "workers", str(WORK_S)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
+        command = ["java", "-Xmx256M", *BRIEF, "-cp", f"{libs}/*", str(RECIPES / "WorkQueue.java")]
         tries = ["fine try 1", "flaky try 1", "flaky try 2", "flaky try 3", "good try 1", "nonsense try 1"]
-        assert sorted(done.stdout.split("\n")[:-1]) == tries
+        said: list[str] = []
+        for _ in range(5):  # on a busy machine a worker may end before it has its partition
+            done = subprocess.run(
+                [*command, broker.bootstrap, "jobs", "workers", str(WORK_S)],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=True,
+            )
+            said += done.stdout.split("\n")[:-1]
+            if len(said) >= len(tries):
+                break
+        assert sorted(said) == tries
         [letter] = kafka.wait_for(lambda kafka: kafka["dlq.jobs"].records())
         assert letter.value == b"nonsense"
