@@ -22,13 +22,14 @@ PARTS: Final = {
     "spark, clients and examples": [
         *("compat_tests/pipeline", "compat_tests/spark", "compat_tests/clients", "compat_tests/faults"),
         *("compat_tests/files", "compat_tests/telemetry", "compat_tests/wire"),
-        *("compat_tests/examples", "examples", "tests/examples", "tests/package", "tests/pipeline"),
+        *("compat_tests/examples", "examples/orders", "examples/recipes", "tests/examples"),
+        *("tests/package", "tests/pipeline"),
     ],
     "clusters and security": [
         *("compat_tests/cluster", "compat_tests/security", "tests/cluster", "tests/crash", "tests/console"),
     ],
 }
-"""The folders of the parts beside the last, which has all other tests."""
+"""The folders of the parts beside the last, which has all other tests: pytest ignores none of its `testpaths`."""
 _ENDS_S: Final = 20.0
 """How long terminated parts may tear their fixtures down; `timeout` in .ci/run kills after 30."""
 _NO_TESTS: Final = 5
