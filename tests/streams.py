@@ -29,7 +29,10 @@ PARTS: Final = {
         *("compat_tests/cluster", "compat_tests/security", "tests/cluster", "tests/crash", "tests/console"),
     ],
 }
-"""The folders of the parts beside the last, which has all other tests: pytest ignores none of its `testpaths`."""
+"""The folders of the parts beside the last, which has all other tests.
+
+pytest does not ignore a whole folder of its `testpaths`, so the folders of `examples` stand here one by one.
+"""
 _ENDS_S: Final = 20.0
 """How long terminated parts may tear their fixtures down; `timeout` in .ci/run kills after 30."""
 _NO_TESTS: Final = 5
