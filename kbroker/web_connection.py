@@ -70,6 +70,11 @@ class TimedConnection(asyncio.Protocol):
         elif awaited == "body":
             self._request_timer = self.loop.call_later(BODY_S, self.transport.abort)
 
+    def await_head(self) -> None:
+        """Begin to wait for the next request: this one was answered without uvicorn."""
+        self._awaited = None
+        self.follow_request()
+
     def _close(self) -> None:
         """Close in good order: a browser keeps connections that it has not used yet."""
         close: Any = getattr(self, "timeout_keep_alive_handler")  # noqa: B009 - uvicorn's, in both classes

@@ -22,7 +22,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import uvicorn
 
@@ -55,7 +55,7 @@ class WebServer:
         log: logging.Logger,
         ending: Callable[[], None],
         *,
-        protocol: type[TimedConnection],
+        protocol: Callable[..., TimedConnection],
         connections: int,
         largest_head: int,
         threads: int | None = None,
@@ -84,7 +84,7 @@ class WebServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
-            http=protocol,
+            http=cast("type[TimedConnection]", protocol),
             ws="none",
             interface="asgi3",
             proxy_headers=False,

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
@@ -19,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from kbroker.registry_api.access import Access, Needs
 from kbroker.registry_api.endpoints import ENDPOINTS, OPEN, Endpoint
-from kbroker.registry_api.requests import MEDIA, NOTE, Bodies, Refused, Text
+from kbroker.registry_api.requests import MEDIA, NOTE, Bodies, Refused, Text, of_version
 from kbroker.schema_registry.errors import RegistryError
 from kbroker.schema_registry.registry import Registry
 from kbroker.schema_registry.subjects import ANY_CONTEXT, DEFAULT_CONTEXT, context_of, qualified_context
@@ -27,6 +28,9 @@ from kbroker.security.authorizer.authorizer import Authorizer
 
 _LONG: Final = 1_000
 """How many names or numbers a list has at most that is sent in one piece."""
+BY_ID: Final = "GET /schemas/ids/{id}"
+"""The endpoint whose answer may be known at once: each client requests each id that it meets."""
+_TARGET: Final = re.compile(rb"/schemas/ids/([0-9]{1,9})")
 _PIECE: Final = 64 * 1024
 _in_json: Final = json.JSONEncoder(ensure_ascii=False).encode
 log = logging.getLogger(__name__)
@@ -80,6 +84,16 @@ class Application:
             response = _error(500, 500, f"{type(error).__name__}: {error}")
         with contextlib.suppress(ClientDisconnect):
             await response(scope, receive, send)
+
+    def at_once(self, target: bytes) -> bytes | None:
+        """Return the JSON that answers a GET of a target for all clients alike, if it is known without waiting."""
+        found = None if self._authorizer is not None else _TARGET.fullmatch(target)
+        version = None if found is None else self._registry.by_id_at_once(int(found[1]))
+        if version is None:
+            return None
+        answer = of_version(version)
+        del answer["id"]
+        return _in_json(answer).encode()
 
     async def _allow(self, scope: Scope, needs: Needs) -> None:
         """Let the endpoint of a request know what its client may do; raises RegistryError if it needs more."""

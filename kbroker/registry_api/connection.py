@@ -1,20 +1,24 @@
 """A connection of HTTP to the registry: uvicorn's, around the parser of Node.js (httptools).
 
 Owns the limits that this parser does not have: of a head, of what is no body, and of requests that do not wait for
-answers. Owns what follows a request to upgrade, which nobody answers here: the
-parser would take its body for the next request. Never answers a request.
+answers. Owns what follows a request to upgrade, which nobody answers here: the parser would take its body for the next
+request. Sends answers that exist without waiting (`AtOnce`) itself, and never decides about an answer.
 
-With uvicorn's other parser, in Python, a request by id takes 0.45 ms of the processor in place of 0.32.
+With uvicorn's other parser, in Python, a request by id takes 0.45 ms of the processor in place of 0.32. Without a scope
+of ASGI, a task and a second system call for the body it takes 0.09 ms (beside 0.18 on the same, faster machine), and a
+core on which the broker runs, too, answers 13,000 requests a second in place of 3,000.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from kbroker.registry_api.requests import MEDIA
 from kbroker.web_connection import TimedConnection
 
 LARGEST_HEAD: Final = 16 * 1024
@@ -22,6 +26,11 @@ LARGEST_HEAD: Final = 16 * 1024
 MOST_AHEAD: Final = 16
 """How many requests may arrive before the first of them is answered."""
 _NO_HTTP: Final = "Invalid HTTP request received."
+_NOT_AT_ONCE: Final = frozenset((b"content-length", b"expect", b"origin", b"sec-fetch-site", b"transfer-encoding"))
+"""Header fields of requests that have a body, or that the application may refuse."""
+_HEAD: Final = f"content-length: %d\r\ncontent-type: {MEDIA}\r\n\r\n".encode()
+AtOnce = Callable[[bytes], bytes | None]
+"""Returns the JSON that answers a GET of a target (path and query), if that is known without waiting, else None."""
 
 
 class TooMuch(Exception):  # noqa: N818 - an outcome
@@ -33,7 +42,11 @@ class NotHttp(Exception):  # noqa: N818 - an outcome
 
 
 class RegistryConnection(TimedConnection, HttpToolsProtocol):
-    """A connection with limits."""
+    """A connection with limits. `at_once` knows some answers, for clients that may see all."""
+
+    def __init__(self, *args: Any, at_once: AtOnce | None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._at_once = at_once
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -42,9 +55,14 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
         self._is_repeated = False
         """Whether the parser reads a head that another one has read."""
         self._answering: RequestResponseCycle | None = None
+        self._is_answered = False
+        """Whether the request that is being parsed is answered."""
+        self._may_be_answered = False
+        """Whether the next request is the first of what has arrived: the others wait for other connections."""
 
     def data_received(self, data: bytes) -> None:
         self._unread += len(data)
+        self._may_be_answered = True
         self._unset_keepalive_if_required()
         try:
             self._feed(memoryview(data))
@@ -103,7 +121,8 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
         version, hosts = self.parser.get_http_version(), sum(name == b"host" for name, _ in self.headers)
         if version not in ("1.0", "1.1") or hosts > 1 or (version == "1.1" and not hosts):
             raise NotHttp
-        super().on_headers_complete()
+        if not self._answer_at_once():
+            super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._unread = 0
@@ -111,8 +130,30 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._unread = 0
-        if not self.parser.should_upgrade():  # else its body, if it has one, is still to come
+        if self._is_answered:
+            self._is_answered = False
+        elif not self.parser.should_upgrade():  # else its body, if it has one, is still to come
             super().on_message_complete()
+
+    def _answer_at_once(self) -> bool:
+        """Answer a request whose answer is known; return whether that is so."""
+        may, self._may_be_answered = self._may_be_answered, False
+        is_first = self.cycle is None or self.cycle.response_complete
+        if self._at_once is None or not may or not is_first or self.parser.get_method() != b"GET":
+            return False
+        if self.parser.should_upgrade() or not self.parser.should_keep_alive() or self.flow.write_paused:
+            return False
+        if any(name in _NOT_AT_ONCE for name, _ in self.headers):
+            return False
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            return False
+        if (body := self._at_once(self.url)) is None:
+            return False
+        usual = b"".join(b"%b: %b\r\n" % each for each in self.server_state.default_headers)
+        self.transport.write(STATUS_LINE[200] + usual + _HEAD % len(body) + body)
+        self._is_answered = True
+        self.await_head()
+        return True
 
     def _feed(self, data: memoryview) -> None:
         """Parse data; raises HttpParserError."""

@@ -8,11 +8,12 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kbroker.registry_api.application import Application
+from kbroker.registry_api.application import BY_ID, Application
 from kbroker.registry_api.connection import LARGEST_HEAD, RegistryConnection
 from kbroker.registry_api.forwarding import Forwarding, Leader, LeaderOfBroker
 from kbroker.registry_api.logins import Authenticated, Credentials, Logins
@@ -74,6 +75,13 @@ class RegistryServer(WebServer):
         if tally is not None:
             app = Counted(app, tally)
 
+        def at_once(target: bytes) -> bytes | None:
+            began = time.perf_counter()
+            body = own.at_once(target)
+            if body is not None and tally is not None:
+                tally.add(BY_ID, 200, time.perf_counter() - began)
+            return body
+
         def ending() -> None:  # running requests have deadlines
             for close in parts:
                 close()
@@ -84,7 +92,7 @@ class RegistryServer(WebServer):
             "schema registry",
             log,
             ending,
-            protocol=RegistryConnection,
+            protocol=partial(RegistryConnection, at_once=at_once if credentials is None else None),
             connections=CONNECTIONS,
             largest_head=LARGEST_HEAD,
             beside_broker=True,

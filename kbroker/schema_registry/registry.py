@@ -60,6 +60,9 @@ class Store(Protocol):
     async def look(self, question: Callable[[State], T]) -> T:
         """Do the same as `ask` for a question that looks up single entries, which may be asked in any thread."""
 
+    def at_once(self, question: Callable[[State], T]) -> T | None:
+        """Return the same as `look` in any thread; None if that is an error, or has to wait."""
+
     async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
         """Return the answer to a long question, which awaits `turn` once per element."""
 
@@ -282,6 +285,11 @@ class Registry:
         if found is None:
             raise Refusal.SCHEMA_NOT_FOUND(schema_id)
         return found
+
+    def by_id_at_once(self, schema_id: int) -> Version | None:
+        """Return what `by_id` returns without a subject; None if that is an error, or has to wait."""
+        found = self._store.at_once(lambda state: (state.find_by_id(schema_id, state.aliased("")),))
+        return None if found is None else found[0]
 
     async def by_guid(self, guid: str) -> Version:
         """Return a version with a GUID, from the first context that has one."""

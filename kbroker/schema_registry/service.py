@@ -204,15 +204,18 @@ class FromOtherThread:
 
     async def look(self, question: Callable[[State], T]) -> T:
         # Asked in the other thread, a request by id takes twice as much of the processor.
+        found = self.at_once(lambda state: (question(state),))
+        return await self.ask(question) if found is None else found[0]
+
+    def at_once(self, question: Callable[[State], T]) -> T | None:
         before = self._service.settled()
-        if before is not None:
-            try:
-                found = question(before.state)
-            except Exception:  # noqa: BLE001 - the state may have changed under the question: `ask` raises it again
-                return await self.ask(question)
-            if self._service.settled() == before:
-                return found
-        return await self.ask(question)
+        if before is None:
+            return None
+        try:
+            found = question(before.state)
+        except Exception:  # noqa: BLE001 - the state may have changed under the question: `ask` raises it again
+            return None
+        return found if self._service.settled() == before else None
 
     async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
         return await self._there(self._service.ask_long(question))

@@ -23,6 +23,7 @@ def test_requests_and_schemas() -> None:
         registry.ok("DELETE", "/subjects/a%2Fb/versions/1")
         assert registry.refused("GET", "/subjects/missing/versions")[0] == 40401
         registry.raw("GET", "/nothing")
+        registry.ok("GET", "/schemas/ids/1")
         found = seen.values()
         seconds = seen.value("kbroker_registry_request_seconds_total", endpoint="POST /subjects/{subject}/versions")
         assert seconds is not None
@@ -32,10 +33,11 @@ def test_requests_and_schemas() -> None:
         ("POST /subjects/{subject}/versions", "200"): 2,
         ("DELETE /subjects/{subject}/versions/{version}", "200"): 1,
         ("GET /subjects/{subject}/versions", "404"): 1,
+        ("GET /schemas/ids/{id}", "200"): 1,
         (ELSEWHERE, "404"): 1,
     }
     plain = {name: value for (name, labels), value in found.items() if not labels}
-    assert (plain[ROLE], plain[SUCCEEDED], plain[FAILED]) == (1, 3, 2)
+    assert (plain[ROLE], plain[SUCCEEDED], plain[FAILED]) == (1, 4, 2)
     assert (plain["kbroker_registry_subjects"], plain["kbroker_registry_versions"]) == (1, 1)
 
 
