@@ -54,6 +54,17 @@ def forget_fetched(consumer: Any) -> None:
         fetcher._next_partition_records.drain()  # noqa: SLF001
 
 
+def finish_join(consumer: Any) -> None:
+    """Make a member of a group take the result of a join that a poll did not wait for.
+
+    If the partitions of a topic have changed, the group's leader joins again. If a poll ends meanwhile, kafka-python 3.0
+    no longer waits for the result, so that the member neither fetches nor sends heartbeats any more.
+    """
+    coordinator = consumer._coordinator  # noqa: SLF001 - nothing public shows or ends this state
+    if coordinator.rejoining and not coordinator.need_rejoin():
+        coordinator.request_rejoin()
+
+
 _TIMEOUT_MS: Final = 30_000
 TO_THE_END: Final = -1
 """The offset that makes DeleteRecords delete everything up to the high watermark."""

@@ -24,7 +24,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.errors import AdminError
 from kbroker.admin.fetching import unreadable_at
 from kbroker.admin.partition_offsets import parse_time
-from kbroker.admin.records import assign, at_time, forget_fetched, known_partitions, position
+from kbroker.admin.records import assign, at_time, finish_join, forget_fetched, known_partitions, position
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completion import complete_groups, complete_topics
@@ -306,9 +306,9 @@ class _Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def _subscribe(consumer: Any, topics: tuple[str, ...], printing: _Printing) -> None:
-    for topic in topics:
-        known_partitions(consumer, topic)
     consumer.subscribe(list(topics), listener=_Assignments(printing))
+    for topic in topics:  # now, else the group's leader learns of the partitions after it has joined, and joins again
+        known_partitions(consumer, topic)
 
 
 # -- printing -----------------------------------------------------------------------------------------------------
@@ -325,6 +325,8 @@ def _print_records(
             return
         wait = _POLL_MS if printing.timeout_ms is None else min(_POLL_MS, printing.timeout_ms - silence_ms)
         done: dict[TopicPartition, OffsetAndMetadata] = {}
+        if in_group:
+            finish_join(consumer)
         try:
             polled = consumer.poll(max(wait, 1), max_records=printing.room())
         except Exception as error:  # noqa: BLE001 - kafka-python raises any error of its codecs
