@@ -57,8 +57,8 @@ def forget_fetched(consumer: Any) -> None:
 def finish_join(consumer: Any) -> None:
     """Make a member of a group take the result of a join that a poll did not wait for.
 
-    The group's leader joins again when the partitions of a topic have changed. If a poll ends meanwhile, kafka-python 3.0
-    may not wait for the result any more, so that the member neither fetches nor sends heartbeats.
+    The group's leader joins again when the partitions of a topic have changed. If a poll ends meanwhile, kafka-python
+    3.0 may not wait for the result any more, so that the member neither fetches nor sends heartbeats.
     """
     coordinator = consumer._coordinator  # noqa: SLF001 - nothing public shows or ends this state
     if coordinator.rejoining and not coordinator.need_rejoin():
