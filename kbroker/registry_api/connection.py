@@ -143,6 +143,8 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
             return False
         if self.parser.should_upgrade() or not self.parser.should_keep_alive() or self.flow.write_paused:
             return False
+        if self.parser.get_http_version() != "1.1":  # such a client may read until the end of the connection
+            return False
         if any(name in _NOT_AT_ONCE for name, _ in self.headers):
             return False
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:

@@ -75,6 +75,7 @@ def test_the_answer_is_that_of_the_application(registry: Http, at_once: list[byt
         (GET % (b"9" * 12, b""), 404),
         ((GET % (b"", b"")).replace(b"GET", b"POST"), 405),
         ((GET % (b"", b"")).replace(b"GET", b"HEAD"), 200),
+        ((GET % (b"", b"connection: keep-alive\r\n")).replace(b"/1.1", b"/1.0"), 200),
     ],
 )
 def test_other_requests_go_to_the_application(
