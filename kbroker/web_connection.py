@@ -23,6 +23,9 @@ class TimedConnection(asyncio.Protocol):
     """The time limits of a connection, in front of one of uvicorn's classes."""
 
     cycle: Any
+    """The newest request, and its answer."""
+    pipeline: Any = ()
+    """The requests whose turn has not come: the newest one is the last of them."""
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
 
@@ -57,10 +60,10 @@ class TimedConnection(asyncio.Protocol):
         super().resume_writing()
 
     def follow_request(self) -> None:
-        """Begin to wait for the next part of a request, or end that."""
+        """Begin to wait for the next part of a request, or end that; not for one that waits for its turn."""
         awaited: str | None = "head"
         if self.cycle is not None and not self.cycle.response_complete:
-            awaited = "body" if self.cycle.more_body else None
+            awaited = "body" if self.cycle.more_body and not self.pipeline else None
         if awaited == self._awaited:
             return
         self._stop(self._request_timer)
@@ -70,10 +73,16 @@ class TimedConnection(asyncio.Protocol):
         elif awaited == "body":
             self._request_timer = self.loop.call_later(BODY_S, self.transport.abort)
 
-    def await_head(self) -> None:
-        """Begin to wait for the next request: this one was answered without uvicorn."""
+    def end_wait(self) -> None:
+        """End the wait for a part of a request; `follow_request` begins another one."""
+        self._stop(self._request_timer)
         self._awaited = None
-        self.follow_request()
+
+    def follow_answer(self) -> None:
+        """End the wait for a request that is answered; begin to wait for one that came before that, and begins now."""
+        self.end_wait()
+        if not self.cycle.response_complete:
+            self.follow_request()
 
     def _close(self) -> None:
         """Close in good order: a browser keeps connections that it has not used yet."""
@@ -99,3 +108,7 @@ class TimedConnection(asyncio.Protocol):
 
 class TimedH11Connection(TimedConnection, H11Protocol):
     """A connection whose parser is written in Python; httptools is not part of the extras that use it."""
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.follow_answer()
