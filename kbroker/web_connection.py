@@ -35,6 +35,7 @@ class TimedConnection(asyncio.Protocol):
         self._awaited: str | None = None
         self._request_timer: asyncio.TimerHandle | None = None
         self._reader_timer: asyncio.TimerHandle | None = None
+        self._socket = _of_socket(self.transport)
         self.transport.set_write_buffer_limits(high=1, low=0)  # by default less than 64 kB may stay unread for ever
         self.follow_request()
 
@@ -90,13 +91,13 @@ class TimedConnection(asyncio.Protocol):
         close()
 
     def _wait_for_reader(self) -> None:
-        left = self.transport.get_write_buffer_size()
+        left = self._socket.get_write_buffer_size()
 
         def check() -> None:
-            if self.transport.get_write_buffer_size() < left:
+            if self._socket.get_write_buffer_size() < left:
                 self._wait_for_reader()
             else:
-                self.transport.abort()
+                self._socket.abort()
 
         self._reader_timer = self.loop.call_later(READER_S, check)
 
@@ -104,6 +105,12 @@ class TimedConnection(asyncio.Protocol):
     def _stop(timer: asyncio.TimerHandle | None) -> None:
         if timer is not None:
             timer.cancel()
+
+
+def _of_socket(transport: asyncio.Transport) -> asyncio.Transport:
+    """Return the transport that sends: that of TLS passes its data on only when most of the data there is sent."""
+    tls = getattr(transport, "_ssl_protocol", None)
+    return getattr(tls, "_transport", None) or transport
 
 
 class TimedH11Connection(TimedConnection, H11Protocol):

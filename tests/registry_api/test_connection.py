@@ -17,7 +17,9 @@ from kbroker import web_connection
 from kbroker.registry_api.connection import LARGEST_HEAD, MOST_AHEAD, RegistryConnection
 from kbroker.schema_registry.registry import Registry
 from kbroker.testing.waiting import hold
+from tests import unread
 from tests.registry_api.conftest import Http
+from tests.unread import Lost
 
 GET = b"GET /subjects HTTP/1.1\r\nhost: x\r\n"
 POST = b"POST /subjects/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -137,6 +139,18 @@ def test_a_client_that_reads_nothing_loses_its_connection(registry: Http, monkey
         connection.sendall((GET.replace(b"/subjects", b"/schemas") + b"\r\n") * MOST_AHEAD)  # more than a kernel keeps
         hold(lambda: connection.getsockname() in lost, 20)
         assert len(answered(connection)) < MOST_AHEAD * 12 * 35_000
+
+
+@pytest.mark.parametrize("query", [b"", b"?"], ids=["in the connection", "by the application"])
+def test_a_client_that_leaves_little_unread_loses_its_connection(
+    registry: Http, monkeypatch: pytest.MonkeyPatch, query: bytes
+) -> None:
+    registry.register("a", {"type": "record", "name": "R", "doc": "a" * 40_000, "fields": []})
+    lost = Lost(monkeypatch)
+    monkeypatch.setattr(web_connection, "READER_S", 0.2)
+    with unread.connected(registry.url, b"GET /schemas/ids/1%b HTTP/1.1\r\nhost: x\r\n\r\n" % query) as client:
+        hold(lambda: client in lost, 20)
+        assert len(answered(client)) < 40_000
 
 
 def test_a_body_is_not_waited_for_before_its_turn(registry: Http, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,62 @@
+"""The time limits of a connection over TLS, whose two transports have each a buffer."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from typing import Final
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from kbroker import web_connection
+from kbroker.embed_security import Certificates
+from kbroker.local_http import REGISTRY
+from kbroker.web_connection import TimedH11Connection
+from kbroker.web_server import WebServer
+from tests import unread
+from tests.unread import Lost
+
+PIECE: Final = 100_000
+REQUEST: Final = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+async def two_pieces(_: Scope, __: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for more in (True, False):
+        await send({"type": "http.response.body", "body": b"a" * PIECE, "more_body": more})
+
+
+def test_who_reads_slowly_over_tls_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second piece waits until most of the first one is sent, which takes longer than the limit."""
+    Lost(monkeypatch)  # the kernel keeps little
+    monkeypatch.setattr(web_connection, "READER_S", 1.0)
+    certificates = Certificates("127.0.0.1")
+    context = ssl.create_default_context(cafile=certificates.ca)
+    both = certificates.settings["ssl.keystore.location"]
+    listening = REGISTRY.listening("127.0.0.1", 0, "--listen", public=False)
+    try:
+        with (
+            WebServer(
+                two_pieces,
+                listening,
+                "two pieces",
+                logging.getLogger(__name__),
+                lambda: None,
+                protocol=TimedH11Connection,
+                connections=10,
+                largest_head=1_000,
+                tls=(both, both),
+            ) as server,
+            context.wrap_socket(unread.connected(server.url), server_hostname="127.0.0.1") as client,
+        ):
+            client.sendall(REQUEST)
+            read = 0
+            while piece := client.recv(1_000 if read < PIECE else 65_536):
+                read += len(piece)
+                if read < PIECE:
+                    time.sleep(0.015)  # so slow is the reader
+    finally:
+        certificates.remove()
+    assert read > 2 * PIECE
