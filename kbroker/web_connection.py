@@ -36,7 +36,9 @@ class TimedConnection(asyncio.Protocol):
         self._request_timer: asyncio.TimerHandle | None = None
         self._reader_timer: asyncio.TimerHandle | None = None
         self._socket = _of_socket(self.transport)
-        self.transport.set_write_buffer_limits(high=1, low=0)  # by default less than 64 kB may stay unread for ever
+        # By default less than 64 kB may stay unread for ever. The buffer of TLS pauses at its limit, not above.
+        is_plain = self._socket is self.transport
+        self.transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
         self.follow_request()
 
     def data_received(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A web server in a thread with its own event loop: uvicorn, for the control API and the web console.
+"""A web server in a thread with its own event loop: uvicorn, for the control API, the web console and the registry.
 
 Owns the thread, and the order of a stop: first running requests and streams, then the server, then the socket. Without
 requests, uvicorn wakes up ten times a second.

@@ -1,14 +1,19 @@
-"""The time limits of a connection over TLS, whose two transports have each a buffer."""
+"""What a connection notices of data that is not read; over TLS two transports have each a buffer."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import socket
 import ssl
 import time
 from typing import Final
 
 import pytest
+import uvicorn
 from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from kbroker import web_connection
 from kbroker.embed_security import Certificates
@@ -60,3 +65,24 @@ def test_who_reads_slowly_over_tls_is_not_cut_off(monkeypatch: pytest.MonkeyPatc
     finally:
         certificates.remove()
     assert read > 2 * PIECE
+
+
+def test_a_single_byte_that_is_not_read_is_noticed() -> None:
+    async def is_noticed(ours: socket.socket) -> bool:
+        ours.setblocking(False)
+        for size in (65_536, 1):
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    ours.send(b"x" * size)
+        config = uvicorn.Config(two_pieces, log_config=None, lifespan="off")
+        transport, connection = await asyncio.get_running_loop().create_connection(
+            lambda: TimedH11Connection(config=config, server_state=ServerState(), app_state={}), sock=ours
+        )
+        transport.write(b"x")
+        noticed = connection.flow.write_paused
+        transport.abort()
+        return noticed
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        assert asyncio.run(is_noticed(ours))
