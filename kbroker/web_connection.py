@@ -7,6 +7,7 @@ Without them a few idle clients would hold all connections of a server. A client
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -17,6 +18,8 @@ BODY_S: Final = 30.0
 """How many seconds a request's body may be incomplete after the head."""
 READER_S: Final = 30.0
 """How many seconds a client may leave data unread."""
+_UNSENT: Final = 256 * 1024
+"""The most bytes that the kernel keeps and has not sent yet, for each connection."""
 
 
 class TimedConnection(asyncio.Protocol):
@@ -107,6 +110,16 @@ class TimedConnection(asyncio.Protocol):
     def _stop(timer: asyncio.TimerHandle | None) -> None:
         if timer is not None:
             timer.cancel()
+
+
+def show_readers(listening: socket.socket) -> None:
+    """Let the connections of a listening socket notice that a client reads, soon after it does.
+
+    A kernel keeps megabytes by default, and takes no more until it has sent a third of them: who had read less than
+    that within the limit seemed to read nothing.
+    """
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Linux has it
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
 
 
 def _of_socket(transport: asyncio.Transport) -> asyncio.Transport:
