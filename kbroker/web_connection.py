@@ -7,6 +7,7 @@ Without them a few idle clients would hold all connections of a server. A client
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -17,12 +18,17 @@ BODY_S: Final = 30.0
 """How many seconds a request's body may be incomplete after the head."""
 READER_S: Final = 30.0
 """How many seconds a client may leave data unread."""
+_UNSENT: Final = 256 * 1024
+"""The most bytes that the kernel keeps and has not sent yet, for each connection."""
 
 
 class TimedConnection(asyncio.Protocol):
     """The time limits of a connection, in front of one of uvicorn's classes."""
 
     cycle: Any
+    """The newest request, and its answer."""
+    pipeline: Any = ()
+    """The requests whose turn has not come: the newest one is the last of them."""
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
 
@@ -32,7 +38,10 @@ class TimedConnection(asyncio.Protocol):
         self._awaited: str | None = None
         self._request_timer: asyncio.TimerHandle | None = None
         self._reader_timer: asyncio.TimerHandle | None = None
-        self.transport.set_write_buffer_limits(high=1, low=0)  # by default less than 64 kB may stay unread for ever
+        self._socket = _of_socket(self.transport)
+        # By default less than 64 kB may stay unread for ever. The buffer of TLS pauses at its limit, not above.
+        is_plain = self._socket is self.transport
+        self.transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
         self.follow_request()
 
     def data_received(self, data: bytes) -> None:
@@ -57,10 +66,10 @@ class TimedConnection(asyncio.Protocol):
         super().resume_writing()
 
     def follow_request(self) -> None:
-        """Begin to wait for the next part of a request, or end that."""
+        """Begin to wait for the next part of a request, or end that; not for one that waits for its turn."""
         awaited: str | None = "head"
         if self.cycle is not None and not self.cycle.response_complete:
-            awaited = "body" if self.cycle.more_body else None
+            awaited = "body" if self.cycle.more_body and not self.pipeline else None
         if awaited == self._awaited:
             return
         self._stop(self._request_timer)
@@ -70,10 +79,16 @@ class TimedConnection(asyncio.Protocol):
         elif awaited == "body":
             self._request_timer = self.loop.call_later(BODY_S, self.transport.abort)
 
-    def await_head(self) -> None:
-        """Begin to wait for the next request: this one was answered without uvicorn."""
+    def end_wait(self) -> None:
+        """End the wait for a part of a request; `follow_request` begins another one."""
+        self._stop(self._request_timer)
         self._awaited = None
-        self.follow_request()
+
+    def follow_answer(self) -> None:
+        """End the wait for a request that is answered; begin to wait for one that came before that, and begins now."""
+        self.end_wait()
+        if not self.cycle.response_complete:
+            self.follow_request()
 
     def _close(self) -> None:
         """Close in good order: a browser keeps connections that it has not used yet."""
@@ -81,13 +96,13 @@ class TimedConnection(asyncio.Protocol):
         close()
 
     def _wait_for_reader(self) -> None:
-        left = self.transport.get_write_buffer_size()
+        left = self._socket.get_write_buffer_size()
 
         def check() -> None:
-            if self.transport.get_write_buffer_size() < left:
+            if self._socket.get_write_buffer_size() < left:
                 self._wait_for_reader()
             else:
-                self.transport.abort()
+                self._socket.abort()
 
         self._reader_timer = self.loop.call_later(READER_S, check)
 
@@ -97,5 +112,25 @@ class TimedConnection(asyncio.Protocol):
             timer.cancel()
 
 
+def show_readers(listening: socket.socket) -> None:
+    """Let the connections of a listening socket notice that a client reads, soon after it does.
+
+    A kernel keeps megabytes by default, and takes no more until it has sent a third of them: who had read less than
+    that within the limit seemed to read nothing.
+    """
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Linux has it
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
+
+
+def _of_socket(transport: asyncio.Transport) -> asyncio.Transport:
+    """Return the transport that sends: that of TLS passes its data on only when most of the data there is sent."""
+    tls = getattr(transport, "_ssl_protocol", None)
+    return getattr(tls, "_transport", None) or transport
+
+
 class TimedH11Connection(TimedConnection, H11Protocol):
     """A connection whose parser is written in Python; httptools is not part of the extras that use it."""
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.follow_answer()

@@ -1,4 +1,4 @@
-"""A web server in a thread with its own event loop: uvicorn, for the control API and the web console.
+"""A web server in a thread with its own event loop: uvicorn, for the control API, the web console and the registry.
 
 Owns the thread, and the order of a stop: first running requests and streams, then the server, then the socket. Without
 requests, uvicorn wakes up ten times a second.
@@ -27,7 +27,7 @@ from typing import Any, Final, Self, cast
 import uvicorn
 
 from kbroker.local_http import url_of
-from kbroker.web_connection import HEAD_S, TimedConnection
+from kbroker.web_connection import HEAD_S, TimedConnection, show_readers
 
 _STOP_S: Final = 3
 _PATIENCE_S: Final = 20.0
@@ -69,6 +69,7 @@ class WebServer:
         the server runs. `tls` are the files of the certificate and its key; raises OSError if
         they cannot be read.
         """
+        show_readers(listening)
         self._socket = listening
         self._name = name
         self._log = log

@@ -81,6 +81,10 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
         self._answering = cycle
         super()._start_asgi_task(cycle, app)
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.follow_answer()
+
     def send_400_response(self, msg: str) -> None:
         """Answer, and close; nothing is sent behind that."""
         super().send_400_response(msg)
@@ -97,6 +101,7 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
             return
         if len(self.pipeline) >= MOST_AHEAD:
             raise TooMuch
+        self.end_wait()  # the time for a head begins with its first byte
         super().on_message_begin()
         self._head = self._unread = 0
         self._in_head = True
@@ -143,6 +148,8 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
             return False
         if self.parser.should_upgrade() or not self.parser.should_keep_alive() or self.flow.write_paused:
             return False
+        if self.parser.get_http_version() != "1.1":  # such a client may read until the end of the connection
+            return False
         if any(name in _NOT_AT_ONCE for name, _ in self.headers):
             return False
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
@@ -152,7 +159,6 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
         usual = b"".join(b"%b: %b\r\n" % each for each in self.server_state.default_headers)
         self.transport.write(STATUS_LINE[200] + usual + _HEAD % len(body) + body)
         self._is_answered = True
-        self.await_head()
         return True
 
     def _feed(self, data: memoryview) -> None:

@@ -77,6 +77,13 @@ def test_who_does_not_end_a_request_is_cut_off(small, monkeypatch, sent):
         assert read(client) < 1000
 
 
+def test_who_does_not_end_a_request_behind_another_one_is_cut_off(small, monkeypatch):
+    monkeypatch.setattr(web_connection, "BODY_S", 0.2)
+    with connected(small) as client:
+        client.sendall(b"GET /favicon.ico HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" + BODY)
+        assert read(client)
+
+
 class Loop:
     """Clocks that go on when told."""
 

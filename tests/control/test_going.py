@@ -14,7 +14,9 @@ import pytest
 from kbroker import Broker, web_connection
 from kbroker.control.application import AT_ONCE
 from kbroker.control.server import CONNECTIONS
+from tests import unread
 from tests.control.conftest import Http, controlled
+from tests.unread import Lost
 
 PATIENCE_S = 10.0
 
@@ -132,6 +134,14 @@ def test_a_body_that_nobody_waits_for(
         raw.sendall(b"2")
         assert raw.recv(10_000) == b""
     assert not caplog.records
+
+
+def test_who_leaves_little_unread_is_cut_off(api: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Lost(monkeypatch)
+    monkeypatch.setattr(web_connection, "READER_S", 0.2)
+    request = f"GET /openapi.json HTTP/1.1\r\nHost: {api.address}\r\n\r\n"
+    with unread.connected(api.url, request.encode()) as client:
+        assert soon(lambda: client in lost)
 
 
 def test_who_waits_longer_than_a_head_may_take_is_answered(api: Http, monkeypatch: pytest.MonkeyPatch) -> None:

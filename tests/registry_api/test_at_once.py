@@ -75,6 +75,7 @@ def test_the_answer_is_that_of_the_application(registry: Http, at_once: list[byt
         (GET % (b"9" * 12, b""), 404),
         ((GET % (b"", b"")).replace(b"GET", b"POST"), 405),
         ((GET % (b"", b"")).replace(b"GET", b"HEAD"), 200),
+        ((GET % (b"", b"connection: keep-alive\r\n")).replace(b"/1.1", b"/1.0"), 200),
     ],
 )
 def test_other_requests_go_to_the_application(
@@ -134,4 +135,24 @@ def test_the_time_for_the_next_head_begins_anew(
         connection.settimeout(web_connection.READER_S)
         connection.sendall(GET % (b"", b""))
         assert answered(connection).count(b"HTTP/1.1 200 ") == 1
+    assert len(at_once) == 2
+
+
+def test_the_time_for_a_head_begins_with_its_first_byte(
+    registry: Http, at_once: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.register("a", "string")
+    monkeypatch.setattr(web_connection, "HEAD_S", 1.0)
+    request = GET % (b"", b"")
+    with connected(registry) as connection:
+        connection.sendall(request)
+        answer_of(connection)
+        registry.ok("GET", "/subjects")  # the server's thread has begun to wait for the next head
+        monkeypatch.setattr(web_connection, "HEAD_S", 20.0)
+        connection.sendall(request[:9])
+        connection.settimeout(1.5)
+        with pytest.raises(TimeoutError):  # not the end of the connection
+            connection.recv(1)
+        connection.sendall(request[9:])
+        assert json.loads(answer_of(connection)[1])["subject"] == "a"
     assert len(at_once) == 2

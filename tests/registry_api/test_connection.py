@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from kbroker import web_connection
 from kbroker.registry_api.connection import LARGEST_HEAD, MOST_AHEAD, RegistryConnection
+from kbroker.schema_registry.registry import Registry
 from kbroker.testing.waiting import hold
+from tests import unread
 from tests.registry_api.conftest import Http
+from tests.unread import Lost
 
 GET = b"GET /subjects HTTP/1.1\r\nhost: x\r\n"
 POST = b"POST /subjects/a HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -133,6 +139,42 @@ def test_a_client_that_reads_nothing_loses_its_connection(registry: Http, monkey
         connection.sendall((GET.replace(b"/subjects", b"/schemas") + b"\r\n") * MOST_AHEAD)  # more than a kernel keeps
         hold(lambda: connection.getsockname() in lost, 20)
         assert len(answered(connection)) < MOST_AHEAD * 12 * 35_000
+
+
+@pytest.mark.parametrize("query", [b"", b"?"], ids=["in the connection", "by the application"])
+def test_a_client_that_leaves_little_unread_loses_its_connection(
+    registry: Http, monkeypatch: pytest.MonkeyPatch, query: bytes
+) -> None:
+    registry.register("a", {"type": "record", "name": "R", "doc": "a" * 40_000, "fields": []})
+    lost = Lost(monkeypatch)
+    monkeypatch.setattr(web_connection, "READER_S", 0.2)
+    with unread.connected(registry.url, b"GET /schemas/ids/1%b HTTP/1.1\r\nhost: x\r\n\r\n" % query) as client:
+        hold(lambda: client in lost, 20)
+        assert len(answered(client)) < 40_000
+
+
+def test_a_body_is_not_waited_for_before_its_turn(registry: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may read it only when the requests before it are answered, and these may have a slow reader."""
+    begun, goes_on = threading.Event(), threading.Event()
+    known = Registry.subjects
+
+    async def subjects(self: Registry, *args: Any, **options: Any) -> list[str]:
+        begun.set()
+        await asyncio.to_thread(goes_on.wait, 20)
+        return await known(self, *args, **options)
+
+    monkeypatch.setattr(Registry, "subjects", subjects)
+    monkeypatch.setattr(web_connection, "BODY_S", 0.2)
+    head = POST.replace(b"/a ", b"/a/versions ") + b"content-length: %d\r\n\r\n" % len(SCHEMA)
+    with connected(registry) as connection:
+        connection.sendall(GET + b"\r\n" + head + SCHEMA[:5])
+        assert begun.wait(20)
+        connection.settimeout(0.5)
+        with pytest.raises(TimeoutError):  # not the end of the connection
+            connection.recv(1)
+        connection.settimeout(20)
+        goes_on.set()
+        assert answered(connection).count(b"HTTP/1.1 ") == 1, "its turn has come, and it does not"
 
 
 @pytest.mark.parametrize("in_pieces", [False, True])
