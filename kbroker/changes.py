@@ -5,6 +5,9 @@ surfaces make from it: the verb (cli/changes.py); button, form and action of the
 route of the control API (control/changes.py); the work of a method of the test kit (testing/changes.py). A change with
 arguments of its own on one surface, like creating a topic, is no row of this table.
 
+A new row also needs, by hand: the method of the test kit (`Change.name`), the right in the hint of cli/remedies.py, a
+case in tests/console/test_actions.py, and lines in docs/cli.md, console.md, testing.md and testing-other-languages.md.
+
 Never sends a request itself: the surface passes the `Cluster`.
 """
 

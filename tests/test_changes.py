@@ -27,6 +27,9 @@ from kbroker.testing.groups import Group
 from kbroker.testing.topics import Topic
 from tests.control.conftest import controlled
 
+KINDS = {"string", "integer", "names"}
+"""The kinds of fields that the command line, the console and the control API all read."""
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
@@ -51,7 +54,8 @@ def test_a_change_is_on_every_surface(change) -> None:
     assert isinstance(noun, click.Group)
     assert noun.commands[change.name].help == change.summary
     (action,) = [each for each in ACTIONS if each.name == f"{change.of}-{change.name}"]
-    assert action.confirms == change.of
+    assert action.confirms == (change.of if change.destroys else None)
+    assert {field.kind for field in change.fields} <= KINDS
     routes = {(each.method, each.path.replace(":path", "")) for each in OPERATIONS}
     assert tuple(change.route.split(" ")) in routes
     assert hasattr({"topic": Topic, "group": Group}[change.of], change.name.replace("-", "_"))
@@ -66,7 +70,7 @@ def test_a_change_works_on_every_surface(broker: Broker) -> None:
         return [Failure(each, ErrorCode.POLICY_VIOLATION) for each in names if each == "payments"]
 
     fields = (
-        Field("count", "integer", "How many.", required=True, least=1, most=9),
+        Field("count", "integer", "How many.", required=True, least=-1, most=9),
         Field("note", "string", "A word.", choices=("a", "b")),
         Field("part", "names", "Some."),
     )
@@ -74,9 +78,9 @@ def test_a_change_works_on_every_surface(broker: Broker) -> None:
         "topic", "try", "Try topic", "Try topics.", "POST /tries/{topic}", run, "try {topic}",
         "tried {topic} {count} times", "It is tried.", fields, destroys=False,
     )  # fmt: skip
-    wanted = (["orders"], {"count": 3, "note": "b", "part": ["x"]})
+    wanted = (["orders"], {"count": -1, "note": "b", "part": ["x"]})
 
-    broker.topics["orders"].change(change, count=3, note="b", part=["x"])
+    broker.topics["orders"].change(change, count=-1, note="b", part=["x"])
     with pytest.raises(ValueError, match="count is at most 9, not 10"):
         broker.topics["orders"].change(change, count=10)
     with pytest.raises(ValueError, match="count is missing: How many"):
@@ -86,17 +90,17 @@ def test_a_change_works_on_every_surface(broker: Broker) -> None:
 
     where = ["-b", broker.bootstrap_servers]
     verb = CliRunner().invoke(
-        cli_changes.command_of(change), ["orders", "--count", "3", "--note", "b", "--part", "x", *where]
+        cli_changes.command_of(change), ["orders", "--count", "-1", "--note", "b", "--part", "x", *where]
     )
-    assert (verb.exit_code, verb.output) == (0, "tried orders 3 times\n")
+    assert (verb.exit_code, verb.output) == (0, "tried orders -1 times\n")
     assert "count is at most 9" in str(
         CliRunner().invoke(cli_changes.command_of(change), ["orders", "--count", "10", *where]).exception
     )
 
     action = console_changes.action_of(change)
-    form = [("topic", "orders"), ("count", "3"), ("note", "b"), ("part", "x")]
+    form = [("topic", "orders"), ("count", "-1"), ("note", "b"), ("part", "x")]
     with Connection(broker.bootstrap_servers, {}).admin() as admin:
-        assert action.run(admin, Values(form)).text == "Tried orders 3 times."
+        assert action.run(admin, Values(form)).text == "Tried orders -1 times."
         with pytest.raises(AdminError, match="cannot try payments: "):
             action.run(admin, Values([("topic", "payments"), ("count", "1")]))
     assert action.confirms is None
@@ -104,7 +108,7 @@ def test_a_change_works_on_every_surface(broker: Broker) -> None:
     operation = control_changes.operation_of(change)
     control = SimpleNamespace(subject=broker)
     assert operation.work is not None
-    assert operation.work(control, {"topic": "orders", "count": 3, "note": "b", "part": ["x"]}) == {"name": "orders"}
+    assert operation.work(control, {"topic": "orders", "count": -1, "note": "b", "part": ["x"]}) == {"name": "orders"}
     assert [each for each in asked if each == wanted] == [wanted] * 4
     assert asked[-1] == wanted
 

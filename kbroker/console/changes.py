@@ -16,6 +16,8 @@ from kbroker.console.page_and_action import Action, Done
 from kbroker.console.values import Values
 from kbroker.fields import Field
 
+_LEAST: Final = -(2**63)
+
 
 def changes_of(kind: str) -> list[Change]:
     """Return the changes of a kind of entity."""
@@ -34,7 +36,7 @@ def _carried_out(change: Change, admin: Any, values: Values) -> Done:
 def _read(field: Field, values: Values) -> Any:
     what = f"the value of {field.name}"
     if field.kind == "integer":
-        return values.needed_number(field.name, what)
+        return values.needed_number(field.name, what, least=_LEAST if field.least is None else int(field.least))
     return [values.needed(field.name, what)] if field.kind == "names" else values.needed(field.name, what)
 
 

@@ -48,8 +48,9 @@ class AppendInfo:
 class AppendError(ApiError):
     """A batch was refused and nothing was changed.
 
-    `message` is for the response: as in Kafka, only errors of single records have a message. `detail` is for the
-    broker's own log. `record_errors` are (index within the batch, message).
+    `message` is for the response: as in Kafka, only errors of single records have a message, and those of a rule of
+    ours about the batch (`BatchRefused`). `detail` is for the broker's own log. `record_errors` are (index within the
+    batch, message).
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class AppendError(ApiError):
 
 
 class BatchRefused(AppendError):  # noqa: N818 - an outcome
-    """A whole batch was refused for a reason that is none of its records', and that its client is told."""
+    """A batch was refused because of a rule about the batch as a whole; the response has the message."""
 
     @property
     def response_message(self) -> str | None:
