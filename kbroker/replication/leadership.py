@@ -44,8 +44,7 @@ NEVER: Final = -(1 << 62)
 
 @dataclass(slots=True)
 class Follower:
-    """The leader's state of a follower. Offsets are -1 until the follower fetches. Times are ms of the leader's clock.
-    """
+    """The leader's state of a follower. Offsets are -1 until it fetches. Times are ms of the leader's clock."""
 
     end_offset: int = -1
     log_start_offset: int = -1
@@ -283,8 +282,7 @@ class Leadership:
     # --- watermarks
 
     def enough(self, min_isr: int) -> bool:
-        """Whether acks=all is possible: min.insync.replicas are in sync, or all replicas if there are fewer replicas.
-        """
+        """Whether acks=all is possible: min.insync.replicas are in sync, or all replicas if there are fewer."""
         return len(self.isr) >= needed_in_sync(min_isr, len(self.replicas))
 
     def high_watermark(
