@@ -1,7 +1,8 @@
 """Opens a partition's directory, in any state.
 
-Owns the order of the steps (Kafka's LogLoader): leftovers of interrupted work, segments, the search for the first bad
-batch after an unclean stop, producers. Never runs once the log is open, and never reads below the recovery point.
+Owns the order of the steps (Kafka's LogLoader): remaining files of interrupted work, segments, the search for the first
+bad batch after an unclean stop, and the producers' state. Never runs after the log is open, and never reads before the
+recovery point.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from kbroker.protocol.records import BatchHeader, compute_crc
 
 _BEYOND_ALL = 2**63
 _OPEN_WHILE_LOADING = 4
-"""Segments with open files while a log is loaded: loading reads one segment after the other, and its neighbours."""
+"""The segments with open files while a log is loaded: loading reads one segment after the other, and its neighbours."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class LoadedLog:
 
 @dataclass(frozen=True, slots=True)
 class LastStop:
-    """The facts about a log when its directory was last in use, from the checkpoints; offsets absolute."""
+    """The facts about a log when its directory was last in use, from the checkpoints; absolute offsets."""
 
     clean: bool = True
     recovery_point: int = 0

@@ -50,7 +50,7 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
     )
 
 
-_ROOT = os.path.abspath(f"{os.path.dirname(__file__)}/../../..")  # where the worker imports this package from
+_ROOT = os.path.abspath(f"{os.path.dirname(__file__)}/../../..")  # from which the worker imports this package
 _IDLE_MS = 30_000
 _PIPE_BYTES = 1 << 20
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ of Linux, which the fcntl module does not name everywhere

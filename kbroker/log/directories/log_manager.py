@@ -257,7 +257,7 @@ class LogManager:
     def make_ahead(self, new: Sequence[NewPartition]) -> list[Future[list[MadeAhead]]]:
         """Create the files of missing partitions on threads, for `offer`.
 
-        `get_or_create` repeats what fails here, and reports the failure.
+        Failures are ignored here: `get_or_create` tries again, and reports an error.
         """
         if not self.online:
             return []
@@ -293,8 +293,8 @@ class LogManager:
                 manager.discard(made.path, 0)
 
     def _open_to_new(self) -> list[LogDirectory]:
-        # Even if all directories are cordoned, a partition assigned to this broker earlier needs a directory (as in
-        # Kafka).
+        # Even if all directories are cordoned, a partition that was assigned to this broker earlier needs a directory
+        # (as in Kafka).
         found = [manager for manager in self.online if not self.is_cordoned(manager.directory)] or self.online
         return [manager for manager in found if not manager.room.lacking] or found
 
@@ -402,7 +402,8 @@ class LogManager:
         if source is target:
             return
         if self.some_offline:
-            # An offline directory might hold the partition, too, and the two could never be distinguished later.
+            # An offline directory might also contain the partition, and the two copies could never be distinguished
+            # later.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         ready = self.events.move_ready
         self.moves[key] = Move(source.logs[key], target, self._movers, lambda: self.move_bytes_per_second, ready)
@@ -447,7 +448,7 @@ class LogManager:
             # that offset.
             move.target.cleaner.forget(key)
             raise
-        # The copy is the log now. Even after a later failure nothing may be appended to the old log.
+        # The copy is the log now. Even after a later failure, no records may be appended to the old log.
         del self.moves[key]
         self.events.log_moved(key, log)
         logger.info("%s-%d has moved to %s", *key, move.target.directory)
