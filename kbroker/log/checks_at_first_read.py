@@ -6,9 +6,9 @@ After a clean stop, a start reads no batches, even of a large log. Therefore the
 Never checks CRCs, and never changes a file.
 
 Batches never overlap, and leader epochs never decrease. A batch is proven when both rules are true for it and the batch
-before it, and for it and the batch after it. Where offsets have no holes, only the right offset satisfies them. Three
-faults stay undetected: in a compacted log, a wrong offset that is still within the hole beside the batch; at the border
-of two leader epochs, a batch with the other epoch; and a first batch of a log with an epoch that is too old.
+before it, and for it and the batch after it. Where offsets have no holes, only the right offset satisfies both rules.
+Three faults stay undetected: in a compacted log, a wrong offset that is still within the hole beside the batch; at the
+border of two leader epochs, a batch with the other epoch; and a first batch of a log with an epoch that is too old.
 """
 
 from __future__ import annotations

@@ -98,15 +98,15 @@ class LogHost:
     """The owner of a log's directory, which may also own other logs."""
 
     on_disk_error: Callable[[OSError], None] = lambda _error: None
-    """Called with every disk error after the opening; decides the consequences for the other logs."""
+    """A function that is called with every disk error after the opening, and handles the error for the other logs."""
     files: OpenFiles | None = None
     """Limits the number of segments with open files in all these logs; without it the log has its own limit."""
     later: Callable[[Work], None] = lambda make: whole(make())
-    """Called with work that must be done in pieces, and for which an append must not wait."""
+    """A function that is called with work that is done in pieces, and for which an append must not wait."""
     on_holes: Callable[[], None] = lambda: None
-    """Called before a follower's append makes the first hole in a log without known holes; may raise OSError."""
+    """A function called before a follower's append makes a log's first known hole; it may raise OSError."""
     progress: Callable[[int], None] | None = None
-    """Called with the number of bytes that recovery has read."""
+    """A function that is called with the number of bytes that recovery has read."""
 
 
 ALONE: Final = LogHost()

@@ -31,7 +31,7 @@ _NUMBERS: Final = 32
 """The first numbers of a record (size, attributes, timestamp and offset delta) never use more bytes than this."""
 _PASSED_AT_ONCE: Final = 256
 _MOST_UNPACKED: Final = 1 << 31
-"""The most uncompressed bytes. Batches were checked at the append, so the limit only stops at a broken file."""
+"""The most uncompressed bytes. Batches were checked at the append, so only a broken file can exceed this limit."""
 
 Field = bytes | memoryview
 Copy = tuple[Field | None, Field | None]

@@ -18,7 +18,7 @@ from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import BatchHeader, compute_crc, wrap
 
-_MAX_DECOMPRESSED = 1 << 30  # batches were checked at the append; the limit only stops at a broken file
+_MAX_DECOMPRESSED = 1 << 30  # batches were checked at the append: only a broken file exceeds this
 _I64 = 2**63
 _SEGMENTS = 8  # the segments between two pauses: a segment's first check opens three files
 _CHECKED_BYTES = 1 << 20  # of skipped batches; a search skips more only if timestamps are unordered

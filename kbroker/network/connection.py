@@ -55,8 +55,8 @@ class State(Enum):
     WAITING   one request waits for a future
     SENDING   a response is not completely sent yet
     MUTED     has responded, and does not read for a while: its client has used more than its quota
-    ENDING    like QUEUED, WAITING or SENDING, but closes afterwards, and drops received bytes
-    CLOSED    drops received bytes
+    ENDING    like QUEUED, WAITING or SENDING, but closes afterwards, and discards received bytes
+    CLOSED    discards received bytes
 
     In the other states a connection keeps received bytes, up to a limit.
     """

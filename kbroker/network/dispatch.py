@@ -156,7 +156,7 @@ class Work:
         self.since = 0.0
         """The time at which the work was first run, if its time is measured."""
         self.error_code: int | None = None
-        """The error code of the whole request; None if the request is not logged or traced."""
+        """The error code of the complete request; None if the request is not logged or traced."""
         self.pause_ms = 0
         """The time in ms for which the client is muted after the response."""
         self.breadth = Breadth.NARROW if entry.produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE

@@ -38,7 +38,7 @@ class Measured(NamedTuple):
     """The part of `total_ms` in which the loop worked on the request."""
     throttle_ms: int
     error_code: int
-    """The error code of the whole request; 0 if there is none, or if each part of the response has its own."""
+    """The error code of the complete request; 0 if there is none, or if each part of the response has its own."""
 
 
 Sink = Callable[[Measured], None]

@@ -103,7 +103,7 @@ class Server:
         sasl: Mapping[str, Offer] | None = None,
         rates: ConnectionRates | None = None,
     ) -> None:
-        """Initialize with `tls` for the listeners with TLS and the mechanisms of listeners with SASL, by listener name.
+        """Initialize; `tls` contains the TLS of listeners by name, and `sasl` the mechanisms of listeners by name.
 
         `rates` limits new connections.
         """
@@ -231,7 +231,7 @@ class Server:
         self._accept_again(listening, name)
 
     def _admit(self, rates: ConnectionRates, name: str, sock: socket.socket, peer: str) -> None:
-        """Serve a connection. If its address connects too often, hold it open without serving it for a while."""
+        """Serve a connection. If its address connects too often, keep it open without serving it for a while."""
         host = peer.rpartition(":")[0]
         held_ms = rates.refused_ms(host, name, protected=name == self.limits.protected_listener)
         if not held_ms:

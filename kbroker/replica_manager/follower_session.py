@@ -1,7 +1,7 @@
 """The follower's side of a fetch session (KIP-227; Apache Kafka: FetchSessionHandler).
 
-Owns the wanted partitions, and knows which of them the leader already knows. The difference is the next request: the
-first request contains all partitions, later requests only changes. Pure: it never sends requests.
+Owns the wanted partitions, and the partitions that the leader already knows. The next request contains the difference:
+the first request contains all partitions, later requests only changes. Pure: it never sends requests.
 """
 
 from __future__ import annotations

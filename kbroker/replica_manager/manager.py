@@ -360,8 +360,8 @@ class ReplicaManager:
     async def leave(self, request: UpdateMetadataRequest) -> None:
         """Stop hosting partitions that were moved to other brokers; keep their files.
 
-        A broker whose session expired during the move receives no StopReplica. Without this, it would continue to
-        answer clients as the former leader, or from a replica that receives no new records.
+        A broker whose session expired during the move receives no StopReplica. Without this method, such a broker would
+        continue to answer clients as the former leader, or from a replica that receives no new records.
         """
         for topic in request.topic_states:
             for state in topic.partition_states:

@@ -295,7 +295,7 @@ class ReplicatedPartition(Partition):
         self.advance()
 
     def brokers_changed(self) -> None:
-        """Stop waiting for a failed broker: acks=all if the broker was not in sync, and DeleteRecords.
+        """Stop waiting for a failed broker in DeleteRecords, and in acks=all if the broker was not in sync.
 
         A fetch of another follower would have the same effect. But no fetch may arrive while all clients wait here for
         responses.
@@ -382,7 +382,7 @@ class ReplicatedPartition(Partition):
             self._context.sent.record(size, self._context.clock.monotonic_ms())
 
     def _holds_back(self, replica: int) -> bool:
-        """Whether the copying to a follower is throttled; never for an in-sync follower."""
+        """Whether copying to a follower is throttled; False for an in-sync follower."""
         return self.is_throttled_leader and replica not in self.leadership.isr
 
     # --- deletion of records

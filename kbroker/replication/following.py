@@ -14,7 +14,7 @@ from enum import Enum
 from kbroker.protocol.errors import ErrorCode
 
 EpochEnd = Callable[[int], tuple[int, int]]
-"""Returns, for an epoch, the largest epoch up to it in this broker's log and that epoch's end; (-1, -1) if unknown."""
+"""A function that returns the largest epoch up to the given one in this broker's log, and its end; or (-1, -1)."""
 
 
 class Condition(Enum):

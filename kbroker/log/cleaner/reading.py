@@ -99,7 +99,7 @@ class SegmentReader:
         return spans
 
     def _borders(self, fd: int, base: int, size: int, use_index: bool) -> Iterator[int]:
-        """Yield ends of batches up to the segment's end; the distance is at most a chunk or a single batch."""
+        """Yield ends of batches up to the segment's end; two ends are at most a chunk or a single batch apart."""
         position = 0
         for border in chain(self._indexed(base) if use_index else (), (size,)):
             if not position < border <= size:

@@ -308,7 +308,7 @@ class LogDirectory:
             self._unlock()
 
     def _close_log(self, log: PartitionLog, clean: bool) -> bool:
-        """Close one log; return whether all its data is on disk, as far as requested."""
+        """Close one log; return whether it was closed as requested, without an error."""
         whole = not log.failed
         try:
             log.close(clean=clean)
@@ -402,8 +402,8 @@ class LogDirectory:
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
         """Stop using partitions immediately; their files are removed `file.delete.delay.ms` later.
 
-        If there are very many partitions, only the first few have been renamed when this returns. An OSError is raised
-        after a rename of each of these was tried.
+        If there are very many partitions, only the first few have been renamed when this returns. If one of these
+        renames fails, an OSError is raised after all of them were tried.
         """
         time_ms = self._now_ms if now_ms is None else now_ms
         for key in keys:

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_NAME = 255
 _MAKERS = 4
-"""The number of threads that create files. A thread may wait for the file system's journal; more would not help."""
+"""The number of threads that create files. A thread may wait for the file system's journal, so more do not help."""
 _MAX_AHEAD = 5_000
 """The most partitions in one call whose files are made ahead."""
 _MAX_PREFERRED = 10_000

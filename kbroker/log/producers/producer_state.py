@@ -6,9 +6,9 @@ the offset of a snapshot. Never sends requests to a coordinator: the handlers do
 its state during a check: the caller checks first, then appends, then applies, so that a failed append has no effect.
 
 One guard (`Verification`) represents one transaction of one producer, from the request to the transaction coordinator
-until the append. It is removed when the transaction begins here, and when a marker is appended. If the coordinator's
-response was sent before the marker, it has no guard any more. So a late batch cannot open a transaction that the
-coordinator does not know.
+until the append. It is removed when the transaction begins here, and when a marker is appended. So a batch that the
+coordinator has verified before the marker has no guard after the marker. Such a late batch cannot open a transaction
+that the coordinator does not know.
 """
 
 from __future__ import annotations
@@ -226,8 +226,8 @@ class ProducerState:
     ) -> Verification | None:
         """Return the guard for the append of a batch that may open a transaction.
 
-        Return None if the transaction is already open. Raise AppendError for an old epoch. With a guard, the caller
-        requests from the coordinator whether the partition is in the transaction, and then passes the guard to the
+        Return None if the transaction is already open. Raise AppendError for an old epoch. If a guard is returned, the
+        caller checks with the coordinator whether the partition is in the transaction, and then passes the guard to the
         append.
         """
         entry = self.entries.get(producer_id)
@@ -278,7 +278,7 @@ class ProducerState:
         return None
 
     def is_repeated(self, header: BatchHeader) -> bool:
-        """Whether a client's batch was appended before. (`check_batch`, called for every batch, returns where.)"""
+        """Whether a client's batch was appended before; `check_batch`, called for every batch, returns that batch."""
         entry = self.entries.get(header.producer_id)
         if entry is None or header.producer_epoch != entry.producer_epoch:
             return False

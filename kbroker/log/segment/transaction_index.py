@@ -59,7 +59,7 @@ class TxnIndex:
         self.proven = False
         """Whether the entries are known to match the log."""
         self.on_first: Callable[[int], None] = lambda _base: None
-        """Called with the segment's base offset when the first entry is appended."""
+        """A function that is called with the segment's base offset when the first entry is appended."""
 
     def move(self, directory: str) -> None:
         self._path = offset_name(directory, self._base, TXN_INDEX_SUFFIX)
