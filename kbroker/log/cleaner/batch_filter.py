@@ -50,7 +50,7 @@ class LastBatch:
     __slots__ = ("_epoch", "_last_offset")
 
     def __init__(self, last_offset: int | None, epoch: int) -> None:
-        """`last_offset` is the end of the producer's last data batch; None if only a marker of `epoch` is known."""
+        """`last_offset` is the last offset of the last data batch; None if only a marker of `epoch` is known."""
         self._last_offset = last_offset
         self._epoch = epoch
 
