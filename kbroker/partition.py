@@ -1,8 +1,8 @@
 """A partition that this broker hosts: its log, its leadership, its high watermark, and waiting requests.
 
-Owns `Partition`, which is complete for a node that is alone (replica_manager/replicated_partition.py adds other
-replicas), and the choice of a consumer's replica. Never elects a leader. All mutable state here belongs to the event
-loop.
+Owns `Partition`, which is complete for a single node (replica_manager/replicated_partition.py adds other replicas), and
+the choice of the replica from which a consumer reads. Never elects a leader. All mutable state here belongs to the
+event loop.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from kbroker.replication.leadership import compare_epochs
 from kbroker.topic_metrics import Traffic
 
 Notify = Callable[[ErrorCode], None]
-"""Called once with the outcome of a wait."""
+"""A function that is called once with the outcome of a wait."""
 GiveUp = Callable[[], object]
-"""Cancels a wait."""
+"""A function that cancels a wait."""
 
 
 class Waiter(Protocol):
-    """A waiter for changes of a partition: a delayed Fetch."""
+    """A delayed Fetch that waits for changes of a partition."""
 
     def poke(self) -> None:
         """Check again: the partition's visible end or its leadership has changed, or it was deleted."""
 
 
 class Readable(NamedTuple):
-    """An in-sync follower that has the requested offset; `caught_up_ms` is the last time it had all records."""
+    """An in-sync follower that has the requested offset; at `caught_up_ms` it last had all records."""
 
     broker: int
     end_offset: int
@@ -44,8 +44,8 @@ class Readable(NamedTuple):
 class Partition:
     """One hosted partition. `leader` and `leader_epoch` are -1 and `leading` is False until the controller decides.
 
-    `alone`: no other replica is in sync, so that an append is committed at once. This class is for a node that is
-    alone: no replica follows, and an append is committed at once or never.
+    `alone` means that no other replica is in sync, so that an append is committed immediately. This class is for a
+    single node: no replica follows, and an append is committed immediately or never.
     """
 
     __slots__ = (
@@ -83,22 +83,22 @@ class Partition:
         self.min_isr = 1
         self._counted_to = 0
         self.traffic = Traffic()
-        """The counters of its traffic; once the partition is hosted, those of its topic."""
+        """The counters of the partition's traffic; after the partition is hosted, the counters of its topic."""
         self.checks: RecordChecks = NO_CHECKS
-        """What its topic's configs may demand of its records; once the partition is hosted, the broker's."""
+        """The record checks that the topic's configs may require; after the partition is hosted, the broker's."""
         self.waiters: dict[Waiter, None] = {}
-        """In the order of arrival; not a set, whose order would differ from run to run."""
+        """The waiters in the order of arrival; not a set, because its order would differ between runs."""
 
     @property
     def key(self) -> tuple[str, int]:
         return self.topic, self.index
 
     def begin_counting(self) -> None:
-        """Count appends from now on: this broker has become the leader."""
+        """Start counting appends, because this broker has become the leader."""
         self._counted_to = self.log.log_end_offset
 
     def count(self) -> None:
-        """Count the records appended as leader since the last call. Counting at each append would cost too much."""
+        """Count the records appended as leader since the last call. Counting at each append takes too long."""
         if self.leading:
             end = self.log.log_end_offset
             self.traffic.messages_in += end - self._counted_to
@@ -114,9 +114,9 @@ class Partition:
         transaction_version: int = 0,
         opened: Opened | None = None,
     ) -> AppendInfo:
-        """Append as leader and move the high watermark. Raises AppendError with Kafka's code.
+        """Append as leader and move the high watermark. Raise AppendError with Kafka's error code.
 
-        acks=-1 needs min.insync.replicas in-sync replicas before anything is written. PartitionLog.append_as_leader
+        acks=-1 requires min.insync.replicas in-sync replicas before records are written. PartitionLog.append_as_leader
         describes `guard`, `transaction_version`, `opened`, and TakesLonger, which is raised for a client's batch.
         """
         traffic = self.traffic
@@ -137,7 +137,7 @@ class Partition:
                 checks=self.checks,
             )
         except TakesLonger:
-            raise  # the append is repeated, and only then counted
+            raise  # the append is repeated, and only the repeated append is counted
         except Exception as error:
             traffic.refused(error)
             raise
@@ -150,17 +150,20 @@ class Partition:
         return info
 
     def committed(self, _offset: int) -> Awaitable[None]:
-        """Return an awaitable that ends once everything below an offset is committed; raises ApiError, now or later."""
+        """Return an awaitable that ends when all records before an offset are committed.
+
+        Raise ApiError, immediately or when it is awaited.
+        """
         raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def when_committed(self, offset: int, notify: Notify) -> GiveUp | None:
-        """Call `notify` once everything below `offset` is committed, or cannot be; None if it was called at once."""
+        """Call `notify` when all records before `offset` are committed or cannot be; return None if already called."""
         is_committed = self.log.high_watermark >= offset
         notify(ErrorCode.NONE if is_committed else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         return None
 
     def copied(self, offset: int) -> Awaitable[None] | None:
-        """Return None if all electable replicas have all below an offset, else an awaitable that ends then."""
+        """Return an awaitable for when all electable replicas have all records before an offset; None if they do."""
         return None if self.log.high_watermark >= offset else self.committed(offset)
 
     def poke(self) -> None:
@@ -169,13 +172,13 @@ class Partition:
             waiter.poke()
 
     def check_leader_epoch(self, epoch: int) -> ErrorCode:
-        """Compare a client's leader epoch (-1: none) with the partition's (KIP-320)."""
+        """Compare a client's leader epoch (-1: none) with the partition's leader epoch (KIP-320)."""
         if not self.leading:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return compare_epochs(epoch, self.leader_epoch)
 
     def check_epoch(self, epoch: int) -> ErrorCode:
-        """Compare a client's leader epoch with the partition's, for a request that any replica may serve."""
+        """Compare a client's leader epoch with the partition's, for a request that any replica may answer."""
         return self.check_leader_epoch(epoch)
 
     @property
@@ -187,36 +190,36 @@ class Partition:
 
     @property
     def end_waiters(self) -> dict[Waiter, None]:
-        """The waiters for any new records, committed or not."""
+        """The waiters for any new records, whether committed or not."""
         return self.waiters
 
     @property
     def low_watermark(self) -> int:
-        """The offset before which all live replicas have deleted their records."""
+        """The offset before which all live replicas have deleted all records."""
         return self.log.log_start_offset
 
     def when_deleted(self, _offset: int, notify: Notify) -> GiveUp | None:
-        """Call `notify` once all live replicas have deleted the records below an offset; None if called at once."""
+        """Call `notify` when all live replicas have deleted the records before an offset; None if already called."""
         notify(ErrorCode.NONE)
         return None
 
     def check_follower(self, _broker: int, _leader_epoch: int) -> ErrorCode:
-        """Return an error if a broker has no replica of this partition, so that it may not follow."""
+        """Return an error if a broker has no replica of this partition, because it must not follow then."""
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def follower_fetched(self, _replica: int, _offset: int, _log_start_offset: int) -> ErrorCode:
-        """Record that a follower has everything below an offset; return an error if it has no replica here."""
+        """Record that a follower has all records before an offset; return an error if it has no replica here."""
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def may_send(self, _replica: int) -> bool:
-        """Whether a follower gets records now: a follower that is not in sync may be throttled."""
+        """Whether to send records to a follower now: a follower that is not in sync may be throttled."""
         return True
 
     def count_sent(self, _replica: int, _size: int) -> None:
         """Count the bytes sent to a throttled follower."""
 
     def readable_followers(self, _offset: int) -> Sequence[Readable]:
-        """Return the followers from which a consumer may read an offset: those that are in sync and have it."""
+        """Return the followers from which a consumer may read an offset: they are in sync and have the offset."""
         return ()
 
 

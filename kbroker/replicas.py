@@ -1,4 +1,4 @@
-"""The table of hosted partitions; on a node that is alone, it follows the cluster's state.
+"""The table of hosted partitions; on a single node, it follows the cluster's state.
 
 Owns which partitions are hosted, were lost, or will be hosted later. Never parses requests and never elects a leader:
 it follows the state that the controller publishes. All mutable state here belongs to the event loop.
@@ -30,26 +30,27 @@ from kbroker.topic_metrics import TopicMetrics
 log = logging.getLogger(__name__)
 
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics whose changes are not deferred, because a coordinator loads their partitions once a change is published.
+"""Topics whose changes are not deferred, because a coordinator loads their partitions when a change is published.
 
-Only many new partitions are deferred; if the coordinator loads one earlier, `host_now` hosts it.
+A topic with many new partitions is deferred nevertheless; if the coordinator loads one of them earlier, `host_now`
+hosts it.
 """
 AT_ONCE = 2
-"""How many new partitions are hosted before a change of the cluster is published; each takes 0.2 to 1 ms."""
+"""The most new partitions hosted before a change of the cluster is published; hosting one takes 0.2 to 1 ms."""
 _SLICE, _SLICE_MS = 8, 1
-"""The most deferred partitions that one turn of the loop hosts, and its most ms: one partition may take several."""
+"""The most deferred partitions hosted in one turn of the loop, and its most ms: one partition may take several ms."""
 _LARGE = 250
 """A changed topic with more partitions is processed in slices, even if all its partitions are hosted already."""
 _SETTINGS_KEPT = 1000
-"""The most cached settings, one for each combination of topic configs; computing one takes 0.1 ms."""
+"""The most cached settings, one for each combination of topic configs; computing them takes 0.1 ms each."""
 _OPENED_AT_ONCE = 8
-"""The most batches that are decompressed at the same time; each may take some ten megabytes."""
+"""The most batches that are decompressed at the same time; each may use tens of megabytes."""
 _RETRY_MS = 1000
-"""The ms before the next try to host partitions for which a file descriptor or disk space was missing."""
+"""The time in ms before hosting is retried for partitions that lacked a file descriptor or disk space."""
 
 
 def log_config(config: BrokerConfig, topic: TopicState | None) -> LogConfig:
-    """Return the log configs of a topic under a broker's config; None is a topic without configs."""
+    """Return a topic's log configs with the broker's defaults; None means a topic without own configs."""
     own = {k: v for k, v in topic.configs.items() if k in TOPIC} if topic else {}
     values = stored_values(TOPIC, own, config.topic_defaults())
     texts = {name: to_text(value) for name, value in values.items()}
@@ -76,14 +77,14 @@ class Replicas:
         self._clock = clock
         self._defer = defer
         self._later: dict[str, TopicState] = {}
-        self._refused: dict[str, TopicState] = {}  # topics with partitions that an OSError kept from being hosted
+        self._refused: dict[str, TopicState] = {}  # topics with partitions that were not hosted because of an OSError
         self._refused_keys: set[tuple[str, int]] = set()
         self._retry_ms = 0.0
         self._partitions: dict[tuple[str, int], Partition] = {}
         self.traffic = TopicMetrics()
         self._hosting: dict[
             str, tuple[TopicState, Coroutine[Any, Any, None]]
-        ] = {}  # deferred topics in progress, and their coroutines
+        ] = {}  # deferred topics in progress and their coroutines
         self._when_hosted: list[Callable[[], object]] = []
         self._unsynced = False
         self._offline: set[tuple[str, int]] = set()
@@ -92,13 +93,13 @@ class Replicas:
         """The checks of batches that take too long for one step of the loop."""
         self._is_elsewhere = is_elsewhere
         self.checks_of: Callable[[str], RecordChecks] = lambda _topic: NO_CHECKS
-        """Returns the checks of a topic's records, which its configs may ask for."""
+        """Returns the checks of a topic's records that its configs may require."""
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
 
     def leader(self, topic: str, index: int) -> Partition:
-        """Return a partition that this broker leads; raises ApiError."""
+        """Return a partition that this broker leads; raise ApiError if it does not lead the partition."""
         partition = self.get((topic, index))
         if partition is None:
             raise ApiError(self.why_missing(topic, index))
@@ -125,11 +126,11 @@ class Replicas:
 
     @property
     def unhosted_count(self) -> int:
-        """The number of topics with partitions that could not be hosted and will be tried again."""
+        """The number of topics with partitions that could not be hosted and will be retried."""
         return len(self._refused)
 
     def forget_settings(self) -> None:
-        """Drop the cached settings, because defaults have changed."""
+        """Delete the cached settings, because defaults have changed."""
         self._known_settings.clear()
 
     def put(self, partition: Partition) -> None:
@@ -147,7 +148,7 @@ class Replicas:
         return partition
 
     def take(self, key: tuple[str, int]) -> Partition | None:
-        """Stop hosting and leading a partition; its log stays."""
+        """Stop hosting and leading a partition; keep its log."""
         self._offline.discard(key)
         partition = self._remove(key)
         if partition is not None:
@@ -165,7 +166,7 @@ class Replicas:
                 partition.poke()
 
     def replace_log(self, key: tuple[str, int], partition_log: PartitionLog) -> None:
-        """Replace a partition's log with one in another directory that has the same data."""
+        """Replace a partition's log with a log in another directory that contains the same data."""
         partition = self.get(key)
         if partition is not None:
             partition.log = partition_log
@@ -174,9 +175,9 @@ class Replicas:
     def apply(self, old: ClusterState, new: ClusterState) -> dict[str, bytes]:
         """Apply a change of the cluster: create, reconfigure, lead, delete; return deleted topics' ids by name.
 
-        Only `AT_ONCE` new partitions are hosted before this returns. Topics with more, and large changed topics, are
-        deferred: they are processed in slices, and the loop serves requests in between. Until a partition is hosted,
-        requests to it get UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
+        Only `AT_ONCE` new partitions are hosted before this returns. Topics with more new partitions and large changed
+        topics are deferred: they are processed in slices, and the loop serves requests between the slices. Until a
+        partition is hosted, requests for it fail with UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
         """
         deleted: dict[str, bytes] = {}
         if old.topics is new.topics:
@@ -202,7 +203,7 @@ class Replicas:
         return deleted
 
     def load(self, state: ClusterState) -> None:
-        """Host all partitions that the cluster assigns to this broker, at its start."""
+        """Host all partitions that the cluster assigns to this broker, when the broker starts."""
         for topic in state.topics.values():
             self._host(topic, range(len(topic.partitions)))
 
@@ -237,7 +238,7 @@ class Replicas:
         return not self._later
 
     def when_hosted(self, call: Callable[[], object]) -> None:
-        """Call `call` once all deferred partitions are hosted, or could not be."""
+        """Call `call` when every deferred partition is hosted or could not be hosted."""
         self._when_hosted.append(call)
 
     async def hosted_of(self, name: str) -> None:
@@ -264,20 +265,20 @@ class Replicas:
             del self._later[name], self._hosting[name]
 
     async def _host_each(self, topic: TopicState) -> None:
-        """Host a topic, one partition at a time. If one cannot be hosted, `tick` tries the rest again later."""
+        """Host a topic, one partition at a time. If one cannot be hosted, `tick` retries the remaining ones later."""
         for index in range(len(topic.partitions)):
             if topic.name not in self._refused or (topic.name, index) in self._partitions:
                 self._host(topic, (index,), sync=False)
                 await turn
 
     def tick(self) -> None:
-        """Try again to host partitions that could not be hosted."""
+        """Retry hosting the partitions that could not be hosted."""
         now_ms = self._clock.monotonic_ms()
         if self._refused and now_ms >= self._retry_ms:
             self._retry_ms = now_ms + _RETRY_MS
             if not self._later:
                 self._defer(self._catch_up)
-            self._later = self._refused | self._later  # a deferred topic's state is newer than a refused one's
+            self._later = self._refused | self._later  # deferred topics are newer than the same topics in `_refused`
             self._refused.clear()
 
     def close(self) -> None:
@@ -353,7 +354,7 @@ class Replicas:
             self._sync()
 
     def _sync(self) -> None:
-        """Sync to the disk the directories that were created since the last call."""
+        """Sync the directories that were created since the last call to disk."""
         if self._unsynced:
             self._unsynced = False
             self.logs.sync()
@@ -369,7 +370,7 @@ class Replicas:
         try:
             partition.log.leader_epochs.assign(partition.leader_epoch, partition.log.log_end_offset)
         except OSError as error:
-            # If this fails, the first append stores the epoch. An error must not stop other partitions, nor the
+            # If this fails, the first append stores the epoch. An error must stop neither other partitions nor the
             # broker's start.
             log.error("%s-%d: leader epoch %d: %s", partition.topic, partition.index, partition.leader_epoch, error)
             partition.log.report_failure(error)
@@ -388,5 +389,5 @@ class Replicas:
         try:
             self.logs.delete_all((each.key for each in removed), self._clock.now_ms())
         except OSError as error:
-            # The directories remain without a topic; they are moved aside when a topic of the same name is created.
+            # The directories remain without a topic. They are renamed when a topic of the same name is created.
             log.error("files of deleted topics could not be taken away: %s", error)

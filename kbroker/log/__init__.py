@@ -1,1 +1,1 @@
-"""Bytes on disk: partitions, their segments and indexes, recovery, retention."""
+"""The log on disk: partitions, their segments and indexes, recovery, retention."""

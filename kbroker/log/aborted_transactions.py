@@ -1,7 +1,7 @@
 """The aborted transactions of a log (for Fetch with read_committed, and for compaction).
 
 Owns the lookup over all segments. A transaction index has no checksum, so it is checked against the log before its
-first use, and rebuilt from the log if the two contradict each other. Never changes a log's content. One fault stays
+first use, and rebuilt from the log if it contradicts the log. Never changes a log's content. One fault stays
 undetected: an index that was cut off between two entries.
 """
 
@@ -38,9 +38,9 @@ class AbortedTransactions(NamedTuple):
         return [(txn.producer_id, txn.first_offset) for txn in found]
 
     async def begun_before(self, offset: int) -> list[AbortedTxn]:
-        """Return the transactions whose first record is below `offset`, whatever the offsets of their markers.
+        """Return the transactions whose first record is before `offset`; their markers may have any offset.
 
-        The result is void if segments are removed in the meantime.
+        The result is invalid if segments are removed in the meantime.
         """
         found: list[AbortedTxn] = []
         index = 0
@@ -52,7 +52,7 @@ class AbortedTransactions(NamedTuple):
         return found
 
     def _proven(self, index: int) -> TxnIndex:
-        """Return a segment's transaction index, rebuilt from the log if the file contradicts it."""
+        """Return a segment's transaction index; rebuild it from the log if the file contradicts the log."""
         txns = self.segments[index].txns
         if not txns.proven:
             entries = txns.entries

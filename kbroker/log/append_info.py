@@ -1,6 +1,6 @@
 """The arguments and the result of an append.
 
-Owns the vocabulary that validation, producer state and the log share. Holds data only.
+Owns the types that validation, producer state and the log share. Contains data only.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ RecordErrors = list[tuple[int, str | None]]
 
 
 class AppendOrigin(Enum):
-    """The origin of an append, which decides how much is checked."""
+    """The origin of an append, which decides which checks are made."""
 
     CLIENT = 0
     """A produce request: everything is checked."""
     COORDINATOR = 1
     """A coordinator of this broker, which has just built the batch: its sequences and bytes are not checked."""
     REPLICATION = 2
-    """Batches that a leader has checked already."""
+    """Replication: batches that a leader has already checked."""
 
 
 CLIENT: Final = AppendOrigin.CLIENT
@@ -35,7 +35,7 @@ class AppendInfo:
     """The position of a batch in the log.
 
     `log_append_time_ms` is -1 unless the topic stamps records itself. For a duplicate, the offsets are those of the
-    first append, and the time is that batch's largest timestamp, as in Kafka.
+    first append, and the time is the largest timestamp of that batch, as in Kafka.
     """
 
     base_offset: int
@@ -46,7 +46,7 @@ class AppendInfo:
 
 
 class AppendError(ApiError):
-    """A batch was refused and nothing was changed.
+    """A batch was refused, and the log is unchanged.
 
     `message` is for the response: as in Kafka, only errors of single records have a message, and those of a rule of
     ours about the batch (`BatchRefused`). `detail` is for the broker's own log. `record_errors` are (index within the
@@ -83,7 +83,7 @@ class BatchRefused(AppendError):  # noqa: N818 - an outcome
 
 
 def invalid_records(errors: RecordErrors, count: int) -> AppendError:
-    """Return the refusal of a batch with bad records; `errors` are the first of them, `count` is their number."""
+    """Return the refusal of a batch with bad records; `errors` are the first errors, `count` is their total number."""
     shown = ", ".join(f"RecordError(batchIndex={index}, message='{message}')" for index, message in errors[:3])
     text = (
         f"One or more records have been rejected due to {count} record errors in total, "

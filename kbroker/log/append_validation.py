@@ -1,12 +1,12 @@
 """The checks that a batch must pass before it is appended.
 
-Owns those checks of Kafka's ProduceRequest, UnifiedLog and LogValidator that only need the batch header: their order,
+Owns the checks of Kafka's ProduceRequest, UnifiedLog and LogValidator that need only the batch header: their order,
 error codes and messages to clients. Also decides whether the records must be checked (record_validation.py), and owns
-the bounds on the bytes and records of an unpacked batch. Never appends, and knows nothing of producers' sequences.
+the limits of bytes and records of an uncompressed batch. Never appends, and never checks producers' sequences.
 
-The header of a batch from a client or a leader is always checked. A batch from this broker's own coordinators is only
-checked for its size. Records are only checked if a rule requires it: for a compacted topic, another codec, timestamps
-out of range, or a topic that asks for full validation.
+The header of a batch from a client or a leader is always checked. For a batch from this broker's own coordinators, only
+the size is checked. Records are checked only if a rule requires it: for a compacted topic, another codec, timestamps
+out of range, or a topic with full validation.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _MIN_RECORDS: Final = 1 << 20
 
 
 def most_unpacked(max_message_bytes: int) -> tuple[int, int]:
-    """Return the maximum number of unpacked bytes, and of records, in a batch whose records are checked.
+    """Return the most uncompressed bytes and the most records in a batch whose records are checked.
 
-    Kafka has neither bound; without them a batch of some kilobytes could keep a broker busy for hours.
+    Kafka has neither limit; without these limits a batch of some kilobytes could keep a broker busy for hours.
     """
     return max(_MIN_DECOMPRESSED, 100 * max_message_bytes), max(_MIN_RECORDS, max_message_bytes)
 
@@ -52,7 +52,7 @@ _unpack_header = HEADER.unpack_from
 
 
 class BatchRules:
-    """One topic's settings, prepared for the checks; rebuilt when the settings change."""
+    """One topic's settings, prepared for the checks; created again when the settings change."""
 
     __slots__ = (
         "after_max_ms",
@@ -80,17 +80,17 @@ class BatchRules:
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
         self.checks_schemas = config.checks_schemas
-        """Whether records are also compared with a schema registry (record_check.py)."""
+        """Whether records are also checked with a schema registry (record_check.py)."""
         self.checks_records = config.record_validation != "header" or self.checks_schemas
-        """Whether every record of a client's batch is checked; if false, only where the header does not suffice."""
+        """Whether all records of a client's batch are checked; if False, only when the header is not sufficient."""
         self.compact = config.compact
-        # The active segment is never compacted, so it has to be closed in time.
+        # The active segment is never compacted, so it must be closed before the lag ends.
         self.segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if self.compact else config.segment_ms
-        """Age in ms at which the log starts a new segment."""
+        """The age in ms at which the log starts a new segment."""
         self.log_append_time = config.log_append_time
         codec_name = "none" if config.compression_type == "uncompressed" else config.compression_type
         self.codec = -1 if codec_name == "producer" else codec_of(codec_name)
-        """The codec to store with, -1 to keep the producer's."""
+        """The codec with which batches are stored; -1 keeps the producer's codec."""
         self.level = config.level_of(codec_name)
         self.max_decompressed, self.max_records = most_unpacked(config.max_message_bytes)
         self.max_record = config.max_decompressed_message_bytes
@@ -104,7 +104,7 @@ def beyond_segment(size: int, rules: BatchRules) -> AppendError:
 
 
 def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, version: int) -> BatchHeader:
-    """Check a batch's header; return it, or raise AppendError. `records` must be exactly one batch."""
+    """Check a batch's header and return it; raise AppendError if invalid. `records` must be exactly one batch."""
     try:
         header = _header_of(_unpack_header(records))
     except struct.error:
@@ -115,7 +115,7 @@ def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, v
         size != len(records)
         or header[3] != MAGIC
         or size > rules.max_size
-        or header[6] + 1 != count  # offsets' range and count
+        or header[6] + 1 != count  # the range of offsets differs from the record count
         or count < 1
         or header[5] & CONTROL_BIT
         or header[5] & CODEC_MASK >= ZSTD
@@ -130,7 +130,7 @@ def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, v
 
 
 def check_own(records: memoryview, rules: BatchRules) -> BatchHeader:
-    """Check the size of a batch that a coordinator of this broker has just built; nothing else can be wrong with it."""
+    """Check the size of a batch that a coordinator of this broker has just built. Its other fields are always valid."""
     header = parse_header(records)
     if header.size > rules.max_size:
         raise _too_large(header, rules)
@@ -140,8 +140,8 @@ def check_own(records: memoryview, rules: BatchRules) -> BatchHeader:
 def check_replicated(batch: memoryview, latest_epoch: int) -> BatchHeader:
     """Check a batch from the leader, which has made all other checks; return the header or raise AppendError.
 
-    The size is not checked, since an earlier setting of the topic may have allowed it. The records are not checked
-    either.
+    The size is not checked, since an earlier setting of the topic may have allowed it. The records are also not
+    checked.
     """
     try:
         header = parse_header(batch)
@@ -150,7 +150,7 @@ def check_replicated(batch: memoryview, latest_epoch: int) -> BatchHeader:
     if header.size != len(batch) or crc32c(batch[CRC_START:]) != header.crc:
         raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=f"the batch at {header.base_offset} is damaged")
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.leader_epoch < latest_epoch:
-        # The CRC covers none of these fields.
+        # The CRC does not cover these fields.
         detail = f"offsets {header.base_offset} to {header.last_offset} in epoch {header.leader_epoch} are impossible"
         raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=detail)
     return header
@@ -162,7 +162,7 @@ def _too_large(header: BatchHeader, rules: BatchRules) -> AppendError:
 
 
 def _explain(records: memoryview, rules: BatchRules, origin: AppendOrigin, version: int) -> AppendError | None:
-    """Return the error of an unusual batch, in Kafka's order of checks; None if it is valid after all."""
+    """Return the error of an unusual batch, in Kafka's order of checks; return None if the batch is valid."""
     invalid = ErrorCode.INVALID_RECORD
     error = _check_framing(records, version)
     if error is not None:
@@ -215,7 +215,7 @@ def _check_framing(records: memoryview, version: int) -> AppendError | None:
 
 
 def trim(records: memoryview) -> memoryview:
-    """Cut off a partial batch that follows the first; Kafka ignores it as well."""
+    """Remove a partial batch that follows the first batch; Kafka also ignores it."""
     if len(records) < LOG_OVERHEAD:
         return records
     size = int.from_bytes(records[8:12], signed=True) + LOG_OVERHEAD
@@ -223,7 +223,7 @@ def trim(records: memoryview) -> memoryview:
 
 
 def needs_walk(header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
-    """Whether a topic without `record.validation=full` needs a look at single records of this batch."""
+    """Whether single records of this batch must be checked in a topic without `record.validation=full`."""
     if rules.compact or header.attributes & TIMESTAMP_TYPE_BIT:
         return True
     if rules.codec >= 0 and rules.codec != header.attributes & CODEC_MASK:
@@ -235,17 +235,17 @@ def needs_walk(header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
 
 
 def needs_other_codec(header: BatchHeader, rules: BatchRules) -> bool:
-    """Whether the topic stores its batches with another codec than this batch's."""
+    """Whether the topic stores its batches with a codec that differs from this batch's codec."""
     return rules.codec not in (-1, header.codec)
 
 
 def stamp(records: memoryview | bytes, header: BatchHeader, now_ms: int) -> memoryview:
-    """Return the batch with LogAppendTime `now_ms`; changed in place if the buffer is writable."""
+    """Return the batch with LogAppendTime `now_ms`; change it in place if the buffer is writable."""
     return rewrite(records, header.attributes | TIMESTAMP_TYPE_BIT, now_ms)
 
 
 def rewrite(records: memoryview | bytes, attributes: int, max_timestamp: int) -> memoryview:
-    """Return the batch with other attributes and another largest timestamp; changed in place if writable."""
+    """Return the batch with other attributes and another largest timestamp; change it in place if writable."""
     batch = memoryview(records)
     if batch.readonly:
         batch = memoryview(bytearray(records))

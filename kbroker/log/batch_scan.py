@@ -1,7 +1,7 @@
-"""Walk the batches of a log file.
+"""Read the batches of a log file in order.
 
-Owns reading headers, or whole batches, in few system calls. Never repairs anything: it stops at the first invalid
-batch. The caller detects this: the last batch then ends before the file does.
+Owns reading headers, or complete batches, in few system calls. Never repairs anything: it stops at the first invalid
+batch. The caller detects this because the last batch then ends before the file's end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BATCHES_CHUNK = 1 << 20
 
 
 def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of whole batches from `position`, without CRC checks; stops at the first invalid one."""
+    """Yield (position, header) of complete batches from `position`, without CRC checks; stop at an invalid batch."""
     start, chunk = position, b""
     while position + HEADER_SIZE <= end:
         if position + HEADER_SIZE > start + len(chunk):
@@ -34,7 +34,7 @@ def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int,
 
 
 def end_of_file(path: str, base_offset: int) -> int:
-    """Return the offset after the last batch of a log file, `base_offset` without one; raises OSError."""
+    """Return the offset after the last batch of a log file, or `base_offset` if it has no batch. Raise OSError."""
     end = base_offset
     file = FileHandle(path, os.O_RDONLY)
     for _, header in scan_headers(file, 0, os.fstat(file.fd).st_size):
@@ -43,7 +43,7 @@ def end_of_file(path: str, base_offset: int) -> int:
 
 
 def read_header(file: OpenFile, position: int, end: int) -> BatchHeader | None:
-    """Return the header of the batch at `position`, None if there is no whole batch."""
+    """Return the header of the batch at `position`; None if there is no complete batch."""
     if position + HEADER_SIZE > end:
         return None
     try:
@@ -60,10 +60,10 @@ def is_intact(file: OpenFile, position: int, header: BatchHeader) -> bool:
 
 
 def may_end_at(file: OpenFile, size: int, base_offset: int, offset: int) -> bool:
-    """Whether a segment's last batch is damaged, or would end at `offset` without a hole before it.
+    """Whether a log may end at `offset` in its last segment: the last batch is damaged, or would end there.
 
-    The end of an active log has no holes. An `offset` within the data before the last batch is no possible end, since
-    intact data would then be overwritten.
+    The end of an active log has no holes. An `offset` before the last batch is no possible end, because intact data
+    would then be overwritten.
     """
     before = end = base_offset
     last = None
@@ -75,7 +75,7 @@ def may_end_at(file: OpenFile, size: int, base_offset: int, offset: int) -> bool
 
 
 def scan_batches(file: OpenFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yield (position, header, bytes) of whole batches; stops at the first invalid batch."""
+    """Yield (position, header, bytes) of complete batches; stop at the first invalid batch."""
     start, chunk = position, memoryview(b"")
     while position + HEADER_SIZE <= end:
         if position + HEADER_SIZE > start + len(chunk):
@@ -92,6 +92,6 @@ def scan_batches(file: OpenFile, position: int, end: int) -> Iterator[tuple[int,
         offset = position - start
         batch = chunk[offset : offset + header.size]
         if len(batch) < header.size:
-            return  # the file is shorter than it was
+            return  # the file has become shorter
         yield position, header, batch
         position += header.size

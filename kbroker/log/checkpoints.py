@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def entries_in(text: str) -> list[str]:
-    """Return the entry lines of a checkpoint's text; raises ValueError for an invalid text."""
+    """Return the entry lines of a checkpoint's text; raise ValueError for an invalid text."""
     lines = text.split("\n")
     if lines[0] != "0":
         raise ValueError(f"version {lines[0][:20]!r} is not 0")
@@ -49,7 +49,7 @@ def entries_in(text: str) -> list[str]:
 
 
 def _read_lines(path: str) -> list[list[str]]:
-    """Return the entries, split at blanks; an empty list for a file that is absent or not of version 0."""
+    """Return the entries, split at spaces; return an empty list if the file is absent or not of version 0."""
     content = read_optional(path)
     try:
         return [] if content is None else [line.split(" ") for line in entries_in(content.decode())]
@@ -59,12 +59,12 @@ def _read_lines(path: str) -> list[list[str]]:
 
 
 def write_lines(path: str, lines: list[str], *, sync: bool = True) -> None:
-    """Write entries."""
+    """Write entries to a checkpoint file."""
     write_atomically(path, "\n".join(["0", str(len(lines)), *lines, ""]).encode(), sync=sync)
 
 
 def read_offsets(path: str) -> dict[tuple[str, int], int]:
-    """Read the offset of each (topic, partition); invalid entries are skipped."""
+    """Read the offset of each (topic, partition); skip invalid entries."""
     offsets = {}
     for entry in _read_lines(path):
         try:
@@ -77,7 +77,7 @@ def read_offsets(path: str) -> dict[tuple[str, int], int]:
 
 
 def is_whole(path: str, offsets: Offsets) -> bool:
-    """Whether `offsets`, read from the file, are all of its entries; true for an absent file."""
+    """Whether `offsets`, which were read from the file, are all of its entries; True for an absent file."""
     content = read_optional(path)
     return content is None or content.split(b"\n")[:2] == [b"0", b"%d" % len(offsets)]
 
@@ -120,13 +120,13 @@ def read_topic_id(directory: str) -> uuid.UUID | None:
 
 
 def write_topic_id(directory: str, topic_id: uuid.UUID) -> None:
-    """Write a partition's topic id, without fsync: if it is lost, it is written again from the cluster's metadata."""
+    """Write a partition's topic id without fsync: if it is lost, it is written again from the cluster's metadata."""
     text = f"version: 0\ntopic_id: {uuid_text(topic_id.bytes)}"
     write_atomically(f"{directory}/{PARTITION_METADATA}", text.encode(), sync=False)
 
 
 def write_clean_shutdown(directory: str, broker_epoch: int) -> None:
-    """Write the mark that everything in the directory has been flushed."""
+    """Write the mark that says that all data in the directory has been flushed."""
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(f"{directory}/{CLEAN_SHUTDOWN}", content.encode())
 
@@ -148,9 +148,9 @@ class CheckpointFile:
         self._pending: Future[None] | None = None
 
     def write(self, offsets: Offsets, *, sync: bool = True) -> None:
-        """Write now, after any running write; raises OSError.
+        """Write immediately, after any running write; raise OSError on failure.
 
-        Without `sync` the content only survives a crash of the process, not a power loss.
+        Without `sync` the content survives only a crash of the process, not a power loss.
         """
         self._asked += 1
         self.put(self._asked, [offset_line(key, offset) for key, offset in offsets.items()], sync=sync)
@@ -161,16 +161,16 @@ class CheckpointFile:
         return self._pending is not None and not self._pending.done()
 
     def begin(self) -> int:
-        """Return the number of a write whose entries are collected from now on, in pieces.
+        """Return the number of a new write whose entries the caller collects from now on, in pieces.
 
-        If another write is done in the meantime, it counts as newer, and this one is dropped: an entry collected
+        If another write is done in the meantime, it counts as newer, and this write is skipped: an entry collected
         earlier may belong to a partition that has been deleted and created again.
         """
         self._asked += 1
         return self._asked
 
     def write_by(self, pool: Executor, lines: list[str], number: int | None = None) -> Future[None]:
-        """Have a thread write entries; raises the OSError of the previous write. `number` is from `begin`."""
+        """Write entries on a thread; raise the OSError of the previous write. `number` is from `begin`."""
         pending, self._pending = self._pending, None
         if pending is not None and pending.done():
             pending.result()
@@ -178,7 +178,7 @@ class CheckpointFile:
         return self._pending
 
     def put(self, number: int, lines: list[str], *, sync: bool = True) -> None:
-        """Write entries, on any thread, unless a write with a higher number has been done; raises OSError."""
+        """Write entries, on any thread, unless a write with a higher number has been done; raise OSError on failure."""
         with self._lock:
             if number > self._written:
                 write_lines(self.path, lines, sync=sync)

@@ -1,14 +1,14 @@
 """Check the offsets and leader epochs of old batches, which no CRC covers, when they are first read.
 
 Owns the check of a batch's base offset and leader epoch against those of its neighbours. The check precedes any
-response with data from a file that this process did not write. After a crash, recovery has done the check already.
-After a clean stop, a start reads nothing, however large the log, so the check is done here, once, for the requested
-data. Never checks CRCs, and never changes a file.
+response with data from a file that this process did not write. After a crash, recovery has already made the check.
+After a clean stop, a start reads no batches, even of a large log. Therefore the requested data is checked here, once.
+Never checks CRCs, and never changes a file.
 
-Batches never overlap, and leader epochs never fall. A batch is proven when both rules hold between it and the batch
-before it, and between it and the batch after it. Where offsets have no holes, no other offset would fit. Three faults
-stay undetected: in a compacted log, a wrong offset that still lies within the hole beside the batch; at the border of
-two leader epochs, a batch that claims the other epoch; and a first batch of a log that claims an older epoch.
+Batches never overlap, and leader epochs never decrease. A batch is proven when both rules are true for it and the batch
+before it, and for it and the batch after it. Where offsets have no holes, only the right offset satisfies both rules.
+Three faults stay undetected: in a compacted log, a wrong offset that is still within the hole beside the batch; at the
+border of two leader epochs, a batch with the other epoch; and a first batch of a log with an epoch that is too old.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from kbroker.log.segment.segment import Segment
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import BatchHeader
 
-# A header is checked in 1 to 2 us while the event loop waits, so a read that needs more of them is shortened.
+# Checking a header takes 1 to 2 us while the event loop waits, so a read that needs more headers than this is
+# shortened.
 HEADERS_AT_ONCE: Final = 1000
 
 
 def proven_end(segments: Segments, extent: LogExtent, index: int, anchor: int, position: int, end: int) -> int:
-    """Return the position up to which the batches of segment `index` are proven, from `anchor` on; a batch border.
+    """Return the position up to which the batches of segment `index` are proven, from `anchor`; a batch border.
 
     If the batch at `position` cannot be trusted, the result is at most `position`. Otherwise it is near `end`, or at
-    the limit of one call. `anchor` is the beginning of a batch at or before `position`; the batches in between are
-    checked, too.
+    the limit of one call. `anchor` is the beginning of a batch at or before `position`; the batches between `anchor`
+    and `position` are also checked.
     """
     segment = segments[index]
     if anchor >= segment.found.unproven:
@@ -48,7 +49,7 @@ def proven_end(segments: Segments, extent: LogExtent, index: int, anchor: int, p
 
 
 def _before(segments: Segments, index: int, anchor: int) -> tuple[int, Link]:
-    """Return the position to start from so that the batch at `anchor` is also checked against its predecessor."""
+    """Return the position from which to start, so that the batch at `anchor` is also checked with its predecessor."""
     segment = segments[index]
     if anchor == 0:
         return 0, Link(segment.base_offset, _last_epoch(segments[index - 1]) if index else -1)
@@ -60,7 +61,7 @@ def _before(segments: Segments, index: int, anchor: int) -> tuple[int, Link]:
 
 
 def _last_epoch(segment: Segment) -> int:
-    """Return the last leader epoch of a segment, -1 if its end cannot be read."""
+    """Return the last leader epoch of a segment; -1 if its end cannot be read."""
     if not segment.size:
         return -1
     beyond = segment.base_offset + MAX_RELATIVE_OFFSET
@@ -71,7 +72,7 @@ def _last_epoch(segment: Segment) -> int:
 
 
 def ends_well(segments: Segments, extent: LogExtent, index: int) -> bool:
-    """Whether the end of segment `index` is intact and at the right place."""
+    """Whether the end of segment `index` is intact and has the right offset and epoch."""
     segment = segments[index]
     if segment.found.unproven and not segment.found.end_proven:
         anchor = segment.place_before(segment.base_offset + MAX_RELATIVE_OFFSET)
@@ -84,10 +85,10 @@ def ends_well(segments: Segments, extent: LogExtent, index: int) -> bool:
 def _follow(
     segments: Segments, extent: LogExtent, index: int, start: int, position: int, end: int, before: Link
 ) -> tuple[int, Link]:
-    """Follow the batches from `start` on; return the end of the last proven one, and the link expected there.
+    """Check the batches from `start`; return the end of the last proven batch, and the link expected there.
 
     If two neighbours contradict each other, the first one is right if it follows its own predecessor without a hole.
-    Otherwise either may be wrong.
+    Otherwise either of them may be wrong.
     """
     segment = segments[index]
     proven, last, place = start, before, start
@@ -108,7 +109,7 @@ def _follow(
 
 
 def _ends_well(segments: Segments, extent: LogExtent, index: int, last: Link) -> bool:
-    """Whether the next segment, or the end of the log, follows the end of a segment."""
+    """Whether the end of a segment agrees with the next segment, or with the end of the log."""
     offset, epoch = extent.end_offset, extent.latest_epoch
     if index + 1 < len(segments):
         after = segments[index + 1]
@@ -134,7 +135,7 @@ def is_whole_from(segments: Segments, extent: LogExtent, index: int, offset: int
 
 
 def proven_size(segments: Segments, extent: LogExtent, index: int, offset: int, position: int, size: int) -> int:
-    """Return how many of `size` bytes from `position` on may be served; raises ApiError(CORRUPT_MESSAGE) for none."""
+    """Return how many of `size` bytes from `position` may be sent; raise ApiError(CORRUPT_MESSAGE) if none."""
     end = proven_end(segments, extent, index, segments[index].place_before(offset), position, position + size)
     if end <= position:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE)
@@ -142,9 +143,9 @@ def proven_size(segments: Segments, extent: LogExtent, index: int, offset: int, 
 
 
 def batch_at(segments: Segments, extent: LogExtent, offset: int) -> tuple[Segment, int, BatchHeader] | None:
-    """Return (segment, position, header) of the first batch that ends at or after `offset`, proven to be in its place.
+    """Return (segment, position, header) of the first batch that ends at or after `offset`, with a proven offset.
 
-    Returns None if there is no such batch, or if it cannot be trusted.
+    Return None if there is no such batch, or if it cannot be trusted.
     """
     for index in range(segments.index_at(offset), len(segments)):
         segment = segments[index]

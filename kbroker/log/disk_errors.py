@@ -1,8 +1,8 @@
-"""The consequences of a disk error: for one log here, for its directory in directories/log_directory.py.
+"""The consequences of a disk error for one log (for its directory: directories/log_directory.py).
 
 Owns the list of temporary errors (a full disk, no free descriptors), the list of errors that take a directory offline,
-and the reason why a log refuses appends. In a cluster a full disk takes its directory offline as well, as in Kafka:
-other brokers can lead the partitions.
+and the reason why a log refuses appends. In a cluster a full disk also takes its directory offline, as in Kafka: other
+brokers can lead the partitions.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 class UnplacedError(OSError):
-    """A partition with an invalid name, or with a link in its place: its directory is not to blame."""
+    """A partition has an invalid name, or its path is a link: the log directory is not the cause."""
 
 
 def passes(error: OSError) -> bool:
-    """Whether an error concerns the machine or the process, and ends once resources are free again."""
+    """Whether an error concerns the machine or the process, and ends when resources are free again."""
     return error.errno in _PASSING
 
 
@@ -35,7 +35,7 @@ def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
     """Whether an error takes a log directory offline.
 
     In a cluster a full disk does: other brokers can then lead its partitions, whereas a leader that only refuses
-    appends would block all writes. A single broker refuses requests that need room until there is room.
+    appends would block all writes. A single broker refuses requests that need disk space until there is free space.
     """
     if isinstance(error, UnplacedError):
         return False
@@ -48,7 +48,7 @@ class DiskTrouble:
     __slots__ = ("_logged_ms", "_name", "_reported_damage_ms", "damaged_at", "refusal", "report")
 
     def __init__(self, name: str, report: Callable[[OSError], None]) -> None:
-        """`report` gets every failure, and decides the consequences for the other logs of the directory."""
+        """`report` is called with every failure, and decides the consequences for the directory's other logs."""
         self._name = name
         self._logged_ms = self._reported_damage_ms = -_LOG_EVERY_MS
         self.report = report
@@ -56,20 +56,20 @@ class DiskTrouble:
         """The reason why appends are refused (the content on disk is no longer known); None if they are accepted."""
 
         self.damaged_at: int | None = None
-        """The offset at which a read last found damage; None if none has."""
+        """The offset at which a read last found damage; None if no read has found damage."""
 
     def refuse(self, reason: str) -> None:
         self.refusal = reason
 
     def found_damage(self, offset: int, now_ms: int) -> None:
-        """Handle a read that found damage; a log line a minute is enough, since readers retry."""
+        """Handle a read that found damage. Log it at most once a minute, since readers retry."""
         if self.damaged_at is None or now_ms - self._reported_damage_ms >= _DAMAGE_EVERY_MS:
             self._reported_damage_ms = now_ms
             logger.error("%s: the log is damaged at offset %d: readers get CORRUPT_MESSAGE", self._name, offset)
         self.damaged_at = offset
 
     def append_failed(self, error: OSError, now_ms: int) -> None:
-        """Handle a failed append; clients retry many times a second, so not every failure is logged."""
+        """Handle a failed append. Do not log every failure, since clients retry many times a second."""
         if getattr(error, "unrepaired", False):
             self.refuse(f"the file could not be cut back after: {error}")
         if now_ms - self._logged_ms >= _LOG_EVERY_MS:

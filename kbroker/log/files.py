@@ -2,8 +2,8 @@
 
 Owns this package's basic operations on the file system. Never interprets the bytes.
 
-Names: `%020d` of a segment's base offset, and a suffix; `.deleted` is appended to the name of a file that is to be
-removed.
+A file's name is the segment's base offset as `%020d` and a suffix. `.deleted` is appended to the name of a file that
+will be removed.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ def offset_name(directory: str, offset: int, suffix: str) -> str:
 
 
 def offset_of(name: str) -> int | None:
-    """Return the offset in a file's name, None if there is none."""
+    """Return the offset in a file's name; None if the name contains no offset."""
     digits = name.split(".", 1)[0]
     return int(digits) if len(digits) == 20 and digits.isdecimal() else None
 
 
 def open_descriptor(path: str, flags: int) -> int:
-    """Open a file; if no descriptor is left, segments close some first. Raises OSError."""
+    """Open a file; if no descriptor is left, close files of segments first. Raise OSError."""
     return retried(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
 
 
 class OpenFile(Protocol):
-    """A readable file. Readers keep the object: after a close, a descriptor's number may stand for another file."""
+    """A readable file. Readers keep the object: after a close, the descriptor's number may belong to another file."""
 
     @property
     def fd(self) -> int: ...
 
 
 class FileHandle:
-    """An open descriptor that is closed with the last reference to it.
+    """An open descriptor that is closed when the last reference to it is removed.
 
-    A slice being sent keeps its file readable by referring to the handle, even if the file is renamed or removed.
+    A slice that is being sent keeps its file readable by a reference to the handle, even if the file is renamed or
+    removed.
     """
 
     __slots__ = ("__weakref__", "fd")
@@ -70,14 +71,14 @@ class FileHandle:
 
 
 def write_all(fd: int, data: bytes, position: int) -> None:
-    """Write all of `data` at `position`; raises OSError after a partial write."""
+    """Write all of `data` at `position`; raise OSError after a partial write."""
     written = os.pwrite(fd, data, position)
     if written != len(data):
         raise OSError(errno.ENOSPC, f"no space left on the device: wrote {written} of {len(data)} bytes")
 
 
 def read_at(fd: int, size: int, position: int) -> bytes:
-    """Read up to `size` bytes, less only at the end of the file."""
+    """Read `size` bytes, or fewer at the end of the file."""
     data = os.pread(fd, size, position)
     if len(data) == size or not data:
         return data
@@ -93,7 +94,7 @@ def read_at(fd: int, size: int, position: int) -> bytes:
 
 
 def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
-    """Replace a file so that after a crash it has either the old or the new content, never a mixture."""
+    """Replace a file so that after a crash it contains either the old or the new content, never a mixture."""
     temporary = path + ".tmp"
     fd = open_descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
@@ -110,12 +111,12 @@ def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Make creations, renames and removals in a directory survive a power loss."""
+    """Sync a directory, so that creations, renames and removals in it survive a power loss."""
     sync_file(path, os.O_DIRECTORY)
 
 
 def sync_file(path: str, flags: int = 0) -> None:
-    """Make a file's content survive a power loss."""
+    """Sync a file, so that its content survives a power loss."""
     fd = open_descriptor(path, os.O_RDONLY | flags)
     try:
         os.fsync(fd)
@@ -124,7 +125,7 @@ def sync_file(path: str, flags: int = 0) -> None:
 
 
 def read_optional(path: str) -> bytes | None:
-    """Return a file's content, None if it does not exist."""
+    """Return a file's content; None if it does not exist."""
     try:
         with open(path, "rb") as file:
             return file.read()

@@ -18,7 +18,7 @@ VARIABLE = "KBROKER_VERIFY"
 
 
 def log_class() -> type[PartitionLog]:
-    """Return the class of logs to open: the one that checks itself if KBROKER_VERIFY=1 is set."""
+    """Return the class of logs to open: VerifiedLog if KBROKER_VERIFY=1 is set, otherwise PartitionLog."""
     return VerifiedLog if os.environ.get(VARIABLE) == "1" else PartitionLog
 
 
@@ -89,7 +89,7 @@ def check_offsets(log: PartitionLog) -> None:
 
 
 def check_end(log: PartitionLog) -> None:
-    """Assert everything that an append may have changed."""
+    """Assert all conditions that an append may have changed."""
     if log.failed:
         return  # the log has already reported that its files cannot be trusted
     check_offsets(log)
@@ -98,7 +98,7 @@ def check_end(log: PartitionLog) -> None:
 
 
 def check_log(log: PartitionLog) -> None:
-    """Assert everything that can be checked without reading a log file."""
+    """Assert all conditions that can be checked without reading a log file."""
     if log.failed:
         return
     check_end(log)

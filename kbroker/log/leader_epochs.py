@@ -1,8 +1,8 @@
 """The first offset of each leader epoch of a partition.
 
-Owns the list of (epoch, first offset) pairs, both rising, and keeps it on disk in `leader-epoch-checkpoint`. This file
-has no checksum, so before the first answer after an opening it is compared with a few batches of each epoch. If they
-disagree, the epochs are read from the log. Never decides to truncate a log: it only returns where an epoch ends.
+Owns the list of (epoch, first offset) pairs, both increasing, and stores it on disk in `leader-epoch-checkpoint`. This
+file has no checksum. So before the first answer after an opening, it is compared with a few batches of each epoch. If
+they disagree, the epochs are read from the log. Never decides to truncate a log: it only returns where an epoch ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaderEpochCache:
-    """The leader epochs of one partition; a change is on disk before the call returns, unless stated otherwise."""
+    """The leader epochs of one partition; a change is on disk when the call returns, unless stated otherwise."""
 
     __slots__ = ("_entries", "_path", "_synced", "latest", "proven", "writes", "written")
 
@@ -29,9 +29,9 @@ class LeaderEpochCache:
         self._path = f"{directory}/{LEADER_EPOCHS}"
         self._entries: list[tuple[int, int]] = []
         self.latest = -1
-        """The newest epoch, -1 without one."""
+        """The newest epoch; -1 if there is none."""
         self.written = -1
-        """The newest epoch in the file; before an append under another epoch, that epoch is written."""
+        """The newest epoch in the file. Before an append with another epoch, that epoch is written to the file."""
         self.proven = False
         """Whether the epochs have been compared with the batches."""
         self.writes = self._synced = 0
@@ -46,21 +46,21 @@ class LeaderEpochCache:
 
     @property
     def unsynced(self) -> str | None:
-        """The file, if its content may not be on disk yet; the log's next flush syncs it."""
+        """The path of the file if its content may not be on disk yet; the log's next flush syncs the file."""
         return self._path if self._synced < self.writes else None
 
     def synced(self, writes: int) -> None:
-        """Note that the first `writes` writes of the file are on disk."""
+        """Record that the first `writes` writes of the file are on disk."""
         self._synced = max(self._synced, writes)
 
     def move(self, directory: str) -> None:
         self._path = f"{directory}/{LEADER_EPOCHS}"
 
     def assign(self, epoch: int, start_offset: int, *, sync: bool = True) -> None:
-        """Note that `epoch` begins at `start_offset`; entries that contradict it are dropped.
+        """Record that `epoch` begins at `start_offset`, and remove entries that contradict it.
 
-        Without `sync` a power loss may remove the entry; the batches then prove it again (`prove`). An OSError changes
-        nothing.
+        Without `sync` a power loss may remove the entry; `prove` then reads it from the batches. If an OSError is
+        raised, nothing has changed.
         """
         if epoch < 0 or start_offset < 0:
             return
@@ -73,10 +73,11 @@ class LeaderEpochCache:
                 raise
 
     def begin(self, epoch: int, log_end_offset: int) -> None:
-        """Note that `epoch` begins at the end of the log; the first append under it writes the file.
+        """Record that `epoch` begins at the end of the log; the first append with this epoch writes the file.
 
-        An earlier write would be useless, since a start drops epochs that begin at the log's end (`truncate_from_end`).
-        Also, thousands of partitions might have to wait for the file system's journal at once.
+        An earlier write would be useless, since a start removes epochs that begin at the log's end
+        (`truncate_from_end`). Also, thousands of partitions might have to wait for the file system's journal at the
+        same time.
         """
         if epoch >= 0:
             self._insert(epoch, log_end_offset)
@@ -104,15 +105,16 @@ class LeaderEpochCache:
         return (entries[above - 1][0] if above else epoch), entries[above][1]
 
     def epoch_for_offset(self, offset: int) -> int:
-        """Return the epoch under which `offset` was written, or would be written next; -1 if unknown."""
+        """Return the epoch with which `offset` was written, or would be written next; -1 if unknown."""
         index = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         return self._entries[index - 1][0] if index else -1
 
     def truncate_from_end(self, end_offset: int, *, sync: bool = True) -> None:
-        """Drop epochs that begin at or beyond a log's new end.
+        """Remove epochs that begin at or after a log's new end.
 
-        Without `sync` a power loss may bring the dropped entries back. The next start drops them again, or, if the log
-        has grown since, finds the right epochs. (Apache Kafka: LeaderEpochFileCache.truncateFromEndAsyncFlush)
+        Without `sync` the removed entries may be in the file again after a power loss. The next start then removes them
+        again. If the log has grown since, the next start finds the right epochs. (Apache Kafka:
+        LeaderEpochFileCache.truncateFromEndAsyncFlush)
         """
         kept = [entry for entry in self._entries if entry[1] < end_offset]
         if len(kept) != len(self._entries):
@@ -120,7 +122,7 @@ class LeaderEpochCache:
             self._write(sync=sync)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop epochs that ended before a log's new start; the one that covers it now begins there."""
+        """Remove epochs that ended before a log's new start; the epoch that contains the start now begins there."""
         index = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
         if index == 0 or (index == 1 and self._entries[0][1] == start_offset):
             return
@@ -128,11 +130,11 @@ class LeaderEpochCache:
         self._write()
 
     def prove(self, segments: Segments, extent: LogExtent) -> None:
-        """Compare the epochs with the log's batches; if they disagree, the batches count. Raises OSError."""
+        """Compare the epochs with the log's batches; if they disagree, use the batches' epochs. Raise OSError."""
         written = [(epoch, start) for epoch, start in self._entries if start < extent.end_offset]
         if not _agrees(segments, extent, written) and (found := _read_epochs(segments, extent)):
             logger.warning("%s: leader epochs are %s, not %s", self._path, found, written)
-            # The newest epoch may have no batch yet.
+            # There may be no batch with the newest epoch yet.
             newest = [(self.latest, extent.end_offset)] if self.latest > found[-1][0] else []
             self._replace([*found, *newest])
             self._write()
@@ -147,8 +149,8 @@ class LeaderEpochCache:
         self.latest = entries[-1][0] if entries else -1
 
     def _write(self, *, sync: bool = True) -> None:
-        # A sync of an empty log's first epoch would protect no information, and thousands of logs may be created at
-        # once.
+        # A sync of an empty log's first epoch would protect no information, and thousands of logs may be created at the
+        # same time.
         is_worth_it = self._entries[-1:] not in ([], [(self.latest, 0)])
         write_epochs(self._path, self._entries, sync=sync and is_worth_it)
         self.writes += 1
@@ -158,7 +160,7 @@ class LeaderEpochCache:
 
 
 def _agrees(segments: Segments, extent: LogExtent, entries: list[tuple[int, int]]) -> bool:
-    """Whether the batches from each epoch's start to the next one's have that epoch."""
+    """Whether all batches from an epoch's start to the next epoch's start have that epoch."""
     start, end = extent.start_offset, extent.end_offset
     if not entries or entries[0][1] > start:
         first = _header_at(segments, extent, start)
@@ -171,7 +173,7 @@ def _agrees(segments: Segments, extent: LogExtent, entries: list[tuple[int, int]
             return False
         if last is not None and last.base_offset < ends and last.leader_epoch > epoch:
             return False
-        # Where compaction has removed an epoch's batches, a later epoch's batch is found.
+        # If compaction has removed an epoch's batches, `first` is a batch of a later epoch.
         whole = first is not None and first.base_offset <= max(begins, start)
         if whole and first is not None and first.leader_epoch != epoch:
             return False
@@ -179,7 +181,7 @@ def _agrees(segments: Segments, extent: LogExtent, entries: list[tuple[int, int]
 
 
 def _read_epochs(segments: Segments, extent: LogExtent) -> list[tuple[int, int]]:
-    """Find the start of each epoch by bisection (epochs never fall); an empty list if batches cannot be trusted."""
+    """Find the start of each epoch by bisection (epochs never decrease); return [] if batches cannot be trusted."""
     found: list[tuple[int, int]] = []
     offset, end = extent.start_offset, extent.end_offset
     while offset < end:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 _LONG_MAX = 2**63 - 1
-_SEGMENT_BYTES_OF_TESTS: Final = "internal.segment.bytes"  # overrides segment.bytes, without its limits
+_SEGMENT_BYTES_OF_TESTS: Final = "internal.segment.bytes"  # overrides segment.bytes, but without its limits
 _WEEK_MS = 7 * 24 * 3600 * 1000
 _COMPACT = "compact"
 _DELETE = "delete"
@@ -20,7 +20,7 @@ _DELETE = "delete"
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """One topic's log settings, by Kafka's names with `_` for `.`; sizes in bytes, times in ms."""
+    """One topic's log settings; the names are Kafka's with `_` for `.`; sizes in bytes, times in ms."""
 
     cleanup_policy: tuple[str, ...] = (_DELETE,)
     compression_type: str = "producer"
@@ -59,9 +59,9 @@ class LogConfig:
 
     @classmethod
     def from_map(cls, configs: Mapping[str, str]) -> LogConfig:
-        """Parse Kafka's own names and values; names that the log does not use are ignored.
+        """Parse Kafka's own names and values; ignore names that the log does not use.
 
-        Raises ValueError, with the key, for a value of the wrong type.
+        For a value of the wrong type, raise ValueError with the key.
         """
         values: dict[str, Any] = {}
         for field in fields(cls):
@@ -82,7 +82,7 @@ class LogConfig:
 
     @property
     def checks_schemas(self) -> bool:
-        """Whether keys or values of produced records are compared with a schema registry."""
+        """Whether keys or values of produced records are checked with a schema registry."""
         return self.confluent_key_schema_validation or self.confluent_value_schema_validation
 
     @property
@@ -90,12 +90,12 @@ class LogConfig:
         return self.message_timestamp_type == "LogAppendTime"
 
     def random_jitter_ms(self) -> int:
-        """Return by how many ms a segment is rolled before segment.ms, a random number for each segment."""
+        """Return how many ms before segment.ms a segment is rolled; the number is random for each segment."""
         most = min(self.segment_jitter_ms, self.segment_ms)
         return random.randrange(most) if most else 0
 
     def level_of(self, codec_name: str) -> int | None:
-        """Return the compression level of a codec, None for a codec without levels."""
+        """Return the compression level of a codec; None for a codec without levels."""
         levels = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,

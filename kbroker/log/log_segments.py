@@ -1,9 +1,9 @@
 """The segments of one log (Kafka's LogSegments).
 
-Owns the list of segments, the choice of the active one, and whether the directory has changed since its last sync. Also
-owns the rules of retention (beyond retention.bytes, older than retention.ms), and the files of deleted segments until a
-caller removes them, on a thread that may wait for the disk. Never rolls, deletes or replaces a segment by itself, and
-never reads batches. A log may have many thousands of segments, so each is touched only when it is needed.
+Owns the list of segments, the choice of the active segment, and whether the directory has changed since its last sync.
+Also owns the rules of retention (more than retention.bytes, older than retention.ms), and the files of deleted segments
+until a caller removes them on a thread that may wait for the disk. Never rolls, deletes or replaces a segment by
+itself, and never reads batches. A log may have many thousands of segments, so each is opened only when it is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.segment.segment import Segment
 
-_UNDATED = -1  # deleted by a caller without a clock: the delay starts with the next call that passes a time
+_UNDATED = -1  # deleted by a caller without a clock: the delay starts when the next call passes a time
 
 
 def _no_segment() -> None:
@@ -29,7 +29,7 @@ def _no_segment() -> None:
 
 
 class DeletedFiles:
-    """Files of one log that are removed `file.delete.delay.ms` after their segments; times in ms."""
+    """The files of a log's deleted segments, which are removed `file.delete.delay.ms` later; times in ms."""
 
     __slots__ = ("_files", "_undated")
 
@@ -59,7 +59,7 @@ class DeletedFiles:
             taken += paths
             most -= 1
             segment = of_segment()
-            if segment is not None:  # a slice of it is still being sent
+            if segment is not None:  # a slice of the segment is still being sent
                 with suppress(OSError):
                     segment.handle  # noqa: B018 - opens it, and it stays open
         return taken
@@ -74,9 +74,9 @@ class LogExtent(NamedTuple):
     start_offset: int
     end_offset: int
     latest_epoch: int
-    """The leader epoch of the current leader; -1 without one."""
+    """The leader epoch of the current leader; -1 if there is none."""
     may_have_holes: bool
-    """Whether the log is compacted, or was earlier: offsets between two batches may then be missing."""
+    """Whether the log is or was compacted: offsets between two batches may then be missing."""
 
 
 class Segments:
@@ -97,7 +97,7 @@ class Segments:
     )
 
     def __init__(self, directory: str, config: LogConfig, now_ms: int, files: OpenFiles) -> None:
-        """Open the segments in the directory, or begin at offset 0; raises OSError."""
+        """Open the segments in the directory, or create one at offset 0 if there is none; raise OSError."""
         self._directory = directory
         self._files = files
         self.directory_changed = True
@@ -105,18 +105,18 @@ class Segments:
         self.deleted_files = DeletedFiles()
         """The files of deleted segments."""
         self._idle_size = -1
-        self._sealed_size: int | None = None  # bytes of all sealed segments, None if not added up yet
+        self._sealed_size: int | None = None  # bytes of all sealed segments; None if not summed yet
         names = os.listdir(directory)
         bases = {base for n in names if n.endswith(LOG_SUFFIX) and (base := offset_of(n)) is not None}
         self.bases = sorted(bases)
-        """The base offset of each."""
+        """The base offset of each segment."""
         for name in names:
             if name.endswith(SEGMENT_SUFFIXES[1:]) and offset_of(name) not in bases:
                 remove_quietly(f"{directory}/{name}")
         self._aborting: list[int] = []  # bases of segments that may have aborted transactions, and of some removed ones
         self.items = [self._watched(Segment.open(directory, base, config, now_ms, files)) for base in self.bases]
         self.were_none = not self.items
-        """Whether the directory held no segment."""
+        """Whether the directory contained no segment."""
         if self.were_none:
             self.add(0, config, now_ms)
         self.active = self.items[-1]
@@ -144,16 +144,16 @@ class Segments:
     # -- finding ----------------------------------------------------------------------------------------------
 
     def index_at(self, offset: int) -> int:
-        """Return the index of the segment that contains `offset`; that of the first segment for any earlier offset."""
+        """Return the index of the segment that contains `offset`; for an earlier offset, of the first segment."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def index_of(self, segment: Segment) -> int:
-        """Return a segment's index, -1 if it was removed."""
+        """Return a segment's index; -1 if it was removed."""
         index = bisect_left(self.bases, segment.base_offset)
         return index if index < len(self.items) and self.items[index] is segment else -1
 
     def end_of(self, index: int, log_end: int) -> int:
-        """Return the base of the next segment, or the end of the log."""
+        """Return the base offset of the next segment, or the end of the log."""
         return self.bases[index + 1] if index + 1 < len(self.bases) else log_end
 
     def end_position(self, index: int, upper_bound: int) -> int:
@@ -165,7 +165,7 @@ class Segments:
         return segment.size if found is None else found[0]
 
     def aborting_from(self, index: int) -> Iterator[int]:
-        """Yield the indexes, from `index` on, of the (usually few) segments that may have aborted transactions."""
+        """Yield the indexes, from `index` on, of the (usually few) segments that may contain aborted transactions."""
         base = self.bases[index]
         while (place := bisect_left(self._aborting, base)) < len(self._aborting):
             base = self._aborting[place]
@@ -177,7 +177,7 @@ class Segments:
                 del self._aborting[place]
 
     def _watched(self, segment: Segment) -> Segment:
-        """Register for a segment's first aborted transaction, unless it may have one already."""
+        """Record a segment when it has its first aborted transaction, or now if it may already have one."""
         segment.txns.on_first = self._note_aborting
         if not segment.txns.is_void():
             self._note_aborting(segment.base_offset)
@@ -191,7 +191,7 @@ class Segments:
     # -- changing ---------------------------------------------------------------------------------------------
 
     def add(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
-        """Create an empty segment and make it the active one; raises OSError."""
+        """Create an empty segment and make it the active segment; raise OSError."""
         jitter_ms = config.random_jitter_ms()
         segment = Segment.create(self._directory, base_offset, config, now_ms, self._files, jitter_ms=jitter_ms)
         if self.items and self._sealed_size is not None:
@@ -203,7 +203,7 @@ class Segments:
         return segment
 
     def remove(self, segment: Segment, config: LogConfig, now_ms: int) -> None:
-        """Remove a segment from the list, even if this raises OSError; its files are added to `deleted_files`."""
+        """Remove a segment from the list, even if this raises OSError; add its files to `deleted_files`."""
         index = self.index_of(segment)
         del self.items[index], self.bases[index]
         if self.items:
@@ -212,9 +212,9 @@ class Segments:
         self.deleted_files.add(segment, segment.mark_deleted(), config, now_ms)
 
     def remove_first(self, count: int, config: LogConfig, now_ms: int) -> list[Segment]:
-        """Remove the first `count` segments, not including the active one, as `remove` does.
+        """Remove the first `count` segments, like `remove`; the active segment must not be one of them.
 
-        If a file cannot be renamed, its segment and those after it stay, for another attempt. Raises OSError.
+        If a file cannot be renamed, its segment and the segments after it stay, for another attempt. Raise OSError.
         """
         removed: list[Segment] = []
         try:
@@ -229,7 +229,7 @@ class Segments:
         return removed
 
     def remove_behind(self, index: int) -> None:
-        """Remove all segments after one, and their files at once."""
+        """Remove all segments after one, and remove their files immediately."""
         for later in self.items[index + 1 :]:
             for path in later.mark_deleted():
                 remove_quietly(path)
@@ -239,10 +239,10 @@ class Segments:
             self.active = self.items[-1]
 
     def replace(self, old: list[Segment], renamed: list[list[str]], config: LogConfig, now_ms: int) -> None:
-        """Replace `old`, which are neighbours, by the segment whose files now have the base of the first one.
+        """Replace the neighbours `old` by one segment, whose files now have the base offset of the first of them.
 
-        `renamed` has the current names of each one's files, which are removed like those of deleted segments.
-        Raises OSError.
+        `renamed` contains the current names of the old segments' files, which are removed like those of deleted
+        segments. Raise OSError.
         """
         index, base = self.index_of(old[0]), old[0].base_offset
         segment = Segment.open(self._directory, base, config, now_ms, self._files)
@@ -256,7 +256,7 @@ class Segments:
     # -- retention --------------------------------------------------------------------------------------------
 
     def beyond_size(self, config: LogConfig, log_end: int, high_watermark: int, _now_ms: int, most: int) -> int:
-        """Return how many of the first `most` segments can be deleted with at least retention.bytes left."""
+        """Return how many of the first `most` segments can be deleted while at least retention.bytes remain."""
         excess = self.size - config.retention_bytes
 
         def is_excess(segment: Segment) -> bool:
@@ -267,14 +267,14 @@ class Segments:
         return self._count(log_end, high_watermark, most, is_excess) if config.retention_bytes >= 0 else 0
 
     def too_old(self, config: LogConfig, log_end: int, high_watermark: int, now_ms: int, most: int) -> int:
-        """Return how many of the first `most` segments are older than retention.ms; raises OSError."""
+        """Return how many of the first `most` segments are older than retention.ms; raise OSError."""
         if config.retention_ms < 0:
             return 0
         oldest = now_ms - config.retention_ms
         return self._count(log_end, high_watermark, most, lambda segment: segment.written_ms() < oldest)
 
     def _count(self, log_end: int, high_watermark: int, most: int, is_due: Callable[[Segment], bool]) -> int:
-        """Return how many of the first `most` segments are due. A due segment ends at or below the high watermark."""
+        """Return how many of the first `most` segments are due. A due segment ends at or before the high watermark."""
         for index, segment in enumerate(self.items[:most]):
             if self.end_of(index, log_end) > high_watermark or segment.size == 0 or not is_due(segment):
                 return index
@@ -283,30 +283,31 @@ class Segments:
     # -- files ------------------------------------------------------------------------------------------------
 
     def sealed_paths_from(self, offset: int) -> Iterator[str]:
-        """Return the log files of closed segments that hold data at or beyond `offset`; for any thread."""
-        # Paths from offsets: a reference to a segment object would keep the file of a deleted segment open.
+        """Return the log files of closed segments with data at or after `offset`; any thread may use the result."""
+        # The paths are computed from offsets: a reference to a segment object would keep the file of a deleted segment
+        # open.
         directory, bases = self._directory, self.bases[self.index_at(offset) : -1]
         return (offset_name(directory, base, LOG_SUFFIX) for base in bases)
 
     def use(self, files: OpenFiles) -> None:
-        """Close all files; from now on `files` limits how many may be open."""
+        """Close all files; from now on `files` limits the number of open files."""
         self.release()
         self._files = files
         for segment in self.items:
             segment.files = files
 
     def take_directory(self) -> str | None:
-        """Return the directory for a flush, if it has changed."""
+        """Return the directory for a flush if it has changed; otherwise None."""
         changed, self.directory_changed = self.directory_changed, False
         return self._directory if changed else None
 
     def seal_active(self) -> None:
-        """Seal the last segment's files; raises OSError."""
+        """Seal the last segment's files; raise OSError."""
         self.active.seal()
         self.directory_changed = True
 
     def release_idle(self, *, force: bool) -> None:
-        """Close the files not used since the last call, or all; they are opened again when needed."""
+        """Close the files not used since the last call, or all files; they are opened again when needed."""
         for segment in self.items:
             idle = segment is not self.active or segment.size == self._idle_size
             segment.release_unused(force=force, idle=idle)
@@ -320,4 +321,4 @@ class Segments:
         self._directory = directory
         for segment in self.items:
             segment.move(directory)
-        self.deleted_files.clear()  # they are removed with the directory
+        self.deleted_files.clear()  # these files are removed with the directory

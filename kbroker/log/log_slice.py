@@ -1,8 +1,8 @@
 """A range of a segment's file for a reader.
 
-Owns which file that is, even if it is renamed, and keeps it open once its descriptor has been requested. Before that, a
-slice holds no descriptor: thousands may wait for a client that does not read. Never copies or reads the bytes before
-they are requested.
+Owns the choice of the file, even if it is renamed, and keeps the file open after its descriptor has been requested.
+Before that, a slice uses no descriptor: thousands of slices may wait for a client that does not read. Never copies or
+reads the bytes before they are requested.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from kbroker.log.segment.segment import Segment
 class LogSlice:
     """Bytes `position` to `position + size` of a segment's log file; the last batch may be cut off, as in Kafka.
 
-    Keep the slice as long as `fd` is in use: the descriptor may be closed once nothing refers to the slice. After a
-    truncation of the log, which only removes uncommitted data, fewer bytes than `size` may be left. A removed file
-    stays readable for its slices, unless too many removed files are kept; then reading raises OSError.
+    Keep the slice as long as `fd` is in use: the descriptor may be closed when there is no reference to the slice.
+    After a truncation of the log, which removes only uncommitted data, fewer bytes than `size` may be left. A removed
+    file stays readable for its slices, unless too many removed files are kept; then reading raises OSError.
     """
 
     segment: Segment | None
@@ -35,7 +35,7 @@ class LogSlice:
 
     @property
     def fd(self) -> int:
-        """Descriptor to send from, which stays open as long as the slice; -1 for an empty one. Raises OSError."""
+        """The descriptor to send from; it stays open as long as the slice. -1 for an empty slice. Raises OSError."""
         if self._handle is None:
             if self.segment is None:
                 return -1
@@ -50,7 +50,7 @@ class LogSlice:
         return self.size
 
     def view(self) -> memoryview:
-        """Read the bytes. A mapping would save the copy, but a truncation of the mapped file would kill the process."""
+        """Read the bytes. A mapping would avoid the copy, but truncating the mapped file would kill the process."""
         if self.segment is None or not self.size:
             return memoryview(b"")
         handle = self._handle or self.segment.handle

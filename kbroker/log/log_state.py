@@ -1,9 +1,9 @@
 """The state of a partition's log, its opening, its flushes and its truncation.
 
 Owns the log's offsets, whether it accepts appends, the order of a truncation's steps, and the rebuilding of the
-producers afterwards, in pieces. The order ensures that no append follows a truncation that a crash or an error
+producers' state afterwards, in pieces. The order ensures that no append follows a truncation that a crash or an error
 interrupted. The subclass (partition_log.py) appends, reads and deletes. Never moves the high watermark by itself, and
-never decides where to truncate: followers do, from their leaders' answers.
+never decides where to truncate: followers decide, from their leaders' responses.
 
 log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, at all times.
 """
@@ -36,47 +36,47 @@ from kbroker.long_work import step, turn, whole
 from kbroker.protocol.errors import ErrorCode
 
 AT_ONCE: Final = 8
-"""Segments deleted in one go: each takes five renames, so that this takes about a millisecond."""
+"""The segments deleted in one step: each takes five renames, so that a step takes about a millisecond."""
 Work = Callable[[], Coroutine[Any, Any, None]]
-"""Creates a coroutine of long work."""
+"""A function that creates a coroutine of long work."""
 _NOT_OPENED = frozenset({errno.EMFILE, errno.ENFILE})
 """Errors that prevent opening a file, and that fsync never returns."""
 
 
 @dataclass(slots=True)
 class FlushTask:
-    """The files to flush so that a log is safe up to `end_offset`: work that may block, for any thread.
+    """The files to flush so that a log is safe up to `end_offset`. The work may block; any thread may do it.
 
-    It holds names, and the one open file that is being written. The owner of the log passes the result to the log.
-    There may be thousands of files, so they are opened one after the other. A missing file needs no flush: its segment
-    was deleted, or compacted into another one that is on disk, or the log was truncated, which makes the task void. The
-    kernel reports a failed write that has not been reported yet to the next opener of the file.
+    The task contains names, and the one open file that is being written. The owner of the log passes the result to the
+    log. There may be thousands of files, so they are opened one after the other. A missing file needs no flush: its
+    segment was deleted, or compacted into another segment that is on disk, or the log was truncated, which makes the
+    task invalid. The kernel reports a failed write that has not been reported yet to the next opener of the file.
     """
 
     active: FileHandle
     paths: Iterable[str]
-    """Sealed files, oldest first. There may be many thousands, so each name is only built when needed."""
+    """Sealed files, oldest first. There may be many thousands, so each name is built only when it is needed."""
     directory: str | None
     end_offset: int
     snapshots: list[int]
     """The offsets of the producer snapshots among the files."""
     truncations: int
-    """The log's number of truncations when the task was made; a later truncation makes the task void."""
+    """The log's number of truncations when the task was created; a later truncation makes the task invalid."""
     epoch_writes: int = 0
-    """The number of writes of the leader epochs. Their file is among the files to flush if it needs a flush."""
+    """The number of writes of the leader epochs. Their file is one of the files to flush if it needs a flush."""
     above: str | None = None
-    """The parent of `directory`, if the name there may not be on disk yet."""
+    """The parent of `directory`, if the name of `directory` may not be on disk yet."""
     error: OSError | None = None
     took: float = 0.0
-    """Seconds, once it is done."""
+    """The duration in seconds, after the work is done."""
 
     @property
     def has_lost_nothing(self) -> bool:
-        """Whether it failed before any fsync, so that it may simply be repeated later."""
+        """Whether the task failed before any fsync, so that it can be repeated later."""
         return self.error is not None and self.error.errno in _NOT_OPENED
 
     def run(self) -> None:
-        """Do the work; a failure is stored in `error`."""
+        """Do the work; store a failure in `error`."""
         since = perf_counter()
         try:
             for path in self.paths:
@@ -95,22 +95,22 @@ class FlushTask:
 
 @dataclass(frozen=True, slots=True)
 class LogHost:
-    """The owner of a log's directory, which may be the owner of other logs."""
+    """The owner of a log's directory, which may also own other logs."""
 
     on_disk_error: Callable[[OSError], None] = lambda _error: None
-    """Called at every failure of the disk after the opening; decides the consequences for the other logs."""
+    """A function that is called with every disk error after the opening, and handles the error for the other logs."""
     files: OpenFiles | None = None
-    """Bounds how many segments have files open, of all these logs; without it the log has its own bound."""
+    """Limits the number of segments with open files in all these logs; without it the log has its own limit."""
     later: Callable[[Work], None] = lambda make: whole(make())
-    """Receives work, to be done in pieces, for which an append must not wait."""
+    """A function that is called with work that is done in pieces, and for which an append must not wait."""
     on_holes: Callable[[], None] = lambda: None
-    """Called before an append as follower makes the first hole in a log without known holes; may raise OSError."""
+    """A function called before a follower's append makes a log's first known hole; it may raise OSError."""
     progress: Callable[[int], None] | None = None
-    """Called with the bytes that recovery has read."""
+    """A function that is called with the number of bytes that recovery has read."""
 
 
 ALONE: Final = LogHost()
-"""The host of a log that shares nothing with others."""
+"""The host of a log that shares no resources with other logs."""
 
 
 class LogState:
@@ -154,16 +154,16 @@ class LogState:
         stop: LastStop = NEW_LOG,
         host: LogHost = ALONE,
     ) -> None:
-        """Open the directory, which must exist. A log that has just been opened holds no file."""
+        """Open the directory, which must exist. A log that has just been opened keeps no file open."""
         self.topic = topic
         self.partition = partition
         self.directory = directory
         self.name_unsynced = False
-        """Whether the directory is new, so that a power loss may remove it with all its content."""
+        """Whether the directory is new, so that a power loss may remove it and all its content."""
         self.config = config
         self._rules = BatchRules(f"{topic}-{partition}", config)
         self.may_have_holes = stop.compacted or config.compact
-        """Whether the log is compacted, or was earlier: offsets between two batches may then be missing."""
+        """Whether the log is or was compacted: offsets between two batches may then be missing."""
         loaded = load_log(
             directory,
             config,
@@ -179,15 +179,15 @@ class LogState:
         self._snapshots = loaded.snapshots
         self._later = host.later
         self._on_holes = host.on_holes
-        self._rebuilding: Coroutine[Any, Any, None] | None = None  # the rebuilding of the producers after a truncation
+        self._rebuilding: Coroutine[Any, Any, None] | None = None  # rebuilds the producers' state after a truncation
         self._times = TimestampSearch(self.segments)
         self._trouble = DiskTrouble(self._rules.name, host.on_disk_error)
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
-        """Everything before it is on disk."""
+        """The offset before which all data is on disk."""
         self.high_watermark = min(max(stop.high_watermark, self.log_start_offset), self.log_end_offset)
-        self.producers.on_high_watermark(self.high_watermark)  # it may never move again
+        self.producers.on_high_watermark(self.high_watermark)  # the high watermark may never move again
         self.last_flush_ms = now_ms
         self.truncations = 0
         self.topic_id = checkpoints.read_topic_id(directory)
@@ -204,16 +204,16 @@ class LogState:
 
     @property
     def size(self) -> int:
-        """Bytes of all log files."""
+        """The size of all log files in bytes."""
         return self.segments.size
 
     def set_topic_id(self, topic_id: uuid.UUID) -> None:
-        """Write the topic id; raises OSError."""
+        """Write the topic id; raise OSError on failure."""
         checkpoints.write_topic_id(self.directory, topic_id)
         self.topic_id = topic_id
 
     def update_config(self, config: LogConfig) -> None:
-        """Use other settings from now on; index settings apply from the next segment on."""
+        """Use other settings from now on; index settings apply only to the next segments."""
         self.config = config
         self.may_have_holes |= config.compact
         self._rules = BatchRules(self._rules.name, config)
@@ -224,12 +224,12 @@ class LogState:
         return self._trouble.refusal is not None
 
     def refuse_appends(self, reason: str) -> None:
-        """Refuse all further appends: the content on disk is no longer known."""
+        """Refuse all further appends, because the content on disk is no longer known."""
         self._trouble.refuse(reason)
 
     @property
     def damaged_at(self) -> int | None:
-        """The offset at which a read found damage, if it is still part of the log."""
+        """The offset at which a read last found damage, if the offset is still part of the log."""
         offset = self._trouble.damaged_at
         return offset if offset is not None and self.log_start_offset <= offset < self.log_end_offset else None
 
@@ -242,7 +242,7 @@ class LogState:
         self._trouble.report(error)
 
     def set_high_watermark(self, offset: int) -> None:
-        """Set the high watermark, bounded by the log's start and end."""
+        """Set the high watermark, but not outside the log's start and end."""
         offset = min(max(offset, self.log_start_offset), self.log_end_offset)
         self.high_watermark = offset
         if self.producers.unreplicated:
@@ -251,9 +251,9 @@ class LogState:
     # -- flushes ----------------------------------------------------------------------------------------------
 
     def begin_flush(self, *, snapshots: bool = True) -> FlushTask | None:
-        """Return the work of a flush, which may run on another thread; None if all is on disk.
+        """Return the work of a flush, which may run on another thread; None if all data is on disk.
 
-        Without `snapshots`, the producer snapshots are left to the next flush: there may be megabytes of them.
+        Without `snapshots`, the next flush syncs the producer snapshots: there may be megabytes of them.
         """
         unsynced = self._snapshots.to_sync() if snapshots else {}
         epochs = self.leader_epochs.unsynced
@@ -270,16 +270,16 @@ class LogState:
 
     @property
     def wants_flush(self) -> bool:
-        """Whether closed segments, or snapshots of the producers, are not on disk yet."""
+        """Whether data of closed segments or snapshots of the producers is not on disk yet."""
         return self.recovery_point < self.segments.active.base_offset or bool(self._snapshots.unsynced)
 
     def end_flush(self, task: FlushTask, now_ms: int) -> None:
         self.last_flush_ms = now_ms
         if task.has_lost_nothing:
-            self.segments.directory_changed = True  # the next flush does everything
+            self.segments.directory_changed = True  # the next flush repeats all of it
         elif task.error is not None:
-            # After a failed fsync the kernel may have dropped the pages: a second fsync would succeed and prove
-            # nothing.
+            # After a failed fsync the kernel may have discarded the pages: a second fsync would succeed, although the
+            # data is lost.
             self.refuse_appends(f"flush failed: {task.error}")
             self.report_failure(task.error)
         elif task.truncations == self.truncations:
@@ -290,7 +290,7 @@ class LogState:
                 self.segments.deleted_files.add_garbage(outlived)
 
     def flush(self, now_ms: int = 0, *, snapshots: bool = True) -> None:
-        """Write everything to disk, or all but the producers' snapshots; raises AppendError(KAFKA_STORAGE_ERROR)."""
+        """Flush the log, with or without the producers' snapshots; raise AppendError(KAFKA_STORAGE_ERROR)."""
         task = self.begin_flush(snapshots=snapshots)
         if task is not None:
             task.run()
@@ -301,12 +301,12 @@ class LogState:
     # -- truncation -------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
-        """Remove the batches from `offset` on. Raises OSError; AppendError after an earlier failure."""
+        """Remove the batches from `offset` on. Raise OSError, or AppendError after an earlier failure."""
         self._cut(offset, now_ms)
         self.finish_truncation()
 
     async def truncate_in_pieces(self, offset: int, now_ms: int = 0) -> None:
-        """Do the same as `truncate_to`, with some segments at a time, and long reads in pieces.
+        """Do the work of `truncate_to`, with some segments at a time, and long reads in pieces.
 
         The log can be read meanwhile. If this is interrupted, `finish_truncation` must be called before the next append
         as leader. Other methods that depend on it call it themselves.
@@ -326,7 +326,7 @@ class LogState:
             await turn
 
     def finish_truncation(self) -> None:
-        """Do the rest of a truncation at once, unless it has failed before."""
+        """Do the rest of a truncation without interruption, unless it has failed before."""
         work = self._rebuilding
         while work is not None and not step(work):
             pass
@@ -334,7 +334,8 @@ class LogState:
     def _cut(self, offset: int, now_ms: int) -> None:
         self._require_whole()
         if offset >= self.log_end_offset:
-            # A leader that appended nothing has left its epoch here; its successor's log does not have that epoch.
+            # A leader that appended no records may have left its epoch here. The log of the next leader does not
+            # contain that epoch.
             self.leader_epochs.truncate_from_end(self.log_end_offset, sync=False)
             return
         segments = self.segments
@@ -353,20 +354,20 @@ class LogState:
             raise
 
     def _refuse_after_cut(self, error: OSError) -> None:
-        # The content on disk is unknown now; an append after the removed part would leave a hole.
+        # The content on disk is unknown now. An append after the removed part would leave a hole.
         self.refuse_appends(f"a truncation was interrupted: {error}")
 
     def truncate_fully(self, offset: int, now_ms: int = 0) -> None:
-        """Remove everything and restart at `offset`."""
+        """Remove all batches and restart at `offset`."""
         self._cut_fully(offset, now_ms)
         self.finish_truncation()
 
     async def truncate_fully_in_pieces(self, offset: int, now_ms: int = 0) -> None:
-        """Do the same as `truncate_fully`, some segments at a time, oldest first, as in a deletion.
+        """Do the work of `truncate_fully` with some segments at a time, oldest first, as in a deletion.
 
         If this is interrupted, the log continues with the remaining segments.
         """
-        await self._finishing()  # an earlier rebuilding may read segments deleted below
+        await self._finishing()  # an earlier rebuild may still read the segments deleted below
         while len(self.segments) > AT_ONCE:
             self.log_start_offset = self.segments.bases[AT_ONCE]
             self.set_high_watermark(self.high_watermark)
@@ -408,7 +409,7 @@ class LogState:
         self._rebuilding = self._rebuild(offset)
 
     async def _rebuild(self, end_offset: int) -> None:
-        """Rebuild the producers. Until that is done, the old state applies, which knows every open transaction."""
+        """Rebuild the producers' state. Until this is done, the old state applies, with every open transaction."""
         fresh = ProducerState()
         try:
             await rebuild_in_pieces(fresh, self._snapshots, list(self.segments.items), end_offset)

@@ -1,15 +1,15 @@
-"""The bound on open files of segments.
+"""The limit of open files of segments.
 
-Owns the bound, and the choice of the segment that closes its files when another segment needs descriptors. Never opens
+Owns the limit, and the choice of the segment that closes its files when another segment needs descriptors. Never opens
 or closes a file itself: segments do, and open their files again when needed.
 
-An open segment takes up to three descriptors (its log and, mapped, two indexes) and two mappings. The process limits
+An open segment uses up to three descriptors (for its log and two mapped indexes) and two mappings. The process limits
 descriptors (RLIMIT_NOFILE) and the kernel limits mappings (vm.max_map_count, 65,530 unless changed), and the number of
 segments depends on clients and configs. Half of the descriptors are for segments, the other half for connections and
-everything else. If the other half is used up nevertheless, segments close files at once.
+all other uses. If the other half is used up nevertheless, segments immediately close files.
 
-The choice follows the clock algorithm: the segment that opened its files first closes them, unless they have been used
-since the last check. So nothing has to record the order in which open files are used.
+The choice uses the clock algorithm: the segment that opened its files first closes them, unless they have been used
+since the last check. So it is not necessary to record the order in which open files are used.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
 _PER_SEGMENT: Final = 3
-_MOST: Final = 16_000  # with two mappings each, half of vm.max_map_count stays free
+_MOST: Final = 16_000  # each has two mappings, so half of vm.max_map_count stays free
 _FEWEST: Final = 16
-_KEPT_AT_ONCE: Final = 64  # most segments in use that one choice skips, to bound its time
+_KEPT_AT_ONCE: Final = 64  # the most segments in use that one choice skips, to limit its time
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # ENOMEM: too many mappings
 
 T = TypeVar("T")
@@ -42,20 +42,20 @@ class Holder(Protocol):
 
 
 def most_segments(descriptors: int) -> int:
-    """Return how many segments may have files open, from the process's limit of descriptors."""
+    """Return the most segments that may have open files, computed from the process's limit of descriptors."""
     return max(_FEWEST, min(_MOST, descriptors // 2 // _PER_SEGMENT))
 
 
 class OpenFiles:
     """The segments with open files of one broker, or of another owner of logs; at most `most` at a time.
 
-    Belongs to the thread that uses it first: no other thread may close a file that this one is using.
+    Belongs to the thread that uses it first: no other thread may close a file that this thread is using.
     """
 
     def __init__(self, most: int | None = None) -> None:
-        """Derive `most` from the process's current limit of descriptors, unless it is given."""
+        """Set the limit to `most`, or compute it from the process's current limit of descriptors."""
         self.most = most or most_segments(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self._ring: dict[Holder, None] = {}  # the next one to check is first
+        self._ring: dict[Holder, None] = {}  # the first segment is checked next
         self._kept: WeakSet[Holder] = WeakSet()
         self._thread = 0
         with _all_lock:
@@ -63,23 +63,23 @@ class OpenFiles:
 
     @property
     def count(self) -> int:
-        """How many segments have files open."""
+        """The number of segments with open files."""
         return len(self._ring) + len(self._kept)
 
     def opened(self, segment: Holder) -> None:
-        """Count a segment that has just opened files; others may have to close theirs."""
+        """Count a segment that has just opened files; other segments may have to close their files."""
         self._thread = self._thread or threading.get_ident()
-        self._ring.pop(segment, None)  # moves to the end, even if counted already: its turn must not be next
+        self._ring.pop(segment, None)  # moves an already counted segment to the end, so that it is not checked next
         self._ring[segment] = None
         while len(self._ring) > self.most:
             self._give_up_one()
 
     def closed(self, segment: Holder) -> None:
-        """Note that a segment has no file open any more."""
+        """Record that a segment has no open files any more."""
         self._ring.pop(segment, None)
 
     def keep(self, segment: Holder) -> None:
-        """Count the files of a deleted segment that is still being read, until the reading ends; raises OSError."""
+        """Count the files of a deleted segment that is still being read, until the reading ends; raise OSError."""
         if len(self._kept) >= max(1, self.most // 4):
             raise OSError(errno.EMFILE, "too many deleted segments are being read")
         self._kept.add(segment)
@@ -94,12 +94,12 @@ class OpenFiles:
                 ring[oldest] = None
                 kept += 1
             else:
-                with contextlib.suppress(OSError):  # if trimming an index fails, the next opening checks it
+                with contextlib.suppress(OSError):  # if trimming an index fails, the next opening checks the index
                     oldest.release()
                 return
 
     def give_up_some(self) -> bool:
-        """Make half of the segments, the longest unused first, close their files; return whether any could."""
+        """Close the files of half of the segments, least recently used first; return whether any were closed."""
         before = len(self._ring)
         if self._thread != threading.get_ident() or before < 2:
             return False
@@ -118,7 +118,7 @@ def _everybodys() -> list[OpenFiles]:
 
 
 def retried(work: Callable[[], T]) -> T:
-    """Run `work`, which opens a file; if no descriptor is left, make segments close some and run it once more."""
+    """Run `work`, which opens a file. If no descriptor is left, let segments close files and run it once more."""
     try:
         return work()
     except OSError as error:

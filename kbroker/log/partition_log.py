@@ -1,10 +1,10 @@
 """The log of one partition (Kafka's UnifiedLog).
 
 Owns its appends, as a leader and as a follower, the roll to a new segment, its reads, retention and deletion. Its
-state, flush and truncation are in log_state.py. An append, a truncation or a deletion changes all or none of segments,
-producers and leader epochs. Each of these owns its own state (log_segments.py, producers/, leader_epochs.py), and
-queries over them have their own modules (timestamp_search.py, aborted_transactions.py). Never checks a batch itself
-(append_validation.py, record_validation.py), never waits, and never knows the caller.
+state, flush and truncation are in log_state.py. An append, a truncation or a deletion changes the segments, the
+producers and the leader epochs, or none of them. Each of these owns its own state (log_segments.py, producers/,
+leader_epochs.py), and queries over them have their own modules (timestamp_search.py, aborted_transactions.py). Never
+checks a batch itself (append_validation.py, record_validation.py), never waits, and never knows the caller.
 
     <topic>-<partition>/   segments (segment/), *.snapshot (producers/producer_snapshots.py),
                            leader-epoch-checkpoint and partition.metadata (checkpoints.py)
@@ -50,7 +50,7 @@ _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
 _LATEST_PRODUCE = 13
 FEW_PRODUCERS = 500
-"""A roll writes the snapshot of up to this many producers at once, in half a millisecond."""
+"""The most producers whose snapshot a roll writes immediately, which takes half a millisecond."""
 
 logger = logging.getLogger(__name__)
 
@@ -76,15 +76,15 @@ class PartitionLog(LogState):
         patient: bool = True,
         checks: RecordChecks = NO_CHECKS,
     ) -> AppendInfo:
-        """Append one batch at the next offsets; raises AppendError without any change.
+        """Append one batch at the next offsets; if it raises AppendError, nothing has changed.
 
-        If the buffer is writable, base offset and leader epoch are written into it. `transaction_version` applies to
-        the markers that end a transaction, `guard` (producer_state.py) to the batches that open one.
+        If the buffer is writable, the base offset and the leader epoch are written to it. `transaction_version` applies
+        to the markers that end a transaction, `guard` (producer_state.py) to the batches that open one.
 
-        If the check of the records takes longer than a moment, this raises TakesLonger with the remaining work, unless
-        the caller is `patient`. The caller does that work and calls again, with the result as `opened`, which is valid
-        unless the topic's settings have changed. `checks` are asked if the topic wants its records compared with a
-        schema registry; if they cannot tell at once, this raises TakesLonger, too.
+        If the check of the records takes too long for one step, this raises TakesLonger with the remaining work, unless
+        the caller is `patient`. The caller does that work and calls again with the result as `opened`, which is valid
+        unless the topic's settings have changed. `checks` are used if the topic requires a check of its records with a
+        schema registry. If this check has no immediate result, TakesLonger is also raised.
         """
         if self._trouble.refusal is not None:
             raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
@@ -169,8 +169,8 @@ class PartitionLog(LogState):
             if segment.should_roll(size, last_offset, header[8], now_ms, config.segment_bytes, self._rules.segment_ms):
                 segment = self._roll(now_ms)
             if completed is not None and completed.aborted:
-                # Before the marker itself: an entry without a marker is removed again, but a marker without an entry
-                # would never get one.
+                # Write the entry before the marker itself: an entry without a marker is removed later, but a marker
+                # without an entry would never get an entry.
                 segment.txns.append(aborted_entry(completed, self.producers))
             if batch.readonly:
                 buffers = (_prefix(offset, header[1], leader_epoch), batch[16:])
@@ -186,11 +186,11 @@ class PartitionLog(LogState):
         return AppendInfo(offset, last_offset, now_ms if self._rules.log_append_time else -1, self.log_start_offset)
 
     def append_as_follower(self, batch: memoryview, now_ms: int) -> None:
-        """Append a batch from the leader, byte for byte; raises AppendError without any change.
+        """Append a batch from the leader, byte for byte; if it raises AppendError, nothing has changed.
 
-        The batch keeps the leader's offset and epoch; there may be holes, as in a compacted log. An empty log that
-        starts within the batch appends the whole batch (Kafka: ReplicaManager's UnexpectedAppendOffset). The records
-        before the log start stay hidden, as at the leader.
+        The batch keeps the leader's offset and epoch; there may be holes, as in a compacted log. If an empty log starts
+        within the batch, the complete batch is appended (Kafka: ReplicaManager's UnexpectedAppendOffset). The records
+        before the log start stay hidden, as in the leader's log.
         """
         if self._rebuilding is not None:
             self.finish_truncation()
@@ -236,7 +236,7 @@ class PartitionLog(LogState):
             ):
                 segment = self._roll(now_ms)
             if completed is not None and completed.aborted:
-                segment.txns.append(aborted_entry(completed, producers))  # first, as in `_write`
+                segment.txns.append(aborted_entry(completed, producers))  # before the marker, as in `_write`
             segment.append((batch,), header.size, last_offset, header.max_timestamp)
         except OSError as error:
             raise self._append_failed(error, completed, now_ms) from error
@@ -258,7 +258,7 @@ class PartitionLog(LogState):
         return AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=str(error))
 
     def roll(self, now_ms: int) -> None:
-        """Begin a new segment at the end of the log, unless the last one is empty; raises OSError."""
+        """Start a new segment at the end of the log, unless the last segment is empty; raise OSError."""
         if self.segments.active.size:
             self._roll(now_ms)
 
@@ -266,7 +266,8 @@ class PartitionLog(LogState):
         self.finish_truncation()
         old, offset = self.segments.active, self.log_end_offset
         if old.base_offset == offset:
-            # The active segment is empty and has the right base offset: only its age is reset, and its files made anew.
+            # The active segment is empty and has the right base offset: only its age is reset, and its files are
+            # created again.
             old.start_again(now_ms)
             return old
         segment = self.segments.add(offset, self.config, now_ms)
@@ -276,10 +277,10 @@ class PartitionLog(LogState):
             passed("roll.sealed")
             if len(self.producers.entries) <= FEW_PRODUCERS:
                 self._take_snapshot(sync=False)
-            elif self.producers.taking is None:  # else the next snapshot covers this roll
+            elif self.producers.taking is None:  # otherwise the next snapshot includes this roll
                 self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(offset)))
         except OSError as error:
-            # Sealing and the snapshot only save later work: indexes are checked, and the log has the content of the
+            # Sealing and the snapshot only save time later: indexes are checked, and the log contains the data of the
             # snapshot.
             logger.warning("%s-%d: rolling at %d: %s", self.topic, self.partition, offset, error)
         return segment
@@ -293,7 +294,7 @@ class PartitionLog(LogState):
         finally:
             producers.end_snapshot(taking)
         if taken:
-            self.segments.directory_changed = True  # the next flush must make its name durable
+            self.segments.directory_changed = True  # the next flush must make the snapshot's name durable
             if taking.offset not in self.segments.bases:
                 self._snapshots.outlive(taking.offset)
             if taking.offset < self.segments.active.base_offset:  # later rolls took no snapshot
@@ -305,16 +306,16 @@ class PartitionLog(LogState):
     # -- reading ----------------------------------------------------------------------------------------------
 
     def extent(self) -> LogExtent:
-        """Return the facts that readers of the segments need besides the files."""
+        """Return the facts that readers of the segments need in addition to the files."""
         return LogExtent(self.log_start_offset, self.log_end_offset, self.leader_epochs.latest, self.may_have_holes)
 
     def read(self, fetch_offset: int, max_bytes: int, upper_bound: int, *, min_one: bool) -> LogSlice:
-        """Return batches from the one that contains `fetch_offset` on, up to the last that ends before `upper_bound`.
+        """Return batches from the one that contains `fetch_offset` up to the last one that ends before `upper_bound`.
 
-        The result has at most `max_bytes`, and its last batch may be cut off. It is empty if the first batch is larger,
-        unless `min_one` is set, which always allows the first batch. Raises ApiError(OFFSET_OUT_OF_RANGE), or
-        CORRUPT_MESSAGE if the file is damaged there. Among the latest batches, which this process has written itself,
-        only the header of the first returned one is checked.
+        The result has at most `max_bytes`, and its last batch may be cut off. The result is empty if the first batch is
+        larger, unless `min_one` is set, which always allows the first batch. Raise ApiError(OFFSET_OUT_OF_RANGE), or
+        ApiError(CORRUPT_MESSAGE) if the file is damaged there. For the latest batches, which this process has written
+        itself, only the header of the first returned batch is checked.
         """
         if not self.log_start_offset <= fetch_offset <= self.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -326,7 +327,7 @@ class PartitionLog(LogState):
             found = segment.find(fetch_offset)
             if found is None:
                 if not is_whole_from(self.segments, self.extent(), index, fetch_offset):
-                    raise ApiError(ErrorCode.CORRUPT_MESSAGE)  # or the reader would skip data that it cannot see
+                    raise ApiError(ErrorCode.CORRUPT_MESSAGE)  # otherwise the reader would skip unreadable data
                 continue
             position, first_size = found
             if fetch_offset >= segment.tail_start and not segment.shows(position, first_size, fetch_offset):
@@ -363,14 +364,14 @@ class PartitionLog(LogState):
         return self._aborted().overlapping(start_offset, end_offset)
 
     async def aborted_before(self, offset: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that began before `offset`; void if segments were removed meanwhile."""
+        """Return the aborted transactions that began before `offset`; invalid if segments were removed meanwhile."""
         return await self._aborted().begun_before(offset)
 
     def _aborted(self) -> AbortedTransactions:
         return AbortedTransactions(self.segments, self.extent(), self._snapshots)
 
     async def find_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """Return (offset, timestamp, leader epoch) of the first record at or after `timestamp` in ms."""
+        """Return (offset, timestamp, leader epoch) of the first record with a timestamp of at least `timestamp` ms."""
         return await self._times.first_at(timestamp, self.extent)
 
     async def find_max_timestamp(self) -> tuple[int, int, int] | None:
@@ -378,7 +379,7 @@ class PartitionLog(LogState):
         return await self._times.largest(self.extent)
 
     def proven_epochs(self) -> LeaderEpochCache:
-        """Return the leader epochs after comparing them with the batches; raises OSError."""
+        """Compare the leader epochs with the batches, and return them; raise OSError."""
         if not self.leader_epochs.proven:
             self.leader_epochs.prove(self.segments, self.extent())
         return self.leader_epochs
@@ -386,9 +387,9 @@ class PartitionLog(LogState):
     # -- offsets ----------------------------------------------------------------------------------------------
 
     def advance_log_start(self, offset: int, now_ms: int = 0) -> bool:
-        """Delete the records below `offset`; False if that changes nothing. Raises ApiError(OFFSET_OUT_OF_RANGE).
+        """Delete the records before `offset`; return whether anything changed. Raise ApiError(OFFSET_OUT_OF_RANGE).
 
-        If there are many segments, only the first few are deleted now, the others by the next `delete_below_start`.
+        If there are many segments, only the first few are deleted now, and the others by the next `delete_below_start`.
         """
         if offset > self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -403,9 +404,9 @@ class PartitionLog(LogState):
     # -- housekeeping -----------------------------------------------------------------------------------------
 
     async def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention by start offset, size and time, in pieces; returns the number of deleted segments.
+        """Apply retention by start offset, size and time, in pieces; return the number of deleted segments.
 
-        Nothing at or beyond the high watermark is deleted.
+        No segment at or after the high watermark is deleted.
         """
         deleted = await self.delete_below_start(now_ms)
         for count_due in (self.segments.beyond_size, self.segments.too_old):
@@ -424,13 +425,14 @@ class PartitionLog(LogState):
             return 0
         if count == len(self.segments):
             self.roll(now_ms)
-        # The log start moves first, so that a reader below it gets OFFSET_OUT_OF_RANGE, not a missing segment.
+        # The log start moves first, so that a reader before it gets OFFSET_OUT_OF_RANGE instead of an error about a
+        # missing segment.
         self.log_start_offset = max(self.log_start_offset, self.segments.bases[count])
         self.leader_epochs.truncate_from_start(self.log_start_offset)
         return self._delete_some_below_start(now_ms)
 
     async def delete_below_start(self, now_ms: int) -> int:
-        """Delete segments that lie wholly below the log's start, in pieces; returns how many."""
+        """Delete segments that end before the log's start, in pieces; return the number of deleted segments."""
         deleted = 0
         while some := self._delete_some_below_start(now_ms):
             deleted += some
@@ -455,14 +457,15 @@ class PartitionLog(LogState):
             self.segments.deleted_files.add_garbage(snapshots)
         is_uncovered = self.producers.entries and self._snapshots.newest_offset < self.segments.bases[0]
         if is_uncovered and self.producers.taking is None:
-            # The snapshot of an earlier roll has failed, and now the log does not contain its producers either.
+            # The snapshot of an earlier roll has failed, and now the log also does not contain the producers of that
+            # snapshot.
             self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(self.log_end_offset)))
         return len(removed)
 
     def replace_segments(self, old: list[Segment], now_ms: int) -> None:
-        """Replace `old`, neighbours in the log, by the `.cleaned` segment with the base of the first. Raises OSError.
+        """Replace the neighbours `old` by the `.cleaned` segment with the first base offset. Raise OSError.
 
-        An error at the first step (segment_swap.py) changes nothing. After a later error the log refuses all appends,
+        If the first step fails (segment_swap.py), nothing has changed. After a later error the log refuses all appends,
         and the next start examines the disk.
         """
         paths = announce_swap(self.directory, old[0].base_offset)
@@ -478,14 +481,14 @@ class PartitionLog(LogState):
         self.segments.deleted_files.add_garbage(garbage + snapshots)
 
     def take_deleted(self, now_ms: int, most: int) -> list[str]:
-        """Return the files of at most `most` deleted segments that are due, for the caller to remove now."""
+        """Return the files of at most `most` due deleted segments; the caller must remove the files now."""
         return self.segments.deleted_files.take(self.config, now_ms, most)
 
     def active_producers(self) -> list[ProducerEntry]:
         return list(self.producers.entries.values())
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Drop producers that have sent nothing for this long; returns their number."""
+        """Remove producers that have sent no batch for this time; return the number of removed producers."""
         return whole(self.producers.expire(now_ms, expiration_ms))
 
     def move(self, directory: str) -> None:
@@ -495,7 +498,7 @@ class PartitionLog(LogState):
         self.segments.move(directory)
 
     def close(self, *, clean: bool = True) -> None:
-        """Close the files; a clean close also flushes, snapshots the producers and completes the indexes.
+        """Close the files; a clean close also flushes, writes a producer snapshot and completes the indexes.
 
         The files are closed even if this raises OSError or AppendError.
         """

@@ -1,8 +1,9 @@
-"""Rewrites a batch's records with another codec or with ordered offsets. Memory holds a few records and the result.
+"""Rewrites a batch's records with another codec or with ordered offsets, with little memory.
 
-Owns the new bytes of records and their header. Never validates: the records have been checked (record_walk.py) and are
-well formed. The result equals a new batch of the same records: offsets begin at 0, timestamps are relative to the first
-record's, and only the producer's identity is kept from the old header.
+Owns the new bytes of records and their header. Keeps only a few records and the result in memory. Never validates: the
+records have been checked (record_walk.py) and are well-formed. The result equals a new batch of the same records:
+offsets begin at 0, timestamps are relative to the first record's timestamp, and only the producer's identity is kept
+from the old header.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from kbroker.protocol.records import (
     wrap,
 )
 
-_NUMBERS: Final = 32  # length, attributes, timestamp and offset before a record's key take 21 bytes at most
-_RECORDS: Final = 256  # records rewritten in one step, which takes some hundred us
+_NUMBERS: Final = 32  # length, attributes, timestamp and offset before a record's key use at most 21 bytes
+_RECORDS: Final = 256  # the records rewritten in one step, which takes some hundred us
 
 
 async def rebuild(
@@ -41,10 +42,10 @@ async def rebuild(
     times: tuple[int, int],
     unpacked: Sequence[bytes] = (),
 ) -> bytearray | None:
-    """Return the batch with another codec; None as soon as it exceeds its size limit.
+    """Return the batch with another codec; None if it exceeds its size limit.
 
-    Its records have `size` bytes; if these are few, they are passed as `unpacked`. `times` are the first and the
-    largest timestamp, in ms.
+    `size` is the uncompressed size of its records in bytes; small records are passed as `unpacked`. `times` are the
+    first and the largest timestamp, in ms.
     """
     batch = bytearray(HEADER_SIZE)
     if unpacked:
@@ -62,7 +63,7 @@ async def rebuild(
 async def renumber(
     records: memoryview, header: BatchHeader, codec: int, rules: BatchRules, size: int, times: tuple[int, int]
 ) -> bytearray | None:
-    """Do the same as `rebuild`, but with offsets from 0 on and timestamps relative to the first record's."""
+    """Do the work of `rebuild`, but with offsets from 0 and timestamps relative to the first record's timestamp."""
     batch = bytearray(HEADER_SIZE)
     pieces = unpack(header.codec, records[HEADER_SIZE : header.size], size)
     for piece in pack(codec, _renumbered(pieces, header, times[0]), -1, rules.level):
@@ -84,7 +85,7 @@ def _sealed(batch: bytearray, header: BatchHeader, codec: int, times: tuple[int,
 
 
 def _renumbered(pieces: Iterator[bytes], header: BatchHeader, first_timestamp: int) -> Iterator[bytes]:
-    """Yield records with new timestamp and offset deltas; the rest of each record is unchanged."""
+    """Yield records with new timestamp and offset deltas; do not change the rest of each record."""
     data, position, rest, index = b"", 0, 0, 0
     out = bytearray()
     for piece in chain(pieces, (None,)):
@@ -103,7 +104,7 @@ def _renumbered(pieces: Iterator[bytes], header: BatchHeader, first_timestamp: i
             _, position = read_number(data, place, 5)
             rest = body + size - position
             timestamp = header.max_timestamp if header.timestamp_type else wrap(header.base_timestamp + stamp)
-            numbers = bytearray(1)  # attributes, all of them undefined
+            numbers = bytearray(1)  # the attributes: none is defined
             put_number(numbers, wrap(timestamp - first_timestamp))
             put_number(numbers, index)
             put_number(out, len(numbers) + rest)

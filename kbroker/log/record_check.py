@@ -1,7 +1,7 @@
-"""What a topic may demand of its records beyond their form: an interface, since the log knows no schemas.
+"""Interfaces for checks of a topic's records beyond their format, since the log does not know schemas.
 
-Owns the vocabulary, and the check of a broker that cannot check: it refuses every batch, because a topic whose records
-nobody can check must not take any.
+Owns the interfaces, and the check of a broker without a schema registry. This check refuses every batch: a topic whose
+records cannot be checked must not accept any.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from kbroker.protocol.errors import ErrorCode
 
 
 class RecordCheck(Protocol):
-    """Judges the records of one topic under its present configs."""
+    """Checks the records of one topic according to its present configs."""
 
     @property
     def is_quick(self) -> bool:
-        """Whether `passes` can ever be True."""
+        """Whether `passes` can return True."""
 
     def passes(self, data: bytes | memoryview, start: int, count: int) -> bool:
-        """Whether all records certainly pass; False proves nothing. Takes some nanoseconds a record.
+        """Whether all records certainly pass; False means unknown. This takes some nanoseconds per record.
 
-        `data` has `count` well-formed records, uncompressed, from byte `start` to its end.
+        `data` contains `count` well-formed uncompressed records from byte `start` to its end.
         """
 
     async def judge(self, batch: memoryview, rules: BatchRules) -> memoryview:
-        """Return what is to be stored of a well-formed batch; raises AppendError. May wait.
+        """Return the batch to store for a well-formed batch; raise AppendError. The call may wait.
 
-        The result may have fewer records, and has the same offsets and sequences.
+        The result may contain fewer records, and has the same offsets and sequences.
         """
 
 
@@ -38,11 +38,11 @@ class RecordChecks(Protocol):
     """The checks of one topic."""
 
     def under(self, config: LogConfig) -> RecordCheck:
-        """Return the check under a config that wants one: the same object for the same config."""
+        """Return the check for a config that requires one; return the same object for the same config."""
 
 
 class _Refuses:
-    """The check, and the checks, of a broker without a schema registry."""
+    """Both the check and the checks of a broker without a schema registry."""
 
     is_quick = False
 

@@ -1,9 +1,9 @@
-"""Copies of single records from a log, by their offsets: for dead letters.
+"""Copies single records from a log by their offsets, for dead letters.
 
-Owns the way to a record inside a batch of any size: uncompressed batches are read from the file piece by piece,
-compressed ones are unpacked piece by piece, and a record larger than wanted is passed over without being kept. So the
-copies take no more memory than the stored form of one compressed batch and the records that are returned. Works in
-slices. Never changes a log, never validates a record beyond what finding it needs.
+Owns finding a record inside a batch of any size: uncompressed batches are read from the file piece by piece, compressed
+batches are uncompressed piece by piece, and a record that is larger than the limit is skipped without being kept. So
+the copies use no more memory than the stored form of one compressed batch and the returned records. Works in slices.
+Never changes a log, and validates a record only as far as finding it requires.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from kbroker.protocol.records import HEADER_SIZE, BatchHeader, read_number
 log = logging.getLogger(__name__)
 _PIECE: Final = 65536
 _READ: Final = 1 << 20
-"""How many bytes of batches are looked at together."""
+"""The number of bytes of batches that are read together."""
 _NUMBERS: Final = 32
-"""No record's first numbers (size, attributes, timestamp and offset delta) take more bytes."""
+"""The first numbers of a record (size, attributes, timestamp and offset delta) never use more bytes than this."""
 _PASSED_AT_ONCE: Final = 256
 _MOST_UNPACKED: Final = 1 << 31
-"""The batches have passed the checks of an append; the bound only stops a broken file."""
+"""The most uncompressed bytes. Batches were checked at the append, so only a broken file can exceed this limit."""
 
 Field = bytes | memoryview
 Copy = tuple[Field | None, Field | None]
-"""The key and the value of a record: parts of its memory, if it is large."""
+"""The key and the value of a record. For a large record they are views of the record's memory."""
 
 
 class Copies(NamedTuple):
-    """The records that were found, by offset; `end` is the first offset that was not looked for any more."""
+    """The records that were found, by offset; the offsets from `end` on were not searched for."""
 
     found: dict[int, Copy]
     end: int
 
 
 async def copied(records: PartitionLog, offsets: Sequence[int], largest: int, together: int) -> Copies:
-    """Return keys and values of the records at rising offsets: as many as `together` bytes hold, and at least one.
+    """Return keys and values of the records at increasing offsets: at least one, and at most `together` bytes.
 
-    A record of more than `largest` bytes, or that is not in the log, is left out. Of records that cannot be read
-    nothing is returned either, and that is logged: a dead letter tells their offset.
+    A record that has more than `largest` bytes or is not in the log is omitted. An unreadable record is also omitted,
+    and this is logged: a dead letter contains the offset.
     """
     work, at = _Copying(offsets, largest, together), offsets[0]
     try:
@@ -68,19 +68,19 @@ async def copied(records: PartitionLog, offsets: Sequence[int], largest: int, to
 
 
 class _Copying:
-    """Copying in progress; `wanted` are the offsets to look for."""
+    """A copying in progress; `wanted` are the offsets to find."""
 
     def __init__(self, offsets: Sequence[int], largest: int, together: int) -> None:
         self.wanted = list(offsets)
         self.found: dict[int, Copy] = {}
         self.is_full = False
-        """Whether the next record would be more than is wanted together."""
+        """Whether the next record would exceed the limit of bytes that are returned together."""
         self._largest = largest
         self._together = together
         self._size = 0
 
     async def take(self, piece: LogSlice) -> None:
-        """Look into the batches of a slice."""
+        """Copy the wanted records from the batches of a slice."""
         assert piece.segment is not None
         file = piece.segment.handle
         for position, header in scan_headers(file, piece.position, piece.position + piece.size):
@@ -93,7 +93,7 @@ class _Copying:
             await turn
 
     def skip_below(self, offset: int) -> bool:
-        """Give up the offsets below one; return whether others are left."""
+        """Stop searching for the offsets before `offset`; return whether other offsets are left."""
         del self.wanted[: bisect_left(self.wanted, offset)]
         return bool(self.wanted)
 
@@ -130,9 +130,9 @@ _Found = tuple[int, Field | None, Field | None, int]
 def _records(
     header: BatchHeader, pieces: Iterator[bytes], wanted: Sequence[int], largest: int
 ) -> Iterator[_Found | None]:
-    """Yield offset, key, value and size of the wanted records of a batch; None now and then, to let others go first.
+    """Yield offset, key, value and size of the wanted records of a batch; yield None as pauses for other work.
 
-    Records of more than `largest` bytes are passed over. Raises Malformed.
+    Records of more than `largest` bytes are skipped. Raise Malformed.
     """
     data, position, index = b"", 0, 0
     last = wanted[-1]

@@ -1,8 +1,8 @@
-"""The positions of a batch's records, found for many records at once.
+"""The positions of a batch's records, found for many records at the same time.
 
 Owns the division of a batch's (decompressed) records into runs: neighbours of one size whose keys have one position. A
 run is checked and read column by column, with slices whose stride is the record's size, so that the work per record is
-done in C. Records unlike their neighbours are read one by one. Never changes records.
+done in C. Records that differ from their neighbours are read one by one. Never changes records.
 
     length varint | attributes i8 | timestamp delta varlong | offset delta varint | key size varint | key | value...
 """
@@ -18,32 +18,32 @@ from typing import Final, NamedTuple
 
 from kbroker.protocol.errors import Malformed
 
-_FIRST_COMPARED: Final = 64  # records that must be alike before the rest of the batch is compared
+_FIRST_COMPARED: Final = 64  # this many records must be alike before the rest of the batch is compared
 _WORTH_A_RUN: Final = 8  # records; fewer are read one by one
-_NEXT_COMPARED: Final = 32  # records to read one by one before looking for a run again
-_FEW: Final = 6  # runs of a batch whose shape is worth keeping
+_NEXT_COMPARED: Final = 32  # records to read one by one before the next search for a run
+_FEW: Final = 6  # the most runs of a batch whose shape is kept
 _MOST_SHAPES: Final = 256
-_MOST_SHAPED: Final = 4096  # records of a batch whose shape is worth its memory
-_GROWTH: Final = 16  # how many times further to look as long as records are alike
+_MOST_SHAPED: Final = 4096  # the most records of a batch whose shape is kept
+_GROWTH: Final = 16  # factor by which more records are compared while records are alike
 _LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 if a varint continues after the byte
 _NULL: Final = bytes(byte & 1 for byte in range(256))  # 1 if the first byte of a size means a negative size: null
-_MANY_HEADERS: Final = 16  # a record with this many is not compared with others
+_MANY_HEADERS: Final = 16  # a record with so many headers is not compared with others
 _U64: Final = 2**64 - 1
 _U32: Final = 2**32 - 1
-_DELTA_LIMITS: Final = (64, 64 << 7, 64 << 14)  # deltas below these take 1, 2 and 3 bytes
+_DELTA_LIMITS: Final = (64, 64 << 7, 64 << 14)  # deltas below these numbers use 1, 2 and 3 bytes
 
 
 class Run(NamedTuple):
-    """Records of one layout; places in bytes, `key_at`, `stamp_at` and the like from the record's first byte."""
+    """Records of one layout; positions in bytes. `key_at` and `stamp_at` are relative to a record's first byte."""
 
     position: int
     stride: int
     number: int
     delta: int
-    """Offset delta of the first record; the others follow consecutively."""
+    """The offset delta of the first record; the deltas of the others follow consecutively."""
     key_at: int
     key_size: int
-    """-1 for records without a key."""
+    """The size of each key; -1 for records without a key."""
     stamp_at: int
     stamp_size: int
 
@@ -52,7 +52,7 @@ class Run(NamedTuple):
         return self.position + self.stride * self.number
 
     def keys(self, data: bytes) -> Iterable[bytes]:
-        """Return the keys; only for a run that has keys."""
+        """Return the keys; call this only for a run that has keys."""
         if self.number == 1:
             start = self.position + self.key_at
             return (data[start : start + self.key_size],)
@@ -60,7 +60,7 @@ class Run(NamedTuple):
         return chain.from_iterable(layout.iter_unpack(memoryview(data)[self.position : self.end]))
 
     def records(self, data: bytes) -> Iterator[bytes]:
-        """Return each record's bytes, its length included."""
+        """Return each record's bytes, including its length."""
         return chain.from_iterable(_picker(0, self.stride, 0).iter_unpack(memoryview(data)[self.position : self.end]))
 
     def nulls(self, data: bytes) -> bytes | None:
@@ -70,7 +70,7 @@ class Run(NamedTuple):
         return nulls if 1 in nulls else None
 
     def below(self, delta: int) -> int:
-        """Return how many records have a smaller offset delta."""
+        """Return the number of records with a smaller offset delta."""
         return min(max(delta - self.delta, 0), self.number)
 
     @property
@@ -78,7 +78,7 @@ class Run(NamedTuple):
         return self.delta + self.number - 1
 
     def largest_stamp(self, data: bytes, keep: bytes) -> int:
-        """Return the largest timestamp delta of the records to keep; at least one is kept."""
+        """Return the largest timestamp delta of the records to keep; `keep` must keep at least one record."""
         start = self.position + self.stamp_at
         columns = [data[start + index : self.end : self.stride] for index in range(self.stamp_size)]
         if 0 in keep:
@@ -86,11 +86,11 @@ class Run(NamedTuple):
         return max(zigzag(stamp) for stamp in set(zip(*columns, strict=True)))
 
     def in_order(self, delta: int) -> bool:
-        """Whether the offset deltas count up from `delta`."""
+        """Whether the offset deltas increase by one, starting at `delta`."""
         return self.delta == delta
 
     def stamps(self, data: bytes) -> Iterable[int]:
-        """Return every timestamp delta that occurs, once or more."""
+        """Return every distinct timestamp delta."""
         start = self.position + self.stamp_at
         columns = [data[start + index : self.end : self.stride] for index in range(self.stamp_size)]
         return map(zigzag, set(zip(*columns, strict=True)))
@@ -102,7 +102,7 @@ class Run(NamedTuple):
         return map(zigzag, zip(*columns, strict=True))
 
     def well_formed(self, data: bytes) -> bool:
-        """Whether the value and headers of each record end with the record, in the same layout; raises Malformed."""
+        """Whether each record's value and headers end at the record's end, in the same layout; raise Malformed."""
         start, stride, end = self.position, self.stride, self.end
         if self.number == 1:
             return fields_at(data, start + self.key_at + max(self.key_size, 0), end) is not None
@@ -117,7 +117,7 @@ class Run(NamedTuple):
 
 
 class Scattered:
-    """Neighbouring records of any sizes, all with keys; has the methods of a Run, based on lists."""
+    """Neighbouring records of any size, all with keys; has the methods of a Run, based on lists."""
 
     __slots__ = ("_deltas", "_ends", "_keys", "_nulls", "_stamps", "_values", "end", "key_size", "number", "position")
 
@@ -125,7 +125,7 @@ class Scattered:
         self.position = self.end = position
         self.number = 0
         self.key_size = 0
-        """Size of the largest key."""
+        """The size of the largest key."""
         self._keys: list[bytes] = []
         self._ends: list[int] = []
         self._deltas: list[int] = []
@@ -134,7 +134,7 @@ class Scattered:
         self._values: list[int] = []
 
     def read(self, data: bytes, most: int) -> None:
-        """Read up to `most` more records, stopping before one without a key; raises Malformed, IndexError."""
+        """Read up to `most` more records, but stop before a record without a key; raise Malformed, IndexError."""
         position = self.end
         for _ in range(most):
             size, place = data[position], position + 1
@@ -201,10 +201,10 @@ class Scattered:
         return self._stamps
 
     def well_formed(self, data: bytes) -> bool:
-        """Whether the value and headers of each record end with the record; raises Malformed, IndexError."""
+        """Whether each record's value and headers end at the record's end; raise Malformed, IndexError."""
         for place, end in zip(self._values, self._ends, strict=True):
             size = data[place]
-            # Nearly all records have no headers, and a value of less than 64 bytes, or at least of less than 8 KiB.
+            # Nearly all records have no headers, and a value of less than 64 bytes or at least less than 8 KiB.
             if size < 0x80:
                 plain = size == (end - place - 2) * 2
             else:
@@ -244,7 +244,7 @@ class _Shape:
 
     def fits(self, data: bytes) -> bool:
         """Whether `data`, of the same size and number of records, has the same runs."""
-        # Loops, not all(): most batches are small, and a generator costs more than it checks.
+        # Loops instead of all(): most batches are small, and a generator takes more time than its check.
         for column, content in self._equal:
             if data[column] != content:
                 return False
@@ -254,12 +254,12 @@ class _Shape:
         return not self._high or all(min(data[column]) > 0x7F for column in self._high)
 
 
-# Neighbouring batches of one producer mostly have one shape.
+# Neighbouring batches of one producer usually have the same shape.
 _shapes: dict[tuple[int, int], _Shape] = {}
 
 
 def read_runs(data: bytes, count: int) -> Sequence[Part]:
-    """Divide the records of a batch into runs; raises Malformed if not exactly `count` records fill `data`."""
+    """Divide the records of a batch into runs; raise Malformed unless exactly `count` records fill `data`."""
     shape = _shapes.get((len(data), count))
     if shape is not None and shape.fits(data):
         return shape.runs
@@ -301,9 +301,9 @@ def _divide(data: bytes, count: int) -> list[Part]:
 
 
 def find_run(data: bytes, position: int, most: int, largest: int) -> Run | None:
-    """Return the well-formed records of one layout from `position` on, at most `most`; None if they are only a few.
+    """Return the well-formed records of one layout from `position` on, at most `most`; None if there are few.
 
-    Stops before records of more than `largest` bytes, and before broken or incomplete ones.
+    Stop before a record of more than `largest` bytes, and before a broken or incomplete record.
     """
     if most < _WORTH_A_RUN:
         return None
@@ -334,7 +334,7 @@ def _read_one(data: bytes, position: int) -> Run:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a number of 32 bits and the position after it; raises Malformed or IndexError.
+    """Return a number of 32 bits and the position after it; raise Malformed or IndexError.
 
     Bits above the 32nd in the fifth byte are ignored, as in Kafka's ByteUtils and in `protocol/records.py`.
     """
@@ -357,8 +357,8 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 def fields_at(data: bytes, place: int, end: int) -> list[int] | None:
     """Return the position of each byte that defines a record's layout, from its value's size on.
 
-    None if value and headers do not end at `end`, a header has no name, or there are many headers. Raises Malformed or
-    IndexError.
+    Return None if the value and headers do not end at `end`, a header has no name, or there are many headers. Raise
+    Malformed or IndexError.
     """
     places: list[int] = []
     place = _pass_field(data, place, places)
@@ -376,20 +376,20 @@ def fields_at(data: bytes, place: int, end: int) -> list[int] | None:
 
 
 def _pass_field(data: bytes, place: int, places: list[int]) -> int:
-    """Note the positions of a field's size; returns where the next field begins."""
+    """Add the positions of a field's size to `places`; return where the next field begins."""
     size, content = read_varint(data, place)
     places += range(place, content)
     return content + max(size, 0)
 
 
 def _extend(data: bytes, run: Run, left: int) -> Run:
-    """Return the run with all neighbours that have the layout of its first record."""
-    size_at = run.stamp_at + run.stamp_size  # of the offset delta
+    """Return the run extended by all following neighbours that have the layout of its first record."""
+    size_at = run.stamp_at + run.stamp_size  # the position of the offset delta
     size = _delta_size(run.delta)
     if not size or data[run.position + size_at + size - 1] > 0x7F:
         return run
     most = min(left, (len(data) - run.position) // run.stride, _DELTA_LIMITS[size - 1] - run.delta)
-    # Step by step: comparing all remaining records for each short run would take quadratic time.
+    # Compare step by step: comparing all remaining records for each short run would take quadratic time.
     compared = min(most, _FIRST_COMPARED)
     alike = _alike(data, run, compared, size_at, size)
     while alike == compared < most:
@@ -403,7 +403,7 @@ def _delta_size(delta: int) -> int:
 
 
 def _alike(data: bytes, run: Run, count: int, delta_at: int, delta_size: int) -> int:
-    """Return how many records from the run's first on have its layout, of at most `count`."""
+    """Return how many of the next `count` records, from the run's first record on, have its layout."""
     position, stride = run.position, run.stride
     # The length and the key's size: each of their bytes must be the same in all records.
     for index in (*range(run.stamp_at - 1), *range(delta_at + delta_size, run.key_at)):

@@ -1,13 +1,14 @@
-"""The checks of a batch's records before an append, where the header does not suffice.
+"""The checks of a batch's records before an append, if the check of the header is not sufficient.
 
-Owns Kafka's checks of single records (LogValidator), their order and texts, the bounds on a batch's unpacked size, and
-the rewriting that the topic's settings or the header's errors require. Never appends, and never holds more of a batch
-than some of its records (record_walk.py).
+Owns Kafka's checks of single records (LogValidator), their order and texts, the limits of a batch's uncompressed size,
+and the rewriting that the topic's settings or the header's errors require. Never appends, and never keeps more of a
+batch in memory than some of its records (record_walk.py).
 
-`open_batch` is work in slices, but most batches are small: `open_at_once` does a few slices and leaves the rest to a
-caller that can wait. Most batches are valid: `is_in_order` unpacks a small one whole, and checks it in one compiled
-call. It never refuses: if it is not sure, `open_batch` decides. A new rule for single records has its place in
-`_Findings`, in `is_in_order` (not sure of a batch that the rule may refuse), and in BatchRules.checks_records.
+`open_batch` works in slices, but most batches are small: `open_at_once` does a few slices and leaves the rest to a
+caller that can wait. Most batches are valid: `is_in_order` uncompresses a small batch completely, and checks it in one
+compiled call. It never refuses a batch: if its result is False, `open_batch` decides. A new rule for single records
+must be added to `_Findings`, to `is_in_order` (False for a batch that the rule may refuse), and to
+BatchRules.checks_records.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecod
 from kbroker.protocol.records import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader, parse_header, wrap
 
 MOST_ERRORS: Final = 1000
-"""Maximum of record errors in one response. Kafka lists all."""
-_AT_ONCE_SECONDS: Final = 0.001  # nearly every batch is done in this time
-_REGAINED: Final = 0.8  # share of elapsed time that is regained: many batches of a request share the budget
-_FEW: Final = 20_000  # records checked in one call: 0.2 ms
-_MOST_AT_ONCE: Final = 512 << 10  # bytes unpacked whole: 0.1 to 0.6 ms by codec
+"""The most record errors in one response. Kafka lists all errors."""
+_AT_ONCE_SECONDS: Final = 0.001  # nearly every batch is checked in this time
+_REGAINED: Final = 0.8  # the share of elapsed time that is regained: a request's batches share the time
+_FEW: Final = 20_000  # the most records checked in one call, which takes 0.2 ms
+_MOST_AT_ONCE: Final = 512 << 10  # the most bytes uncompressed in one call: 0.1 to 0.6 ms
 _NO_TIMESTAMP: Final = -1
 _I64: Final = 2**63
 
@@ -44,25 +45,25 @@ class Opened(NamedTuple):
     """A batch whose records have been checked."""
 
     batch: memoryview
-    """The form to be stored."""
+    """The batch to store."""
     rules: BatchRules
-    """The rules of the check."""
+    """The rules with which the batch was checked."""
     is_judged: bool = False
-    """Whether the records have been compared with a schema registry, too."""
+    """Whether the records have also been checked with a schema registry."""
 
 
 class Opening(NamedTuple):
-    """A batch that is being opened."""
+    """A batch whose records are being checked."""
 
     work: Coroutine[Any, Any, Opened] | None
-    """The remaining work, if it has begun. It holds memory."""
+    """The remaining work, if it has begun. It uses memory."""
     again: partial[Coroutine[Any, Any, Opened]]
-    """Starts all of it again."""
+    """A function that starts the complete work again."""
     check: RecordCheck | None = None
-    """What has to judge the opened batch. That may wait: the batch must not be in a buffer that is used again."""
+    """The check of the opened batch, if required. It may wait, so the batch must not be in a reused buffer."""
 
     def on(self, records: memoryview) -> Opening:
-        """Return the same opening, to be begun, of a copy of the bytes; ends what has begun."""
+        """Return a new opening of a copy of the bytes, with no work begun; stop the work of this opening."""
         if self.work is not None:
             self.work.close()
         batch, *others = self.again.args
@@ -70,9 +71,9 @@ class Opening(NamedTuple):
 
 
 class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
-    """Opening a batch takes more than a moment. Nothing has changed.
+    """Opening a batch takes too long for one step. Nothing has changed.
 
-    A caller that continues should only keep the `opening`: the exception's traceback holds more memory.
+    A caller that continues should keep only the `opening`: the exception's traceback uses more memory.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -81,21 +82,21 @@ class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
 
 
 class _Allowance(threading.local):
-    """The time that opening batches may take at once, shared by all callers on one thread, as they share its loop."""
+    """The time in which batches may be opened immediately. All callers on a thread share it, as they share its loop."""
 
     def __init__(self) -> None:
         self._left = _AT_ONCE_SECONDS
         self._since = 0.0
 
     def begin(self) -> float:
-        """Return the deadline (`perf_counter`)."""
+        """Return the deadline, in the time of `perf_counter`."""
         now = perf_counter()
         self._left = min(self._left + (now - self._since) * _REGAINED, _AT_ONCE_SECONDS)
         self._since = now
         return now + self._left
 
     def end(self) -> None:
-        """Deduct the time used."""
+        """Subtract the time used."""
         now = perf_counter()
         self._left -= now - self._since
         self._since = now
@@ -107,7 +108,7 @@ _allowance = _Allowance()
 def is_in_order(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, check: RecordCheck | None = None
 ) -> bool:
-    """Whether `open_batch`, and the check, would surely find no error and nothing to rewrite; False proves nothing.
+    """Whether `open_batch` and the check would certainly find no error and rewrite nothing; False means unknown.
 
     `records` are exactly one batch of a client.
     """
@@ -135,7 +136,7 @@ def is_in_order(
 
 
 def _unpacked_at_once(codec: int, body: memoryview) -> bytes | None:
-    """Return a batch's unpacked records; None if they are large or broken, or the time budget is used up."""
+    """Return a batch's uncompressed records; None if they are large or broken, or the time is used up."""
     if len(body) > _MOST_AT_ONCE:
         return None
     until = _allowance.begin()
@@ -159,14 +160,15 @@ def _unpacked_at_once(codec: int, body: memoryview) -> bytes | None:
 def open_and_judge(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, check: RecordCheck
 ) -> Opening:
-    """Return the opening of a client's batch that a check has to judge."""
+    """Return the opening of a client's batch whose records `check` has to check."""
     return Opening(None, partial(open_batch, records, header, rules, now_ms, CLIENT), check)
 
 
 async def judged(opened: Opened, check: RecordCheck, is_repeated: Callable[[BatchHeader], bool]) -> Opened:
-    """Return an opened batch with what the check leaves of it; raises AppendError. The check may wait.
+    """Return an opened batch with the records that the check accepts; raise AppendError. The check may wait.
 
-    A repeated batch passes: it will not be appended again, and its producer must learn that it was, once.
+    A repeated batch passes: it will not be appended again, and its producer must receive the result of the first
+    append.
     """
     batch = opened.batch
     if not is_repeated(parse_header(batch)):
@@ -177,7 +179,7 @@ async def judged(opened: Opened, check: RecordCheck, is_repeated: Callable[[Batc
 def open_at_once(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, origin: AppendOrigin
 ) -> Opened:
-    """Run `open_batch` if it takes only a moment; raises TakesLonger or AppendError."""
+    """Run `open_batch` if it takes only a moment, else raise TakesLonger; raise AppendError for an invalid batch."""
     again = partial(open_batch, records, header, rules, now_ms, origin)
     work = again()
     until = _allowance.begin()
@@ -196,12 +198,12 @@ def open_at_once(
 async def open_batch(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, origin: AppendOrigin
 ) -> Opened:
-    """Check every record; returns the batch, rewritten where required. Raises AppendError.
+    """Check every record; return the batch, rewritten where required. Raise AppendError.
 
     A writable buffer is changed in place, at the end: attributes, largest timestamp and CRC.
     """
     if header.is_control:
-        return Opened(records, rules)  # written by a coordinator of this broker, stored unchanged
+        return Opened(records, rules)  # a coordinator of this broker wrote it; it is stored unchanged
     if header.record_count > rules.max_records:
         detail = f"batch of {header.record_count} records, of which {rules.max_records} may be"
         raise AppendError(ErrorCode.INVALID_RECORD, detail=detail)
@@ -221,7 +223,7 @@ async def open_batch(
                 findings.take(found, judge=origin is CLIENT)
             await turn
     except Malformed as error:
-        # Kafka's validator does not expect these two errors, so its clients get UNKNOWN_SERVER_ERROR.
+        # Kafka's validator does not expect these two errors, so Kafka returns UNKNOWN_SERVER_ERROR to the client.
         unexpected = isinstance(error, Undecodable) or (isinstance(error, EndlessNumber) and not header.codec)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if unexpected else ErrorCode.INVALID_RECORD
         raise AppendError(code, detail=str(error)) from error
@@ -245,7 +247,7 @@ async def open_batch(
 
 
 class _Findings:
-    """The results for one batch's records so far."""
+    """The results of the checks of one batch's records so far."""
 
     def __init__(self, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
         self._header = header
@@ -257,17 +259,17 @@ class _Findings:
         self._error_count = 0
         self._bad_timestamp = False
         self.size = 0
-        """Bytes of the records, uncompressed."""
+        """The uncompressed size of the records in bytes."""
         self.first = self.largest = _NO_TIMESTAMP
         """The first and the largest timestamp in ms."""
         self.smallest = _NO_TIMESTAMP
         """The smallest timestamp in ms, at most NO_TIMESTAMP."""
         self.in_order = True
         self.begins_at_base = True
-        """Whether the base timestamp is the first record's, as in every batch that this broker builds."""
+        """Whether the base timestamp is the first record's timestamp, as in every batch that this broker builds."""
 
     def take(self, found: Slice, *, judge: bool) -> None:
-        """Add the next records; with `judge`, note their errors."""
+        """Add the next records; with `judge`, record their errors."""
         header = self._header
         smallest, largest = self._times(found)
         if not self._seen:
@@ -326,7 +328,7 @@ class _Findings:
                     self._errors.append((index, f"{text}Producer should not set timestamp type to LogAppendTime."))
 
     def _has_room_for_text(self) -> bool:
-        """Count an error; return whether its text still fits into the response."""
+        """Count an error; return whether its text still fits in the response."""
         self._error_count += 1
         return self._error_count <= MOST_ERRORS
 

@@ -1,11 +1,11 @@
-"""Checks every record of a batch, without an object for each and without all of its bytes at once.
+"""Checks every record of a batch, without an object for each record and without all bytes in memory.
 
-Owns the walk through a batch that is unpacked piece by piece, and the columns that describe neighbouring records. The
-result is a sequence of slices of some hundred records; only one slice is kept at a time. A batch is well formed by
-exactly the rules of `read_records`, and a malformed one raises the same kind of error. Never validates a record's
-content, never changes one.
+Owns reading the records of a batch that is uncompressed piece by piece, and the columns that describe neighbouring
+records. The result is a sequence of slices of some hundred records; only one slice is kept at a time. A batch is
+well-formed by exactly the rules of `read_records`, and a malformed batch raises the same kind of error. Never validates
+a record's content, and never changes a record.
 
-A record of up to 16 kB is read in place. Of a larger record, only the part unpacked in one step is kept.
+A record of up to 16 kB is read in place. Of a larger record, only the part uncompressed in one step is kept.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from kbroker.protocol.compression import NONE, unpack
 from kbroker.protocol.errors import Malformed, Undecodable
 from kbroker.protocol.records import HEADER_SIZE, BatchHeader, read_number
 
-_LARGE: Final = 16384  # bytes; a record of 8,000 empty headers takes some ms
-_AHEAD: Final = _LARGE + 64  # the numbers of a broken record may reach beyond its end
-_NUMBER: Final = 10  # bytes of the longest
-_MOST: Final = 512  # records in a slice that are read one by one: some hundred us
-_MOST_ALIKE: Final = 4096  # in a slice of records that are compared together
+_LARGE: Final = 16384  # in bytes; a record of 8,000 empty headers takes some ms
+_AHEAD: Final = _LARGE + 64  # the numbers of a broken record may continue after its end
+_NUMBER: Final = 10  # the bytes of the longest number
+_MOST: Final = 512  # the records of a slice that are read one by one, in some hundred us
+_MOST_ALIKE: Final = 4096  # the records of a slice that are compared together
 _FIRST_READ: Final = 32  # records to read one by one before the next search for alike records
-_HEADERS: Final = 512  # of a large record, read in one step
-_HEADER_BYTES: Final = 8192  # of small records' headers, read in one step
+_HEADERS: Final = 512  # the headers of a large record that are read in one step
+_HEADER_BYTES: Final = 8192  # the bytes of small records' headers that are read in one step
 
-_KEPT: Final = 65536  # bytes that are kept for later instead of unpacking them twice
+_KEPT: Final = 65536  # the bytes that are kept, so that they are not uncompressed twice
 
 Scan = Callable[[bytes | memoryview, int, int, int], tuple[int, int, int, int, int, bool, bool, int]]
 scan: Scan | None = None
@@ -43,9 +43,9 @@ None if kbroker was installed without a C compiler, or if KBROKER_PURE_PYTHON is
 """
 Prefixes = Callable[[bytes | memoryview, int, int, bool, bytes], bytes | None]
 prefixes: Prefixes | None = None
-"""The compiled reading of the first bytes of keys or values; None where `scan` is."""
+"""The compiled function that reads the first bytes of keys or values; None if `scan` is None."""
 places: Prefixes | None = None
-"""The compiled reading of where keys or values lie; None where `scan` is."""
+"""The compiled function that reads the positions of keys or values; None if `scan` is None."""
 _PURE = bool(os.environ.get("KBROKER_PURE_PYTHON"))
 if not _PURE:
     with suppress(ImportError):
@@ -67,7 +67,7 @@ def announce_scan() -> None:
 
 
 Row = tuple[int, int, int, int]
-"""Fields of a record: offset delta, timestamp delta in ms, sizes of its key and value, negative for null."""
+"""A record's offset delta, timestamp delta in ms, and sizes of its key and value; a negative size means null."""
 
 
 class RecordSlice:
@@ -77,7 +77,7 @@ class RecordSlice:
 
     def __init__(self, deltas: list[int], stamps: list[int], keys: list[int], values: list[int], headers: int) -> None:
         self.headers = headers
-        """Their number of headers."""
+        """The number of headers of all these records."""
         self.end = 0
         """The end of these records, in uncompressed bytes from the batch's first record on."""
         self._deltas = deltas
@@ -90,7 +90,7 @@ class RecordSlice:
         return len(self._deltas)
 
     def in_order(self, delta: int) -> bool:
-        """Whether the offset deltas count up from `delta`."""
+        """Whether the offset deltas increase by one, starting at `delta`."""
         return self._deltas == list(range(delta, delta + len(self._deltas)))
 
     def stamps(self) -> Iterable[int]:
@@ -98,7 +98,7 @@ class RecordSlice:
         return self._stamps
 
     def lacks_keys(self) -> bool:
-        """Whether a record has no key."""
+        """Whether any record has no key."""
         return min(self._keys) < 0
 
     def rows(self) -> Iterator[Row]:
@@ -135,7 +135,7 @@ class AlikeRecords:
 
 
 def _header_count(run: Run, data: bytes) -> int:
-    """Return how many headers each record has."""
+    """Return the number of headers of each record."""
     value, place = read_varint(data, run.position + run.key_at + max(run.key_size, 0))
     return read_varint(data, place + max(value, 0))[0]
 
@@ -152,7 +152,7 @@ class ScannedRecords:
         self._position = position
 
     def in_order(self, delta: int) -> bool:
-        del delta  # it was an argument of the scan
+        del delta  # `delta` was an argument of the scan
         return self._in_order
 
     def stamps(self) -> Iterable[int]:
@@ -185,11 +185,11 @@ def record_slices(
     kept: list[bytes] | None = None,
     max_record: int | None = None,
 ) -> Iterator[Slice | None]:
-    """Yield a batch's records; None for a pause, so that others may go first.
+    """Yield a batch's records; yield None as pauses for other work.
 
-    Unpacks at most `max_bytes`, and reads at most `max_headers` of the records' headers. No record may be larger than
-    `max_record` bytes. Raises Malformed, possibly after valid records were yielded. In the end `kept` has all unpacked
-    bytes of a small batch, and nothing of a larger one.
+    Uncompress at most `max_bytes`, and read at most `max_headers` of the records' headers. No record may be larger than
+    `max_record` bytes. Raise Malformed, possibly after valid records were yielded. At the end `kept` contains all
+    uncompressed bytes of a small batch, and no bytes of a larger batch.
     """
     left = header.record_count
     if left < 0:
@@ -238,7 +238,7 @@ def _keep(pieces: Iterator[bytes], kept: list[bytes]) -> Iterator[bytes]:
 
 
 class _Window:
-    """The unpacked part of a batch's records that is not read yet. `size` is that of all records, if known."""
+    """The uncompressed part of a batch's records that is not read yet. `size` is the size of all records, if known."""
 
     __slots__ = ("_before", "_data", "_ended", "_next_count", "_pieces", "_position", "size")
 
@@ -253,18 +253,18 @@ class _Window:
 
     @property
     def place(self) -> int:
-        """The number of bytes of the batch's records read so far."""
+        """The number of bytes of the batch's records that have been read so far."""
         return self._before + self._position
 
     def is_short_of(self, size: int) -> bool:
-        """Whether less than `size` bytes are unpacked, and there may be more."""
+        """Whether fewer than `size` bytes are uncompressed, and there may be more."""
         return len(self._data) - self._position < size and not self._ended
 
     def is_empty(self) -> bool:
         return self._position >= len(self._data)
 
     def fill(self) -> None:
-        """Unpack one more piece, which may be empty; raises Malformed."""
+        """Uncompress one more piece, which may be empty; raise Malformed."""
         piece = next(self._pieces, None)
         if piece is None:
             self._ended = True
@@ -274,10 +274,9 @@ class _Window:
             self._position = 0
 
     def take(self, most: int, delta: int) -> Slice | None:
-        """Read some of the next `most` records; their offset deltas should count up from `delta`.
+        """Read some of the next `most` records; their offset deltas should increase by one, starting at `delta`.
 
-        Returns None if the first one is large.
-        Raises Malformed.
+        Return None if the first record is large. Raise Malformed.
         """
         if scan is not None:
             found = scan(self._data, self._position, min(most, _MOST), delta)
@@ -312,12 +311,12 @@ class _Window:
             position += size
 
     def number(self, longest: int) -> int:
-        """Read a number; `longest` bytes must be available unless the data ends. Raises Malformed."""
+        """Read a number; `longest` bytes must be available unless the data ends. Raise Malformed."""
         number, self._position = read_number(self._data, self._position, longest)
         return number
 
     def skip(self, size: int) -> int:
-        """Skip up to `size` bytes; returns the number of bytes still to skip."""
+        """Skip up to `size` bytes; return the number of bytes still to skip."""
         left = len(self._data) - self._position
         if size <= left:
             self._position += size
@@ -327,7 +326,7 @@ class _Window:
 
 
 def _read_records(data: bytes, position: int, stop: int, most: int) -> tuple[RecordSlice, int]:
-    """Read records that begin at or before `stop`, up to a large one; raises Malformed, IndexError."""
+    """Read records that begin at or before `stop`, but stop before a large record; raise Malformed, IndexError."""
     deltas: list[int] = []
     stamps: list[int] = []
     keys: list[int] = []
@@ -336,7 +335,7 @@ def _read_records(data: bytes, position: int, stop: int, most: int) -> tuple[Rec
     for _ in range(most):
         if position > stop:
             break
-        # Nearly every number has one byte or two, and a call costs more than decoding it.
+        # Nearly every number has one byte or two, and a call takes more time than decoding the number.
         place = position
         size = data[place]
         if size < 0x80:
@@ -427,7 +426,7 @@ def _check_size(size: int, largest: int) -> None:
 
 
 def _large_record(window: _Window, most_headers: int, largest: int) -> Generator[None, None, RecordSlice]:
-    """Read one record of any size, field by field; yields to let others go first."""
+    """Read one record of any size, field by field; yield as pauses for other work."""
     size = yield from _number(window, 5)
     _check_size(size, largest)
     end = window.place + size
@@ -438,7 +437,8 @@ def _large_record(window: _Window, most_headers: int, largest: int) -> Generator
     except Undecodable:
         raise
     except Malformed:
-        # An unpacking error precedes a parsing error, as in a reader that unpacks a record before parsing it.
+        # An error of the compression precedes a parsing error, as in a reader that uncompresses a record before parsing
+        # it.
         yield from _skip(window, end - window.place)
         raise
     if window.place != end:
@@ -468,7 +468,7 @@ def _fields(window: _Window, end: int, most_headers: int) -> Generator[None, Non
 
 
 def _field(window: _Window, end: int) -> Generator[None, None, int]:
-    """Read bytes that may be null; returns their size."""
+    """Read a field of bytes that may be null; return its size."""
     size = yield from _number(window, 5)
     if size >= 0:
         if window.place + size > end:

@@ -1,7 +1,8 @@
 """Opens a partition's directory, in any state.
 
-Owns the order of the steps (Kafka's LogLoader): leftovers of interrupted work, segments, the search for the first bad
-batch after an unclean stop, producers. Never runs once the log is open, and never reads below the recovery point.
+Owns the order of the steps (Kafka's LogLoader): remaining files of interrupted work, segments, the search for the first
+bad batch after an unclean stop, and the producers' state. Never runs after the log is open, and never reads before the
+recovery point.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from kbroker.protocol.records import BatchHeader, compute_crc
 
 _BEYOND_ALL = 2**63
 _OPEN_WHILE_LOADING = 4
-"""Segments with open files while a log is loaded: loading reads one segment after the other, and its neighbours."""
+"""The segments with open files while a log is loaded: loading reads one segment after the other, and its neighbours."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,16 +52,16 @@ class LoadedLog:
 
 @dataclass(frozen=True, slots=True)
 class LastStop:
-    """The facts about a log when its directory was last in use, from the checkpoints; offsets absolute."""
+    """The facts about a log when its directory was last in use, from the checkpoints; absolute offsets."""
 
     clean: bool = True
     recovery_point: int = 0
     log_start_offset: int = 0
     high_watermark: int = 0
     compacted: bool = False
-    """Whether the log has been compacted at some time, and may have holes."""
+    """Whether the log has ever been compacted, and may have holes."""
     uncompacted_from: int | None = None
-    """Segments that begin at this offset or later have no holes; None if that is unknown."""
+    """Segments that begin at or after this offset have no holes; None if that is unknown."""
 
 
 NEW_LOG: Final = LastStop()
@@ -76,13 +77,14 @@ def load_log(
     holes: bool,
     progress: Callable[[int], None] | None,
 ) -> LoadedLog:
-    """Load a partition; after an unclean stop everything from the recovery point on is checked batch by batch.
+    """Load a partition. After an unclean stop, check all batches from the recovery point on.
 
-    `holes` means that there may be holes between offsets, whatever the topic's current cleanup.policy. `progress` gets
-    the bytes that recovery has read. No file is open at the end; `files` bounds the open files from then on. Until then
-    the load has its own bound, since several logs may be loaded at a time, each on its thread.
+    `holes` means that there may be holes between offsets, independent of the topic's current cleanup.policy. `progress`
+    is called with the number of bytes that recovery has read. No file is open at the end; `files` limits the open files
+    from then on. Until then the load has its own limit, since several logs may be loaded at the same time, each on its
+    thread.
     """
-    for name in os.listdir(directory):  # leftovers of deletions
+    for name in os.listdir(directory):  # the remaining files of deletions
         if name.endswith((DELETED_SUFFIX, ".tmp")):
             remove_quietly(f"{directory}/{name}")
     settle_swap(directory)
@@ -100,7 +102,7 @@ def load_log(
     if clean and log_end < recovery_point:
         logger.warning("%s ends at %d, where a clean stop had left %d", directory, log_end, recovery_point)
     if log_end < log_start_offset:
-        # The log lost everything from its start offset on. The older records, deleted by DeleteRecords, must not
+        # All records from the log start offset on are lost. The older records, deleted by DeleteRecords, must not
         # reappear.
         loader.start_afresh(log_start_offset)
         log_end = producers_end = segments.active.become_active()
@@ -149,7 +151,7 @@ class _Loader:
         self.segments = Segments(directory, config, now_ms, files)
 
     def start_afresh(self, offset: int) -> None:
-        """Drop everything and begin at `offset`."""
+        """Delete all segments and begin at `offset`."""
         self.segments.remove_behind(-1)
         self.segments.add(offset, self._config, self._now_ms)
         self.epochs.clear()
@@ -163,9 +165,9 @@ class _Loader:
         passed("recovery.cut")
 
     def recover(self, recovery_point: int, progress: Callable[[int], None] | None = None) -> int:
-        """Check all batches from the recovery point's segment on; truncate the log at the first bad one.
+        """Check all batches from the recovery point's segment on; truncate the log at the first bad batch.
 
-        Returns the offset up to which the producers are known.
+        Return the offset up to which the producers' state is known.
         """
         if self.segments.were_none:
             return 0
@@ -176,8 +178,8 @@ class _Loader:
         rebuild_producers(self.producers, self.snapshots, self.segments[:first], end)
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
-            # Appends leave no holes, only compaction does. It never touches the last segment, and unflushed segments
-            # have hardly been compacted; without a recovery point this is unknown.
+            # Appends leave no holes; only compaction does. Compaction never changes the last segment, and unflushed
+            # segments have probably not been compacted. Without a recovery point this is unknown.
             is_known = recovery_point > 0 or segment is self.segments.active
             gapless = not self._compacted and is_known
             follows = gapless or (is_known and index > first and was_whole and self._is_uncompacted(index - 1))
@@ -186,9 +188,10 @@ class _Loader:
                 self._remove_behind(index - 1)
                 break
             end = max(end, segment.base_offset)
-            # A snapshot from before the crash may be wrong about offsets from here on.
+            # A snapshot from before the crash may be wrong about later offsets.
             self.snapshots.remove_outside(-1, segment.base_offset)
-            # Not synced: the CRC shows damage, and the flush that moves the recovery point syncs it.
+            # The snapshot is not synced here: its CRC shows damage, and the flush that moves the recovery point syncs
+            # it.
             self.snapshots.take(self.producers.entries.values(), end, sync=False)
             size = segment.size
             after = self.segments[index + 1] if segment is not self.segments.active else None
@@ -208,10 +211,10 @@ class _Loader:
         return end
 
     def _is_uncompacted(self, index: int) -> bool:
-        """Whether a segment ends where the next segment begins: if not, a power loss has cut it.
+        """Whether a segment was never compacted: if it does not end at the next segment, a power loss has cut it.
 
-        This also holds if a crash prevented the checkpoint of a compaction: kbroker's compaction keeps the last batch
-        of a replaced segment, and after Kafka's compaction a segment is seldom whole.
+        This is also right if a crash prevented the checkpoint of a compaction: kbroker's compaction keeps the last
+        batch of a replaced segment, and after Kafka's compaction a segment seldom has a record at every offset.
         """
         known = self._uncompacted_from
         return known is not None and self.segments.bases[index] >= known
@@ -228,9 +231,9 @@ def recover_segment(
 ) -> tuple[int, bool]:
     """Read every batch of a segment, rebuild all its indexes, and truncate it at the first bad batch.
 
-    Returns the segment's end, and whether it has a record at every offset up to that end, as an uncompacted segment
-    has. `before_cut` is called before a truncation: if a crash separates the two, the bad batch is still there, and the
-    next start does both again. `after` is the next segment.
+    Return the segment's end, and whether it has a record at every offset up to that end, like an uncompacted segment.
+    `before_cut` is called before a truncation: after a crash between the two, the bad batch still exists, and the next
+    start does both again. `after` is the next segment.
     """
 
     def note(completed: CompletedTxn) -> None:
@@ -244,8 +247,8 @@ def recover_segment(
         if not _is_sound(header, batch, next_offset, segment.base_offset):
             break
         if header.base_offset > next_offset or header.leader_epoch > epochs.latest:
-            # The CRC covers neither number. Both may be right: compaction leaves holes, and epochs grow. But the next
-            # batch may contradict them.
+            # The CRC does not cover the offset and the epoch. Both may be right: compaction leaves holes, and epochs
+            # grow. But the next batch may contradict them.
             behind = read_header(file, position + header.size, segment.size)
             if behind is not None and not _may_follow(behind, header):
                 break
@@ -255,7 +258,7 @@ def recover_segment(
             apply_to_producers(producers, header, batch.toreadonly, note)
         except Malformed:
             break
-        # A batch emptied by compaction still has a timestamp, but no record with it.
+        # A batch that compaction has emptied still has a timestamp, but no record with this timestamp.
         segment.indexes.note(position, header.last_offset, header.max_timestamp if header.record_count else -1)
         if header.leader_epoch > epochs.latest and not _is_denied(header, position, segment, after):
             epochs.assign(header.leader_epoch, header.base_offset)
@@ -270,7 +273,7 @@ def recover_segment(
 
 
 def _is_denied(header: BatchHeader, position: int, segment: Segment, after: Segment | None) -> bool:
-    """Whether the next segment begins with an older leader epoch than the last batch of this one claims."""
+    """Whether the next segment begins with an older leader epoch than the epoch in this segment's last batch."""
     if after is None or position + header.size < segment.size:
         return False
     behind = read_header(after.handle, 0, after.size)

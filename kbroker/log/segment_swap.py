@@ -1,14 +1,14 @@
-"""Swap a cleaned segment in for the segments it was made from.
+"""Replace segments by the cleaned segment that was made from them.
 
 Owns the order of the renames (Kafka's UnifiedLog.replaceSegments), and the repair, at a start, of a replacement that a
-crash interrupted. After a crash at any point, the next start ends with either the old segments or the new one:
+crash interrupted. After a crash at any point, the next start ends with either the old segments or the new segment:
 
     1  NNN.log.cleaned ...      ->  NNN.log.swap ...       one `.cleaned` left: the old segments are the log
     2  NNN.log, MMM.log         ->  NNN.log.deleted ...    every `.swap` exists: the next start does the remaining steps
     3  NNN.log.swap ...         ->  NNN.log ...
 
-The log file is the first in 1 and 3, so that the new segment never has an index without a log file. The files are on
-disk before step 1; the caller makes the renames durable.
+The log file is renamed first in steps 1 and 3, so that the new segment never has an index without a log file. The files
+are on disk before step 1; the caller makes the renames durable.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _BEYOND_ALL = 2**63
 
 
 def announce_swap(directory: str, base: int) -> list[str]:
-    """Do step 1 for the `.cleaned` segment with this base, and return its future names.
+    """Do step 1 for the `.cleaned` segment with this base offset; return its future names.
 
-    Raises OSError without any change.
+    If this raises OSError, nothing has changed.
     """
     paths = [offset_name(directory, base, suffix) for suffix in SEGMENT_SUFFIXES]
     try:
         for path in paths:
             os.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
     except OSError:
-        for path in reversed(paths):  # the log file last: no index without its log file
+        for path in reversed(paths):  # the log file is last, so that no index exists without it
             with contextlib.suppress(OSError):
                 remove_quietly(path + SWAP_SUFFIX)
         remove_cleaned(directory)
@@ -52,9 +52,9 @@ def announce_swap(directory: str, base: int) -> list[str]:
 
 
 def complete_swap(paths: list[str], old: list[Segment]) -> list[tuple[list[str], list[str]]]:
-    """Do steps 2 and 3; return the current names of each old segment's files: of the log, and of its indexes.
+    """Do steps 2 and 3; return, for each old segment, the current names of its log file and of its indexes.
 
-    Raises OSError.
+    Raise OSError on failure.
     """
     passed("swap.named")
     marked = [segment.mark_replaced() for segment in old]
@@ -66,7 +66,7 @@ def complete_swap(paths: list[str], old: list[Segment]) -> list[tuple[list[str],
 
 
 def remove_cleaned(directory: str) -> None:
-    """Remove the files of segments that will not be swapped in."""
+    """Remove the files of cleaned segments that will not replace other segments."""
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
             if name.endswith(CLEANED_SUFFIX):
@@ -74,7 +74,7 @@ def remove_cleaned(directory: str) -> None:
 
 
 def settle_swap(directory: str) -> None:
-    """Undo a replacement whose new segment was incomplete; finish one whose new segment was complete."""
+    """Undo a replacement whose new segment is incomplete; finish a replacement whose new segment is complete."""
     _undo(directory)
     _finish(directory)
 
@@ -86,7 +86,8 @@ def _undo(directory: str) -> None:
     for name in names:
         if name.endswith(SWAP_SUFFIX) and (offset_of(name) or 0) >= first_cleaned:
             remove_quietly(f"{directory}/{name}")
-    # Last: if this repair is interrupted, too, the `.cleaned` files still show that the `.swap` files were incomplete.
+    # Do this last: if this repair is also interrupted, the `.cleaned` files still show that the `.swap` files are
+    # incomplete.
     for name in names:
         if name.endswith(CLEANED_SUFFIX):
             remove_quietly(f"{directory}/{name}")

@@ -1,7 +1,7 @@
 """The search for an offset by its timestamp (ListOffsets), which needs single records.
 
-Owns that search over the segments of a log, in slices: a stored batch may unpack to any size. Never changes a log's
-content, though it repairs indexes on the way.
+Owns this search over the segments of a log, in slices: a stored batch may have any uncompressed size. Never changes a
+log's content, but repairs indexes if necessary.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import BatchHeader, compute_crc, wrap
 
-_MAX_DECOMPRESSED = 1 << 30  # these batches have passed the checks of an append; the bound only stops a broken file
+_MAX_DECOMPRESSED = 1 << 30  # batches were checked at the append: only a broken file exceeds this
 _I64 = 2**63
-_SEGMENTS = 8  # checked between two pauses: a segment's first check opens three files
+_SEGMENTS = 8  # the segments between two pauses: a segment's first check opens three files
 _CHECKED_BYTES = 1 << 20  # of skipped batches; a search skips more only if timestamps are unordered
 
 
 Found = tuple[int, int, int]
-"""Offset, timestamp in ms, leader epoch."""
+"""The offset, the timestamp in ms, and the leader epoch of a record."""
 
 
 class TimestampSearch:
@@ -37,7 +37,7 @@ class TimestampSearch:
         self._segments = segments
 
     async def first_at(self, timestamp: int, extent: Callable[[], LogExtent]) -> Found | None:
-        """Find the first record at or after `timestamp`; raises ApiError(CORRUPT_MESSAGE)."""
+        """Find the first record with a timestamp of at least `timestamp`; raise ApiError(CORRUPT_MESSAGE)."""
         passed = 0
         while True:
             start = max(extent().start_offset, passed)
@@ -54,7 +54,7 @@ class TimestampSearch:
     async def _first_batch(
         self, timestamp: int, extent: Callable[[], LogExtent], start: int
     ) -> tuple[BatchHeader, bytes] | None:
-        """Return the first batch from `start` on whose header has `timestamp` or a later one."""
+        """Return the first batch from `start` on whose largest timestamp is at least `timestamp`."""
         segments = self._segments
         for index in _places(segments, segments.index_at(start - 1) if start else 0):
             if index is None:
@@ -65,14 +65,14 @@ class TimestampSearch:
         return None
 
     async def largest(self, extent: Callable[[], LogExtent]) -> Found | None:
-        """Find the first record with the largest timestamp, -1 if none has one; raises ApiError(CORRUPT_MESSAGE)."""
+        """Find the first record with the largest timestamp (-1 if none has one); raise ApiError(CORRUPT_MESSAGE)."""
         segments = self._segments
         while True:
             timestamp, segment = await self._newest()
-            if timestamp < 0:  # no record has one: the answer is the first record, as in UnifiedLog
+            if timestamp < 0:  # no record has a timestamp: the answer is the first record, as in UnifiedLog
                 return await self.first_at(timestamp, extent)
             start = segment.base_offset
-            while (index := segments.index_of(segment)) >= 0:  # negative if it has been deleted or compacted meanwhile
+            while (index := segments.index_of(segment)) >= 0:  # negative if deleted or compacted meanwhile
                 found = next(_batches_at(segments, extent(), index, timestamp, start), None)
                 if found is None:
                     return None
@@ -85,7 +85,7 @@ class TimestampSearch:
             await turn
 
     async def _newest(self) -> tuple[int, Segment]:
-        """Return the largest timestamp, -1 without one, and the first segment that has it."""
+        """Return the largest timestamp, or -1 if there is none, and the first segment that contains it."""
         segments = self._segments
         largest, newest = -1, segments.active
         for index in _places(segments, 0):
@@ -97,9 +97,9 @@ class TimestampSearch:
 
 
 def _places(segments: Segments, index: int) -> Iterator[int | None]:
-    """Yield the indexes of all segments from `index` on; None now and then, so that others may go first.
+    """Yield the indexes of all segments from `index` on; yield None as pauses for other work.
 
-    Even if the segments change meanwhile, none after the yielded ones is left out.
+    Even if the segments change meanwhile, no segment after the yielded ones is omitted.
     """
     count = 0
     while True:
@@ -115,7 +115,7 @@ def _places(segments: Segments, index: int) -> Iterator[int | None]:
 
 
 def _is_older(segments: Segments, index: int, timestamp: int) -> bool:
-    """Whether a closed segment surely has only smaller timestamps; false if its end is not proven."""
+    """Whether a closed segment certainly has only smaller timestamps; False if its end is not proven."""
     segment = segments[index]
     if segment is segments.active or segment.max_timestamp >= timestamp or segment.indexes.damaged:
         return False
@@ -127,8 +127,8 @@ def _batches_at(
 ) -> Iterator[tuple[BatchHeader, bytes]]:
     """Yield (header, bytes) of a segment's batches from `start_offset` on that contain `timestamp` or a later one.
 
-    The result also depends on the skipped batches: the CRCs of those that existed at the start are checked, up to a
-    limited number of bytes. Raises ApiError(CORRUPT_MESSAGE).
+    The result also depends on the skipped batches. Therefore the CRCs of those that existed at the start are checked,
+    up to a limited number of bytes. Raise ApiError(CORRUPT_MESSAGE).
     """
     segment = segments[index]
     anchor = segment.place_by_time(timestamp, start_offset)
@@ -155,7 +155,7 @@ def _batches_at(
 
 
 async def _search(header: BatchHeader, batch: bytes, timestamp: int, start_offset: int) -> Found | None:
-    """Return the first of a batch's records at or after `timestamp`; raises ApiError(CORRUPT_MESSAGE)."""
+    """Return the batch's first record with a timestamp of at least `timestamp`; raise ApiError(CORRUPT_MESSAGE)."""
     base = header.base_timestamp
     try:
         for found in record_slices(memoryview(batch), header, _MAX_DECOMPRESSED):

@@ -1,12 +1,13 @@
-"""One client's connection: the only module, beside tls_channel.py, that sees a client's socket.
+"""One client's connection: this module and tls_channel.py are the only ones that use a client's socket.
 
-Owns reading, the order of responses, which is the order of the requests, and the pause of a client that sends faster
-than it is served. A connection works on one request at a time (Kafka mutes the channel), so a parked Fetch or JoinGroup
-delays the requests after it. Never interprets a request.
+Owns reading, the order of responses (the order of the requests), and the pause of a client that sends faster than it is
+served. A connection works on one request at a time (Kafka mutes the channel), so a waiting Fetch or JoinGroup delays
+the requests after it. Never interprets a request.
 
-A connection runs requests for a slice of the loop's turn (turns.py), and then waits until others had theirs. The same
-applies to a long request, which yields (long_work.py). Memory: all connections receive into one buffer of the server. A
-connection keeps only bytes that it cannot use yet (frames.py), and counts them if they are many (memory_budget.py).
+A connection runs requests for a slice of the loop's turn (turns.py), and then waits until the other connections have
+had their slices. A long request also yields after a slice (long_work.py). Memory: all connections receive into one
+buffer of the server. A connection keeps only bytes that it cannot use yet (frames.py), and counts them if they are many
+(memory_budget.py).
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 * 1024
 _SMALL = 16 * 1024
-"""The most uncounted bytes that a connection may hold, and the most bytes that it receives at once while it is busy."""
+"""The most uncounted bytes that a connection may keep, and the most bytes received in one call while it is busy."""
 _OFTEN = 16
-"""How often the poller may report the same bytes to a connection that waits for its turn, before it stops polling.
+"""The number of reports of the same bytes after which a connection that waits for its turn stops polling.
 
-With more than a thousand waiting connections, libuv would report nothing else: it only returns when fewer events are
+With more than a thousand waiting connections, libuv would report only these: it returns only when fewer events are
 left.
 """
 _FLUSH_BYTES = 64 * 1024
-"""Responses with more bytes than this are sent before the next request is run."""
+"""If the responses have more bytes than this, they are sent before the next request is run."""
 
 
 class State(Enum):
@@ -54,8 +55,8 @@ class State(Enum):
     WAITING   one request waits for a future
     SENDING   a response is not completely sent yet
     MUTED     has responded, and does not read for a while: its client has used more than its quota
-    ENDING    like QUEUED, WAITING or SENDING, but closes afterwards, and drops received bytes
-    CLOSED    drops received bytes
+    ENDING    like QUEUED, WAITING or SENDING, but closes afterwards, and discards received bytes
+    CLOSED    discards received bytes
 
     In the other states a connection keeps received bytes, up to a limit.
     """
@@ -70,7 +71,7 @@ class State(Enum):
     MUTED = 8
 
 
-# Global names are faster than looking up members of the enum each time.
+# Global names are faster than a lookup of the enum's members each time.
 _SERVING, _READABLE, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED, _MUTED = State
 
 
@@ -92,11 +93,11 @@ class Owner(Protocol):
         """Remove a connection."""
 
     def renew_receive_buffer(self) -> None:
-        """Receive into another buffer from now on: a request still needs the bytes received last."""
+        """Use another receive buffer from now on, because a request still needs the bytes received last."""
 
 
 class Polls(Protocol):
-    """Reports when there are bytes to read: the loop, or the layer between a connection and its socket."""
+    """The loop, or the layer between a connection and its socket: it reports when there are bytes to read."""
 
     def add_reader(self, fd: int, callback: Callable[[], None], /) -> Any: ...
 
@@ -169,7 +170,7 @@ class Connection:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is in progress, so that no later bytes of the client are processed."""
+        """Whether a request is in progress, so that later bytes of the client are not processed yet."""
         return self.state is not _SERVING
 
     def authenticated(self, principal: Principal) -> None:
@@ -179,8 +180,8 @@ class Connection:
     def has_moved(self) -> bool:
         """Return whether bytes were received or sent since the last call, or a request is in progress.
 
-        A client that sends requests and never reads the responses counts as idle, because its memory has to be freed at
-        last.
+        A client that sends requests and never reads the responses counts as idle, because its memory must be freed at
+        some time.
         """
         mark = self._outbox.left
         moved = self.active or self._work is not None or mark != self._mark
@@ -197,7 +198,7 @@ class Connection:
             self.abort()
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         if self.state is _CLOSED:
             return
         self.state = _CLOSED
@@ -212,8 +213,8 @@ class Connection:
         self._out, self._spill = bytearray(), []
         if self._turns.latest is self:
             self._turns.latest = None
-        # The outbox and these fields have the only reference cycles. Break them, so that the garbage collector has no
-        # work.
+        # The outbox and these fields are part of the only reference cycles. Break the cycles, so that the garbage
+        # collector has no work.
         self._context.known_requests = None
         on_closed, self._context.on_closed = self._context.on_closed, None
         for call in () if on_closed is None else on_closed.values():
@@ -269,7 +270,7 @@ class Connection:
             turns.note()
 
     def _receive(self, deadline: float) -> None:
-        """Receive once; run the complete requests until `deadline`."""
+        """Receive once, and run the complete requests until `deadline`."""
         self.active = True
         frames = self._frames
         if self.state is not _SERVING or (frames.kept is None and self._memory.tight):
@@ -325,14 +326,14 @@ class Connection:
             self._memory.wait(self)
 
     def go_on_reading(self) -> None:
-        """Try again to get room for the bytes that this connection waits to receive."""
+        """Retry to reserve room for the bytes that this connection waits to receive."""
         if self.state is _SERVING:
             self._make_room()
 
     def _ended_by_client(self) -> None:
         """Close the connection after the current request (acks=0) and its response. The poller reports the end again.
 
-        If a request waits and no other follows it, abandon it: the client would not read its response.
+        If a request waits and no other request follows it, abandon it: the client would not read its response.
         """
         if self.state is _SERVING or (self.state is _WAITING and self._frames.kept is None):
             self.abort()
@@ -340,7 +341,7 @@ class Connection:
             self._stop_reading()
 
     def _keep(self, data: memoryview) -> None:
-        """Keep bytes that cannot be used yet, and stop reading if they become many."""
+        """Keep bytes that cannot be used yet, and stop reading if there are too many."""
         frames = self._frames
         frames.keep(data)
         if self.state is _SERVING:
@@ -366,7 +367,7 @@ class Connection:
     # --- requests
 
     def _consume(self, data: memoryview, deadline: float, *, shared: bool) -> None:
-        """Run whole frames in `data` until `deadline`, and keep the rest. If `shared`, others use the same buffer."""
+        """Run complete frames in `data` until `deadline`; keep the rest. If `shared`, others use the buffer, too."""
         frames = self._frames
         run, context, out, spill = self.run, self._context, self._out, self._spill
         times = self._times
@@ -385,7 +386,7 @@ class Connection:
                     try:
                         if out:
                             self._flush()
-                    finally:  # even after a lost connection: closing a coroutine that never ran causes a warning
+                    finally:  # also after a lost connection: closing a coroutine that never ran causes a warning
                         self._work_on(deadline)
                     keeps = work.keeps_frame if self._parked is None else work.keeps_waiting
                     if shared and keeps and self._work is not None:
@@ -421,7 +422,7 @@ class Connection:
             self._leave(data, stopped)
 
     def _leave(self, data: memoryview, stopped: bool) -> None:
-        """Keep unused bytes. If reading was `stopped`, wait for a turn: these bytes may contain whole requests."""
+        """Keep unused bytes. If reading was `stopped`, wait for a turn, since these bytes may contain requests."""
         if self.state is _CLOSED:
             return
         rest = data[self._frames.consumed :]
@@ -546,7 +547,7 @@ class Connection:
             self._memory.restart_time(self)
 
     def _mute_for(self, pause_ms: int) -> None:
-        """Read no bytes from the client for a while, and process only bytes that are already kept."""
+        """Stop reading from the client for a while, and process only bytes that are already kept."""
         if self.state in (_ENDING, _CLOSED):
             return
         self._stop_reading()
@@ -555,7 +556,7 @@ class Connection:
             self.state = _MUTED
 
     def shorten_pause(self, ms: float) -> None:
-        """Shorten the client's pause, if there is one, by `ms`."""
+        """Shorten the client's pause by `ms`, if the client is paused."""
         if self._mute is not None:
             self._mute.cancel()
             left = self._mute.when() - self._loop.time() - ms / 1000
@@ -570,7 +571,7 @@ class Connection:
         if self._held:
             self._memory.restart_time(self)
         turns = self._turns
-        if turns.spent >= TURN:  # for example, if the pauses of many clients end together
+        if turns.spent >= TURN:  # for example, if the pauses of many clients end at the same time
             turns.put_short(self)
             return
         started = now()
@@ -578,7 +579,7 @@ class Connection:
         turns.used(now() - started)
 
     def _park(self, future: asyncio.Future[Any]) -> None:
-        """Continue once the awaited future is done."""
+        """Continue when the awaited future is done."""
         self._parked = future
         if self.state is not _ENDING:
             self.state = _WAITING
@@ -593,7 +594,7 @@ class Connection:
         if self.state is _CLOSED:
             return
         turns = self._turns
-        if turns.spent >= TURN:  # for example, if a group answers hundreds of members at once
+        if turns.spent >= TURN:  # for example, if a group responds to hundreds of members in one turn
             turns.put_short(self)
             return
         started = now()
@@ -614,7 +615,7 @@ class Connection:
     # --- answers
 
     def _flush(self) -> None:
-        """Send the finished responses. Raises OSError if the connection is broken."""
+        """Send the finished responses. Raise OSError if the connection is broken."""
         out, spill = self._out, self._spill
         if not out:
             return
@@ -634,7 +635,7 @@ class Connection:
             self._account()
 
     def _sent(self, error: OSError | None) -> None:
-        """Continue after all waiting bytes were sent."""
+        """Continue after all waiting bytes were sent, or close the connection after an error."""
         if error is not None:
             self._lost(error)
             return

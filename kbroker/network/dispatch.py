@@ -1,10 +1,10 @@
-"""Turns a request frame into a response: header, decoder, handler, encoder.
+"""Converts a request frame to a response: header, decoder, handler, encoder.
 
-Owns the table of served APIs, and turns the failure of a whole request into a response. Never touches a transport:
+Owns the table of served APIs, and converts the failure of a complete request to a response. Never uses a transport:
 connection.py passes frames to it, and sends the bytes that it appends to `out`.
 
-Long work is done in steps, with other connections served in between (`Work`): a frame of more than LONG_FRAME bytes is
-decoded in steps, a handler may return a coroutine (long_work.py), and its result is encoded in steps.
+Long work is done in steps, and other connections are served between the steps (`Work`): a frame of more than LONG_FRAME
+bytes is decoded in steps, a handler may return a coroutine (long_work.py), and its result is encoded in steps.
 
     frame    api_key i16, api_version i16, correlation_id i32, client_id (i16 length), [tags], body
     answer   size i32, correlation_id i32, [tags], body          (ApiVersions answers never have header tags: KIP-511)
@@ -56,21 +56,23 @@ PRODUCE_KEY = 0
 FETCH_KEY = 1
 _PRODUCE_VERSIONS = 14
 LONG_FRAME = 64 * 1024
-"""Frames with more bytes than this are decoded and answered in steps."""
+"""A frame with more bytes than this is decoded and answered in steps."""
 MAX_DECODED_BYTES = 100 * 1024 * 1024
-"""The most memory of a decoded request. A list of empty names takes sixty times its size on the wire. Kafka's only
-limit is its heap."""
+"""The most memory of a decoded request, in bytes. A list of empty names uses sixty times its size on the wire.
+
+Kafka's only limit is its heap.
+"""
 Run = Callable[["RequestContext", memoryview, bytearray, Spill], "Work | None"]
-"""Runs one frame, like Dispatcher.run."""
+"""A function that runs one frame, like Dispatcher.run."""
 Framed = tuple[bytearray, Spill] | None
-"""A framed response, or None if there is none."""
+"""A framed response, or None if there is no response."""
 Steps = Coroutine[Any, Any, Framed]
 _HEADER = struct.Struct(">hhih")
 _PREFIX = struct.Struct(">ii")
 
 
 class Entry:
-    """One served (API, version): its codec, its handler, and the shape of its headers."""
+    """One served API in one version: its codec, its handler, and the format of its headers."""
 
     __slots__ = (
         "api", "decode", "decode_short", "encode", "handler", "prefix", "produces", "request_tags", "response",
@@ -92,11 +94,11 @@ class Entry:
         self.prefix = bytes(9 if self.request_tags and api.key != API_VERSIONS_KEY else 8)
 
     def divided_decode(self) -> DividedDecoder:
-        """Return the decoder for long frames, a coroutine that gives way."""
+        """Return the decoder for long frames, a coroutine that yields to other work."""
         return divided_decoder(self.api.request, self.version)
 
     def divided_encode(self) -> DividedEncoder:
-        """Return the encoder for long responses, a coroutine that gives way."""
+        """Return the encoder for long responses, a coroutine that yields to other work."""
         return divided_encoder(self.api.response, self.version)
 
 
@@ -113,7 +115,7 @@ class Decoded:
         self.bytes = 0
 
     def take(self, size: int) -> None:
-        """Add `size` bytes; raises Malformed if the sum becomes too large."""
+        """Add `size` bytes; raise Malformed if the sum becomes too large."""
         self.bytes += size
         if self.bytes > MAX_DECODED_BYTES:
             raise Malformed(f"the decoded request exceeds {MAX_DECODED_BYTES} bytes")
@@ -122,8 +124,8 @@ class Decoded:
 class Work:
     """A request that is answered in several steps.
 
-    `steps` is a coroutine that returns the framed response, and gives way as long_work.py describes. `size` is the
-    frame's size in bytes; once a long frame is decoded, the size of the decoded request is added.
+    `steps` is a coroutine that returns the framed response, and that yields to other work as long_work.py describes.
+    `size` is the frame's size in bytes; after a long frame is decoded, the size of the decoded request is added.
     """
 
     __slots__ = (
@@ -144,19 +146,19 @@ class Work:
         self.entry = entry
         self.size = size
         self.lane: Lane | None = None
-        """The lane in which it waits among requests of its breadth."""
+        """The lane in which the work waits among requests of its breadth."""
         self.keeps_frame = entry.produces
-        """Whether it still uses the frame's bytes between its steps."""
+        """Whether the work still uses the frame's bytes between its steps."""
         self.keeps_waiting = False
-        """Whether it uses them even while it awaits a future. A handler that returns a future has copied its bytes."""
+        """Whether the work uses the frame's bytes also while it awaits a future. A future's handler has copied them."""
         self.metering: Metering | None = None
-        """The meter of its client's quotas, if there are any."""
+        """The meter of the client's quotas, if the client has quotas."""
         self.since = 0.0
-        """When the work was first run, if its time is measured."""
+        """The time at which the work was first run, if its time is measured."""
         self.error_code: int | None = None
-        """The error code of the whole request; None if the request is not logged or traced."""
+        """The error code of the complete request; None if the request is not logged or traced."""
         self.pause_ms = 0
-        """How long the client is muted after the response, in ms."""
+        """The time in ms for which the client is muted after the response."""
         self.breadth = Breadth.NARROW if entry.produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
         self.steps: Steps
 
@@ -170,7 +172,7 @@ class Work:
 
 
 class Dispatcher:
-    """Runs requests. One serves all connections of a broker."""
+    """Runs requests. One dispatcher serves all connections of a broker."""
 
     def __init__(
         self,
@@ -180,17 +182,17 @@ class Dispatcher:
         quotas: ClientQuotas | None = None,
         brokers: BrokerHosts | None = None,
     ) -> None:
-        """With an `authorizer`, a guard runs before each handler (handlers/authorized/).
+        """Initialize; with an `authorizer`, a guard runs before each handler (handlers/authorized/).
 
         With `brokers`, inter-broker requests are accepted only from brokers (handlers/from_brokers.py).
 
-        With `quotas`, clients are metered: they cannot use the express way, and a response's `throttle_time_ms` is the
-        client's pause.
+        With `quotas`, clients are metered: their requests cannot skip the handler, and a response's `throttle_time_ms`
+        is the client's pause.
         """
         self._apis = served(in_cluster=in_cluster)
         self._table: dict[int, Entry] = {}
         self.times = RequestTimes()
-        # Counts express Produce requests by version, because these do not use an entry.
+        # Counts Produce requests that skip their handler, by version, because these do not use an entry.
         self._expressed = [self.times.tally(PRODUCE_KEY, version) for version in range(_PRODUCE_VERSIONS)]
         self._authorizer = authorizer
         self._brokers = brokers
@@ -206,7 +208,7 @@ class Dispatcher:
         """Whether the current request will be passed to the sink."""
         self.refresh()
         self.entrance: Run = self.run
-        """The function to which connections pass their frames: `run`, or another one that calls it (Server.divert)."""
+        """The function to which connections pass their frames: `run`, or a function that calls it (Server.divert)."""
         if quotas is not None:
             quotas.on_activity = self.refresh
 
@@ -221,9 +223,9 @@ class Dispatcher:
         return {key: each.name for key, each in self._apis.items()}
 
     def refresh(self) -> None:
-        """Decide which requests are measured and logged; called after a change of loggers, quotas or the trace sink.
+        """Decide which requests are measured and logged, after a change of loggers, quotas or the trace sink.
 
-        This is not called for each request: with all of these off, requests have no extra cost.
+        This is not called for each request: if nothing is measured, logged or traced, requests have no extra cost.
         """
         self._metered = self._quotas is not None and self._quotas.active
         self._logged = self._observed = request_log.enabled()
@@ -231,11 +233,11 @@ class Dispatcher:
             self._authorizer.logs_allowed = logs_allowed()
             self._observed |= self._authorizer.logs_allowed
         self._timed = self._metered or self._logged or self._sink is not None
-        # Whether all Produce requests may skip their handler: none needs a meter, a log line or a trace.
+        # Whether all Produce requests may skip their handler: no request needs a meter, a log line or a trace.
         self._express = not self._metered and not self._observed and self._sink is None
 
     def _is_express_for(self, context: RequestContext) -> bool:
-        """Whether the current request may skip its handler, although some requests are metered, logged or traced."""
+        """Whether the current request may skip its handler, because it is not metered, logged or traced."""
         if self._sink is not None:
             self._sample()
         return not (self._observed or self._sampled or (self._metered and self._is_limited(context)))
@@ -245,7 +247,7 @@ class Dispatcher:
         self._sampled = self._draw() < self._ratio
 
     def _is_limited(self, context: RequestContext) -> bool:
-        """Whether the client has any quota. The result is kept until its principal, client id or the quotas change."""
+        """Whether the client has any quota. Cache the result until its principal, client id or the quotas change."""
         quotas, known = self._quotas, context.limited
         assert quotas is not None
         principal, client_id = context.principal, context.raw_client_id
@@ -255,7 +257,7 @@ class Dispatcher:
         return known[3]
 
     def _forget_requests(self) -> None:
-        """Forget the known requests of all connections: a principal may have lost the right to write."""
+        """Forget the known requests of all connections, because a principal may have lost the permission to write."""
         for known_requests in self._known_requests:
             known_requests.forget()
 
@@ -268,14 +270,14 @@ class Dispatcher:
         return handler if self._brokers is None else only_from_brokers(api, handler, self._brokers)
 
     def trace(self, sink: Sink | None, ratio: float = 1.0) -> None:
-        """Pass a share of the requests to `sink`, on the loop, after each is answered. None passes no requests."""
+        """Pass a share of the requests, after their responses, to `sink` on the loop. None passes no requests."""
         self._sink, self._ratio, self._sampled = sink, ratio, False
         self.refresh()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Run one frame: append its response to `out` and `spill`, or return the work that is left before the response.
+        """Run one frame: append its response to `out` and `spill`, or return the remaining work before the response.
 
-        Raises CloseConnection (unsupported or malformed request).
+        Raise CloseConnection for an unsupported or malformed request.
         """
         try:
             key, version, correlation_id, id_length = _HEADER.unpack_from(frame)
@@ -305,7 +307,7 @@ class Dispatcher:
             context.set_client_id(None)
         context.version = version
         if since is not None:
-            if self._sink is not None and (key != PRODUCE_KEY or context.known_requests is None):  # else decided above
+            if self._sink is not None and (key != PRODUCE_KEY or context.known_requests is None):  # else already done
                 self._sample()
             if self._metered and self._is_limited(context):
                 self._begin_metering(context, len(frame), since)
@@ -359,7 +361,7 @@ class Dispatcher:
         context.metering.begin(context.principal, context.client_id, size, since)
 
     def _time(self, work: Work, context: RequestContext, correlation_id: int, since: float) -> None:
-        """Return a request's steps with the needed metering, logging and tracing."""
+        """Add the needed metering, logging and tracing to a request's steps."""
         metering = context.metering
         if metering is not None and metering.running:
             work.metering = metering
@@ -370,9 +372,9 @@ class Dispatcher:
             work.steps = request_log.measured(work.steps, work, context, correlation_id, since, sink)
 
     def head(self, context: RequestContext, frame: memoryview) -> tuple[Entry, int, int]:
-        """Read the header of a frame without running it. Return its entry, correlation id, and where its body begins.
+        """Read the header of a frame without running it. Return its entry, correlation id, and the start of its body.
 
-        Raises CloseConnection like `run`, and also for a long frame with tags in its header.
+        Raise CloseConnection like `run`, and also for a long frame with tags in its header.
         """
         try:
             key, version, correlation_id, id_length = _HEADER.unpack_from(frame)
@@ -392,7 +394,7 @@ class Dispatcher:
         return entry, correlation_id, position
 
     def entry(self, key: int, version: int) -> Entry:
-        """Return the entry of an API and version; raises CloseConnection if it is not served."""
+        """Return the entry of an API and version; raise CloseConnection if the version is not served."""
         return self._table.get(key << 16 | version) or self._resolve(key, version)
 
     def _long_work(
@@ -432,8 +434,8 @@ class Dispatcher:
     async def _answer(
         self, entry: Entry, correlation_id: int, request: Any, answer: Any, work: Work, *, divided: bool = False
     ) -> Framed:
-        """Await the handler's result, and encode it: in steps if the handler worked in steps."""
-        while answer is not None and answer.__class__ is not entry.response:  # once more after a failure
+        """Await the handler's result and encode it, in steps if the handler worked in steps."""
+        while answer is not None and answer.__class__ is not entry.response:  # again after a failure
             divided = divided or answer.__class__ is CoroutineType
             try:
                 answer = await answer
@@ -460,7 +462,7 @@ class Dispatcher:
         produces = work.entry.produces
         work.pause_ms = metering.settle(produces=produces, counts_time=answer is not None or not produces)
         if work.pause_ms and hasattr(answer, "throttle_time_ms"):
-            answer = copy(answer)  # other requests may share it
+            answer = copy(answer)  # other requests may share the response
             answer.throttle_time_ms = work.pause_ms
         return answer
 
@@ -498,7 +500,7 @@ class Dispatcher:
 
 
 def skip_tags(frame: memoryview, position: int) -> int:
-    """Return where the tags of a header end. Raises Malformed."""
+    """Return the position at which the tags of a header end; raise Malformed if the tags are malformed."""
     try:
         count, position = read_uvarint(frame, position)
         for _ in range(count):
@@ -513,14 +515,14 @@ def skip_tags(frame: memoryview, position: int) -> int:
 
 
 async def encode_divided(entry: Entry, correlation_id: int, answer: Any, out: bytearray, spill: Spill) -> None:
-    """Append one framed response to `out` and `spill`, which are empty, in steps."""
+    """Append one framed response in steps to `out` and `spill`, which must be empty."""
     out += entry.prefix
     await entry.divided_encode()(answer, out, spill)
     _PREFIX.pack_into(out, 0, len(out) - 4 + sum(len(piece) for _, piece in spill), correlation_id)
 
 
 def encode_answer(entry: Entry, correlation_id: int, answer: Any, out: bytearray, spill: Spill) -> None:
-    """Append one framed response to `out`, and records that are sent by reference to `spill`."""
+    """Append one framed response to `out`, and add the records that are sent by reference to `spill`."""
     start, spilled = len(out), len(spill)
     out += entry.prefix
     entry.encode(answer, out, spill)

@@ -1,11 +1,12 @@
 """Cuts a stream of bytes into frames: size i32, then that many bytes.
 
 Owns the bytes of an incomplete frame, and the bytes after a request that is in progress. Never reads a socket, and
-never looks into a frame.
+never parses a frame's content.
 
-A frame takes memory for its received bytes, never for its claimed length. Its buffer grows with the received bytes. The
-rare frame that is larger than a producer's gets a mapping of the whole size, for which the system provides pages only
-when they are written. (A buffer that grows to 90 MB is copied at each step, while the loop waits.)
+A frame uses memory for its received bytes, never for its claimed length. Its buffer grows with the received bytes. A
+frame that is larger than a producer's requests is rare, and gets a memory mapping of its complete size. The system
+provides the pages of this mapping only when they are written. (A buffer that grows to 90 MB is copied at each step,
+while the loop waits.)
 """
 
 from __future__ import annotations
@@ -19,40 +20,40 @@ from kbroker.security.tls.session import plain_protocol
 _UNPACK_SIZE = struct.Struct(">i").unpack_from
 _PACK_SIZE = struct.Struct(">i").pack
 FIRST_GROWTH = 64 * 1024
-"""The most bytes of a claimed size for which the buffer is allocated at once."""
+"""The most bytes of a claimed size for which the buffer is allocated immediately."""
 _AT_ONCE = 256 * 1024
-"""The most bytes that are received at once. Most go into new memory, and other connections wait meanwhile."""
+"""The most bytes received in one call. Most are written to new memory, and other connections wait meanwhile."""
 _ORDINARY = 1024 * 1024 + FIRST_GROWTH
 """The most bytes allocated for a claimed size after FIRST_GROWTH bytes: a producer's largest request by default."""
 
 
 class BadFrame(Exception):  # noqa: N818 - named after the frame
-    """The size of a frame is impossible or over the limit. The stream is unreadable from there on."""
+    """The size of a frame is invalid or exceeds the limit. The rest of the stream is unreadable."""
 
 
 class FrameBuffer:
     """The frames of one stream, in order. `limit` is the largest accepted size in bytes.
 
     The reader of the stream passes received bytes to `cut`, and the bytes after `consumed` to `keep`. While bytes are
-    kept, the reader receives the next bytes into `room`, and calls `received` with their number. Without room the
-    reader calls `grow`, with the size from `wanted`.
+    kept, the reader receives the next bytes into `room`, and calls `received` with their number. If there is no room,
+    the reader calls `grow` with the size from `wanted`.
     """
 
     __slots__ = ("consumed", "filled", "granted", "kept", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        """The limit may be raised while frames are cut."""
+        """The largest accepted size; it may be raised while frames are cut."""
         self.kept: bytearray | mmap.mmap | None = None
         self.granted = 0
-        """How many bytes of `kept` may be filled."""
+        """The number of bytes of `kept` that may be filled."""
         self.filled = 0
-        """How many bytes of `kept` are received bytes."""
+        """The number of received bytes in `kept`."""
         self.consumed = 0
-        """How many bytes of the last `cut` were returned as frames."""
+        """The number of bytes of the last `cut` that were returned as frames."""
 
     def cut(self, data: memoryview) -> Iterator[memoryview]:
-        """Yield the whole frames at the beginning of `data`, as views. Raises BadFrame when it reaches a bad frame."""
+        """Yield the complete frames at the beginning of `data`, as views. Raise BadFrame at a bad frame."""
         unpack_from, limit, end = _UNPACK_SIZE, self.limit, len(data)
         start = 4
         self.consumed = 0
@@ -83,7 +84,7 @@ class FrameBuffer:
 
     @property
     def wanted(self) -> int:
-        """The size in bytes to which the buffer must grow for more of the frame; 0 while there is room."""
+        """The size in bytes to which the buffer must grow for more bytes of the frame; 0 while there is room."""
         kept, filled = self.kept, self.filled
         if kept is None or filled < self.granted:
             return 0
@@ -109,12 +110,12 @@ class FrameBuffer:
         self.granted = size
 
     def room(self) -> memoryview:
-        """Return the place for the next received bytes. Some bytes must be kept already."""
+        """Return the memory for the next received bytes. Some bytes must be kept already."""
         assert self.kept is not None
         return memoryview(self.kept)[self.filled : min(self.granted, self.filled + _AT_ONCE)]
 
     def received(self, count: int) -> memoryview | None:
-        """Count bytes received into `room`; return all kept bytes once a frame is whole. Raises BadFrame."""
+        """Count bytes received into `room`; return all kept bytes if a frame is complete. Raise BadFrame."""
         self.filled += count
         frame, filled = self.kept, self.filled
         if frame is None or filled < 4:
@@ -125,13 +126,13 @@ class FrameBuffer:
         return self.take() if filled >= 4 + size else None
 
     def take(self) -> memoryview | None:
-        """Return the kept bytes, and forget them."""
+        """Return the kept bytes and forget them."""
         kept, self.kept = self.kept, None
         self.granted = 0
         return None if kept is None else memoryview(kept)[: self.filled]
 
     def _believed(self, data: memoryview) -> int:
-        """Return the first size of the buffer: the frame's claimed size, up to the bytes trusted so far."""
+        """Return the first size of the buffer: the frame's claimed size, up to a limit that grows with its bytes."""
         if len(data) < 4:
             return 4
         (size,) = _UNPACK_SIZE(data)

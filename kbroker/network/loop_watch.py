@@ -1,14 +1,14 @@
-"""The event loop of a broker, and a watch that reports work that held the loop for too long.
+"""The event loop of a broker, and a watch that reports work that blocked the loop for too long (a hold).
 
 Owns the limit, the count and the lines in the log. Never stops any work. The loop is uvloop's if uvloop is installed,
 otherwise asyncio's own.
 
 Requests are measured where they run, so the line can name them. Python's garbage collection, which stops all threads,
-is measured, too. A timer that fires late detects other holds of the loop. The line cannot name their cause, and a short
+is also measured. A timer that fires late detects other holds of the loop. The line cannot name their cause, and a short
 hold between two ticks of the timer is not detected. If the processors are overloaded or a disk is slow, the named work
-was only waiting. Therefore each line has an upper bound of the thread's working time: its processor time since the last
-tick. If a hold has no known cause and the thread did not work, the line is useless to an operator: below a second the
-hold is counted, and logged only at DEBUG.
+may only have waited. Therefore each line contains an upper bound of the thread's working time: its processor time since
+the last tick. If a hold has no known cause and the thread did not work, the line is useless to an operator: a hold
+below a second is then counted, but logged only at DEBUG.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ WAITED_LONG = 1.0
 """A hold without work (the thread waited for a processor or a disk) of more seconds than this is a warning."""
 _TICK = 0.1
 _LINES_EACH = 1.0
-"""Seconds between two lines."""
+"""The minimum number of seconds between two lines."""
 
 
 class LoopWatch:
     """Counts and logs holds; `held` and `longest_ms` are for metrics."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name_of: Any) -> None:
-        """`name_of(frame)` returns the name of the request in a frame."""
+        """Initialize; `name_of(frame)` returns the name of the request in a frame."""
         self._loop = loop
         self._name_of = name_of
         self._due = 0.0
@@ -61,7 +61,7 @@ class LoopWatch:
         """The level of the lines."""
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         gc.callbacks.append(self._collection)
         self._check_later()
 
@@ -77,11 +77,11 @@ class LoopWatch:
             gc.callbacks.remove(self._collection)
 
     def request(self, frame: memoryview, context: Any, seconds: float) -> None:
-        """Count a request that held the loop in a single step."""
+        """Count a request that blocked the loop in a single step."""
         self.work(self._name_of(frame), len(frame), context, seconds)
 
     def work(self, name: str, size: int, context: Any, seconds: float) -> None:
-        """Count a step of a long request, by its API, its size in bytes, and the time for which it held the loop."""
+        """Count a step of a long request; log its API, its size in bytes, and the time for which it held the loop."""
         self._due = self._loop.time() + _TICK  # this explains the late tick
         self._log(
             seconds, f"{name} of {size} bytes from {context.client_host[1:]}, client {context.client_id or 'unnamed'}"
@@ -101,7 +101,7 @@ class LoopWatch:
         took = time.perf_counter() - self._collecting
         if took > HELD_LONG:
             self._due += took
-            self._log(took, "Python, collecting garbage", self._worked_before)  # by any thread
+            self._log(took, "Python, collecting garbage", self._worked_before)  # collected by any thread
 
     def _log(self, seconds: float, cause: str, worked_before: float | None = None, *, quietly: bool = False) -> None:
         self.held += 1

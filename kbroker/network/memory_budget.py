@@ -1,10 +1,10 @@
-"""The memory that all connections together may hold: received bytes that wait, and responses that are not sent yet.
+"""The memory that all connections together may use: received bytes that wait, and responses that are not sent yet.
 
-Owns the sum, the queue of connections that wait for room, and the choice of connections to close if no memory becomes
-free. Never reads or sends.
+Owns the sum, the queue of connections that wait for memory, and the choice of connections to close if no memory is
+freed. Never reads or sends.
 
-`queued.max.request.bytes` is the limit. If it is -1, Kafka's default, the limit is DEFAULT_LIMIT: it also covers
-responses here, and clients must not fill up a broker's memory. Small requests in progress are not counted.
+`queued.max.request.bytes` is the limit. If it is -1, Kafka's default, the limit is DEFAULT_LIMIT: the limit here also
+covers responses, and clients must not use up a broker's memory. Small requests in progress are not counted.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 100 * 1024 * 1024
 PATIENCE = 10.0
-"""If others wait, a connection that holds memory for the same request for so many seconds is closed."""
+"""A connection that uses memory for one request for more seconds than this is closed if others wait."""
 _CHECK_SECONDS = 1.0
 
 
 class Holder(Protocol):
-    """A connection that holds memory."""
+    """A connection that uses memory."""
 
     peer: str
 
     def go_on_reading(self) -> None:
-        """Try again to get room."""
+        """Retry to reserve memory."""
 
     def abort(self) -> None:
-        """Close at once, and free its memory."""
+        """Close the connection immediately and free its memory."""
 
 
 class Memory:
@@ -41,28 +41,28 @@ class Memory:
         self.limit = limit if limit > 0 else DEFAULT_LIMIT
         self.used = 0
         self.tight = False
-        """Whether more than half of the memory is used. If so, connections receive less at once."""
+        """Whether more than half of the memory is used. If so, connections receive fewer bytes in one call."""
         self._held: dict[Holder, tuple[int, float]] = {}
-        """How many bytes each connection holds, and since when; the oldest first."""
+        """The number of bytes that each connection uses, and the start time; the oldest connection first."""
         self._waiting: dict[Holder, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def held_by(self, holder: Holder) -> int:
-        """Return how many bytes a connection holds."""
+        """Return the number of bytes that a connection uses."""
         return self._held.get(holder, (0, 0.0))[0]
 
     def may_hold(self, holder: Holder, size: int) -> bool:
-        """Return whether a connection may hold `size` bytes in all.
+        """Return whether a connection may use `size` bytes in total.
 
-        The connection that has held memory for the longest time always may. Otherwise two connections could wait for
-        each other's memory for ever.
+        The connection that has used memory for the longest time always may. Otherwise two connections could wait for
+        each other's memory forever.
         """
         if self.used - self.held_by(holder) + size <= self.limit:
             return True
         return next(iter(self._held), holder) is holder
 
     def hold(self, holder: Holder, size: int) -> None:
-        """Record that a connection now holds `size` bytes in all."""
+        """Record that a connection now uses `size` bytes in total."""
         before, since = self._held.get(holder, (0, 0.0))
         self.used += size - before
         self.tight = self.used * 2 > self.limit
@@ -82,7 +82,7 @@ class Memory:
             self._held[holder] = (held[0], time.monotonic())
 
     def wait(self, holder: Holder) -> None:
-        """Call a connection's `go_on_reading` once there may be room."""
+        """Call a connection's `go_on_reading` when memory may be free."""
         self._waiting[holder] = None
         self._check_soon()
 
@@ -97,7 +97,7 @@ class Memory:
             self._timer.cancel()
 
     def _offer(self) -> None:
-        """Let waiting connections retry: first the one that always may, then the others in order until one fails."""
+        """Let waiting connections retry: first the longest user of memory, then the others in order until one fails."""
         waiting = self._waiting
         oldest = next(iter(self._held), None)
         if oldest is not None and oldest in waiting:
@@ -115,7 +115,7 @@ class Memory:
             self._timer = asyncio.get_running_loop().call_later(_CHECK_SECONDS, self._relieve)
 
     def _relieve(self) -> None:
-        """Close the longest holders of memory, while others wait for it or the sum is over the limit."""
+        """Close the longest users of memory while other connections wait or the sum exceeds the limit."""
         self._timer = None
         longest = time.monotonic() - PATIENCE
         for holder, (size, since) in list(self._held.items()):

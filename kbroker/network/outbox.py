@@ -1,21 +1,22 @@
 """The responses that a connection still has to send, in order: bytes, and ranges of files.
 
-Owns the socket's sending side. Bytes are sent by `send`, and ranges of files by `os.sendfile`, from the page cache to
-the socket without any copy in Python. If the socket is full, the outbox retries, or waits until the loop reports room.
-`Patience` chooses, by how soon the client reads the sent bytes. Never interprets a response.
+Owns the socket's sending side. Bytes are sent by `send`. Ranges of files are sent by `os.sendfile`, from the page cache
+to the socket without any copy in Python. If the socket is full, the outbox retries, or waits until the loop reports
+that the socket has room. `Patience` chooses between these: it depends on how soon the client reads the sent bytes.
+Never interprets a response.
 
-The bytes of a response before a range are sent at once, not together with the range (MSG_MORE). Their own packet wakes
-the client while the range is being sent, and sending to a client that is awake is cheaper. Measured over loopback with
-one Fetch of 1 MB in flight: 0.315 s of CPU for each GB, instead of 0.345 with MSG_MORE; of 256 kB 0.58 instead of 0.68,
-at the same throughput. With five in flight it is 0.30 instead of 0.32 to 0.37; the throughput was the same twice, and
-once a fifth lower.
+The bytes of a response before a range are sent immediately, not together with the range (MSG_MORE). The first packet
+wakes the client while the range is being sent, and sending to a client that is awake uses less CPU time. This was
+measured over loopback with one Fetch of 1 MB in flight: 0.315 s of CPU for each GB, instead of 0.345 s with MSG_MORE;
+with 256 kB, 0.58 s instead of 0.68 s, at the same throughput. With five Fetches in flight it is 0.30 s instead of 0.32
+to 0.37 s; the throughput was the same twice, and once a fifth lower.
 
 A client that reads on the same machine empties its socket within 25 to 50 us. Waiting for this in the poller costs a
-sleep and a wake-up, and the client waits, too. A Fetch of 1 MB is more than four times the bytes that a socket accepts
-(with the default of `socket.send.buffer.bytes`, the same as Apache Kafka's). With the poller it took some 700 us; with
-retries it takes some 450 us, and a fifth less CPU time (medians of one in flight over loopback). A client that is slow
-or far away reads nothing within this time. Therefore, after the first failed retry, one full socket is not retried,
-then three, seven and so on.
+sleep and a wake-up, and the client also waits. A Fetch of 1 MB is more than four times the bytes that a socket accepts
+(with the default of `socket.send.buffer.bytes`, the same as Apache Kafka's). With the poller it took about 700 us; with
+retries it takes about 450 us, and a fifth less CPU time (medians with one Fetch in flight over loopback). A client that
+is slow or far away reads no bytes within this time. Therefore, after a failed retry, the next full socket is not
+retried; after two failed retries in a row, the next three are not retried, then seven and so on.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ ASKED_FOR = 0.000_05
 ENOUGH_BYTES = 16 * 1024
 """A socket that accepts fewer bytes than this counts as still full, unless no more bytes are left."""
 MOST_PASSED_OVER = 63
-"""The most times in a row that the full socket is not retried, if all retries failed."""
+"""The most times in a row that a full socket is not retried, if all retries have failed."""
 
 
 class Patience:
-    """Decides whether to retry one full socket, from earlier retries; times in seconds."""
+    """Decides, from the results of earlier retries, whether to retry a full socket; times in seconds."""
 
     __slots__ = ("_in_vain", "_passes", "_until", "asked_s", "since")
 
     def __init__(self) -> None:
         self.since = 0.0
-        """When the socket was found full; 0.0 if it has accepted bytes since."""
+        """The time at which the socket was found full; 0.0 if it has accepted bytes since."""
         self.asked_s = 0.0
-        """Total time of the retries."""
+        """The total time of the retries."""
         self._until = 0.0
         self._in_vain = 0
         self._passes = 0
@@ -78,29 +79,29 @@ class Patience:
 
 
 Piece = Any
-"""A bytes-like object, or a range of a file with `fd`, `position`, `size`, and `view()` to read it."""
+"""A bytes-like object, or a range of a file with `fd`, `position`, `size`, and `view()`, which reads the range."""
 
 BY_FILE_BYTES = 32 * 1024
-"""Ranges of at least this size are sent by sendfile. For smaller ones, one read and a gathered send are cheaper."""
+"""Ranges of at least this size are sent by sendfile. For smaller ones, one read and a gathered send take less time."""
 GATHERED_BYTES = 64 * 1024
 """The most bytes of one response that are read and gathered. sendfile sends the rest, since responses may wait long."""
 TINY_BYTES = 1024
-"""A range below this size is always gathered: a range object would take as much memory."""
+"""A range with fewer bytes than this is always gathered: a range object would use as much memory."""
 _LEAST_COST = 8 * 1024
-"""The fixed cost of sending a range, in bytes that could be sent in the same time."""
+"""The fixed cost of sending a range, as the number of bytes that could be sent in the same time."""
 _AT_ONCE = 4 * 1024 * 1024
-"""The most bytes to a client that reads them as fast as they are sent, before other connections have a turn."""
+"""The most bytes sent to a client that reads them immediately, before other connections have a turn."""
 _RANGE_BYTES = 200
 _BYTES = frozenset({bytes, bytearray, memoryview})
 
 
 def is_range(piece: Piece) -> bool:
-    """Return whether a piece is a range of a file. Do not read `fd`, which would open the file and keep it open."""
+    """Return whether a piece is a range of a file. Do not read `fd`: that would open the file and keep it open."""
     return piece.__class__ not in _BYTES
 
 
 def pieces_of(out: bytearray, spill: Spill) -> list[Piece]:
-    """Return a response in order: its bytes, joined with small ranges up to a limit, and the other ranges."""
+    """Return a response's pieces in order: its bytes, joined with small ranges up to a limit, and the other ranges."""
     if len(spill) == 1 and len(spill[0][1]) < TINY_BYTES:
         at, piece = spill[0]
         out[at:at] = _bytes_of(piece)
@@ -153,7 +154,7 @@ class Outbox:
         sock: socket.socket,
         done: Callable[[OSError | None], None],
     ) -> None:
-        """`done` is called once the kernel has accepted all waiting bytes, or with the error of a broken connection."""
+        """Initialize; `done` is called when the kernel has accepted all bytes, or with a broken connection's error."""
         self._loop = loop
         self._turns = turns
         self._queued = False
@@ -161,15 +162,15 @@ class Outbox:
         """Whether the loop will report when the socket has room."""
         self._sock = sock
         self._fd = sock.fileno()
-        self._pieces: deque[Piece] | tuple[()] = ()  # not a deque yet: it takes 0.6 kB even when empty
+        self._pieces: deque[Piece] | tuple[()] = ()  # not a deque yet: an empty deque takes 0.6 kB
         self._offset = 0
-        """How many bytes of the first piece are sent."""
+        """The number of sent bytes of the first piece."""
         self._patience = Patience()
         self._done = done
 
     @property
     def waiting(self) -> bool:
-        """Whether the kernel has not accepted all bytes yet."""
+        """Whether some bytes are not accepted by the kernel yet."""
         return bool(self._pieces)
 
     @property
@@ -179,19 +180,19 @@ class Outbox:
 
     @property
     def left(self) -> int:
-        """The number of waiting bytes, including those in files."""
+        """The number of waiting bytes, including the bytes in files."""
         return sum(len(piece) for piece in self._pieces) - self._offset
 
     @property
     def in_memory(self) -> int:
-        """The memory of the waiting pieces in bytes. A range of a file counts with a fixed overhead."""
+        """The memory of the waiting pieces in bytes. A range of a file counts as a fixed number of bytes."""
         size = 0
-        for piece in self._pieces:  # a loop is some hundred ns faster than sum(), for each request
+        for piece in self._pieces:  # for each request, a loop is some hundred ns faster than sum()
             size += _RANGE_BYTES if is_range(piece) else len(piece)
         return size
 
     def send(self, data: bytearray) -> None:
-        """Send as many bytes as the socket accepts, and keep the rest. Raises OSError if the connection is broken."""
+        """Send as many bytes as the socket accepts, and keep the rest. Raise OSError if the connection is broken."""
         if self._pieces:
             self._pieces.append(data)
             return
@@ -205,7 +206,7 @@ class Outbox:
             self._wait()
 
     def send_pieces(self, pieces: list[Piece]) -> None:
-        """Send bytes and ranges of files in order. Raises OSError if the connection is broken."""
+        """Send bytes and ranges of files in order. Raise OSError if the connection is broken."""
         if self._pieces:
             self._pieces.extend(pieces)
             return
@@ -216,7 +217,7 @@ class Outbox:
             self._wait()
 
     def close(self) -> None:
-        """Send no more bytes, and call no callbacks. The socket stays open."""
+        """Stop sending and calling `done`. The socket stays open."""
         self._done = _ignore
         self._pieces = ()
         self._stop_waiting()
@@ -244,7 +245,7 @@ class Outbox:
         turns.used(now() - started)
 
     def go_on(self, _deadline: float) -> None:
-        """Send as many bytes as the socket accepts, after waiting for a turn."""
+        """Send as many bytes as the socket accepts, after a wait for a turn."""
         self._queued = False
         if self.waiting:
             self._turns.serves(self._fd, now())
@@ -262,20 +263,20 @@ class Outbox:
         try:
             self._done(error)
         finally:
-            # Keep the writer if the next response already waits: removing and adding it cost a Fetch two epoll_ctl and
-            # an io_uring_enter.
+            # Keep the writer if the next response already waits: removing and adding the writer would cost a Fetch two
+            # epoll_ctl calls and an io_uring_enter.
             if not self.waiting:
                 self._stop_waiting()
 
     def _push(self, pieces: deque[Piece] | tuple[()]) -> bool:
-        """Send until all is sent, and return True. Return False if the socket is full or others have to be served."""
+        """Send bytes. Return True if all are sent, False if the socket is full or others must be served."""
         budget, send_range, socket_fd = _AT_ONCE, os.sendfile, self._fd
         patience, end = self._patience, now() + SLICE
         patience.since = 0.0
         while pieces and budget > 0:
             piece, offset = pieces[0], self._offset
             left = len(piece) - offset
-            # Read these once for each piece: each lookup costs a call, and a Fetch of 1 MB needs seven sendfiles.
+            # Read these once for each piece: each lookup costs a call, and a Fetch of 1 MB needs seven sendfile calls.
             by_file = is_range(piece)
             fd, begin = (piece.fd, piece.position) if by_file else (-1, 0)
             while left and budget > 0:

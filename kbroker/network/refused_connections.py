@@ -1,7 +1,7 @@
 """Refuses connections over the limits, and logs the refusals: at most one line a second for each reason.
 
-Owns the limits of open connections, and the descriptors that connections leave to the logs. quota/connection_rate.py
-limits the rate of new connections. Never closes a connection.
+Owns the limits of open connections, and the number of descriptors that are reserved for the logs.
+quota/connection_rate.py limits the rate of new connections. Never closes a connection.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
-"""The seconds between two lines for the same reason."""
+"""The number of seconds between two lines for the same reason."""
 _DESCRIPTORS_RESERVED = 64
-"""Descriptors that connections leave for other uses: a roll, a checkpoint, a segment that is read."""
+"""Descriptors that are reserved for other uses than connections: a roll, a checkpoint, a segment that is read."""
 NO_DESCRIPTOR = "descriptors are needed for logs (ulimit -n)"
-"""The reason to refuse a connection with the descriptor `last_descriptor`, or a higher one."""
+"""The reason for refusing a connection whose descriptor is `last_descriptor` or higher."""
 
 
 def last_descriptor() -> int:
-    """Return the lowest descriptor that is refused to connections. Higher ones stay free for other uses."""
+    """Return the lowest descriptor that connections must not use. This and higher descriptors have other uses."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_RESERVED
 
 
@@ -51,7 +51,7 @@ def refusing_limit(limits: Limits, host: str, own: int, of_all: int) -> str | No
 
 
 class Refusals:
-    """Logs refusals by reason. Reasons are few: each names a setting that an operator may change."""
+    """Logs refusals by reason. There are few reasons: each names a setting that an operator may change."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

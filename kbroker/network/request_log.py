@@ -1,8 +1,8 @@
 """Measurements of each answered request: for the logger `kafka.request.logger` at DEBUG, and for traces.
 
-Owns the measurements, and the line in the log. Never logs the content of requests and responses, which may have secrets
-and other people's data. There is no cost while the logger is above DEBUG and there are no traces. Measured requests run
-as a `Work`.
+Owns the measurements, and the line in the log. Never logs the content of requests and responses, which may contain
+secrets and personal data. There is no cost while the logger is above DEBUG and there are no traces. Measured requests
+run as a `Work`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from kbroker.security.principal import printable
 
-if TYPE_CHECKING:  # the traces' process imports this module without the broker
+if TYPE_CHECKING:  # the process for traces imports this module without the broker
     from kbroker.handlers.registry import RequestContext
 
 
@@ -38,7 +38,7 @@ class Measured(NamedTuple):
     """The part of `total_ms` in which the loop worked on the request."""
     throttle_ms: int
     error_code: int
-    """The error code of the whole request; 0 if there is none, or if each part of the response has its own."""
+    """The error code of the complete request; 0 if there is none, or if each part of the response has its own."""
 
 
 Sink = Callable[[Measured], None]
@@ -47,7 +47,7 @@ Sink = Callable[[Measured], None]
 log = logging.getLogger("kafka.request.logger")
 Steps = Coroutine[Any, Any, Any]
 _LONGEST: Final = 500
-"""The most characters in a line of a name that a client chose."""
+"""The most characters of a client-chosen name in a line."""
 _LINE: Final = (
     "Completed request: %s v%d, correlation id %d, client %s from %s on %s as %s: "
     "%d bytes, answered with %d, in %.3f ms, of which %.3f at work, throttled for %d ms"
@@ -59,7 +59,7 @@ _FIELDS: Final = (
 
 
 _Facts = tuple[str, int, int, int, str | None, str, str, str | None, int]
-"""The facts of a request on arrival: the first fields of Measured."""
+"""The facts that are known when a request arrives: the first fields of Measured."""
 
 
 def enabled() -> bool:
@@ -70,10 +70,10 @@ def enabled() -> bool:
 def measured(
     steps: Steps, work: Any, context: RequestContext, correlation_id: int, since: float, sink: Sink | None = None
 ) -> Steps:
-    """Return a coroutine that runs the steps of a `Work`, and at their end logs a line and calls a `sink`.
+    """Return a coroutine that runs the steps of a `Work`; when they end, it logs a line and calls `sink`.
 
-    `since` is the perf_counter time at which the loop began with the request. The working time is the loop's time for
-    the request. In the rest of the total time the request waited, for a future or for its turn.
+    `since` is the perf_counter time at which the loop began to run the request. The working time is the time that the
+    loop spent on the request. In the rest of the total time the request waited for a future or for its turn.
     """
     facts = (
         work.entry.api.name, work.entry.api.key, context.version, correlation_id, _shown(context.client_id),

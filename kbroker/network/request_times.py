@@ -1,11 +1,12 @@
 """Counts the requests of each API and version, and keeps the times of the latest requests.
 
-Owns the numbers. Counting is one addition for each request. A measurement costs more, since it needs the request's API:
-times are measured for the first hundred requests of each API and version, and then for one in sixteen. The latest
-thousand times of each API are kept, about as many as in Kafka's sample.
+Owns the numbers. Counting is one addition for each request. A measurement takes more time, since it needs the request's
+API: times are measured for the first hundred requests of each API and version, and then for one request in sixteen. The
+latest thousand times of each API are kept, about as many as in Kafka's sample.
 
 A request's time begins with its first run, and ends when its response is passed to the socket. It includes waiting for
-other brokers and for the log, but not for the request's turn, nor for the client to read the response.
+other brokers and for the log. It does not include waiting for the request's turn or for the client to read the
+response.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Asker(Protocol):
     """The facts about a client."""
 
     follows: bool
-    """Whether the client is another broker that fetches from this one."""
+    """Whether the client is another broker that fetches from this broker."""
 
 
 class Waiting(Protocol):
@@ -53,10 +54,10 @@ class RequestTimes:
         """The number of requests to skip before the next measurement."""
         self.tallies: dict[tuple[int, int], Tally] = {}
         self.took: dict[int, deque[float]] = {}
-        """Seconds, by API."""
+        """The times in seconds, by API."""
         self.took_followers: deque[float] = deque(maxlen=KEPT)
         self.took_consumers: deque[float] = deque(maxlen=KEPT)
-        """The times of Fetch: from other brokers, and from all other clients."""
+        """The times of Fetch requests: those from other brokers, and those from all other clients."""
 
     def tally(self, key: int, version: int) -> Tally:
         """Return the counter of an API and version."""
@@ -66,7 +67,7 @@ class RequestTimes:
         return found
 
     def sample(self, frame: memoryview, asker: Asker, work: Waiting | None, since: float, until: float) -> None:
-        """Record the time of a request that was run. If it has `work` left, measure its time at its end."""
+        """Record the time of a request that was run. If it left `work`, measure the time when the work ends."""
         self.due = OFTEN - 1
         if work is not None:
             work.since = since
@@ -77,7 +78,7 @@ class RequestTimes:
         """Record the time of an answered request."""
         kept = self.took.get(key)
         if kept is None:
-            if not 0 <= key <= _LAST_KEY:  # this is not a key, but bytes of a SASL token
+            if not 0 <= key <= _LAST_KEY:  # this is not a key, but part of a SASL token
                 return
             kept = self.took[key] = deque(maxlen=KEPT)
         kept.append(seconds)

@@ -1,13 +1,13 @@
 """The gate of a listener with SASL: the requests allowed before authentication, and the time to authenticate again.
 
 Owns the frames of an authentication: ApiVersions, SaslHandshake, SaslAuthenticate, and tokens without a header after a
-handshake of version 0. Never checks credentials (security/sasl/). The gate takes the dispatcher's place for one
-connection. Once the client is authenticated, the dispatcher takes over for good, unless the client's session has an
+handshake of version 0. Never checks credentials (security/sasl/). The gate replaces the dispatcher for one connection.
+After the client has authenticated, the dispatcher replaces the gate permanently, unless the client's session has an
 end.
 
-After a failed authentication, the gate reads no more from the connection, responds after
-`connection.failed.authentication.delay.ms`, and closes the connection. Any other forbidden request closes it at once,
-without a response.
+After a failed authentication, the gate stops reading from the connection, responds after
+`connection.failed.authentication.delay.ms`, and closes the connection. After any other forbidden request it closes the
+connection immediately, without a response.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ AUTHENTICATE_KEY: int = SaslAuthenticateRequest.KEY  # type: ignore[attr-defined
 _KEY = struct.Struct(">h")
 _SIZE = struct.Struct(">i")
 _LEGIBLE = 4096
-"""If a request arrives instead of a token, up to this many bytes are decoded, to return an error in its format."""
+"""The most bytes that are decoded of a request that arrives instead of a token, to return an error in its format."""
 
 
 class Gated(Protocol):
@@ -64,7 +64,7 @@ class Gated(Protocol):
 
 
 class SaslGate:
-    """The gate of one connection; `run` takes the place of Dispatcher.run."""
+    """The gate of one connection; `run` replaces Dispatcher.run."""
 
     def __init__(
         self, connection: Gated, dispatcher: Dispatcher, offer: Offer, clock: Clock, max_request_bytes: int
@@ -120,7 +120,7 @@ class SaslGate:
         try:
             self._authentication.handshake(mechanism, entry.version)
         except UnsupportedMechanism as failed:
-            if self._authentication.again:  # like Kafka, which responds to this only in the first authentication
+            if self._authentication.again:  # like Kafka, which responds only in the first authentication
                 raise CloseConnection(str(failed)) from None
             code, reason = ErrorCode.UNSUPPORTED_SASL_MECHANISM, str(failed)
         answer = SaslHandshakeResponse(error_code=code, mechanisms=self._offer.mechanisms)

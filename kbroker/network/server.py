@@ -1,8 +1,8 @@
 """Listening sockets and the connections on them.
 
 Owns accepting, the counts of connections, the check for idle connections, and the orderly shutdown. If /proc exists,
-finds the process that already listens on a port, so that an error can name it. Never reads a request: connection.py
-does.
+finds the process that already listens on a port, so that an error can name this process. Never reads a request:
+connection.py does.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from kbroker.security.sasl.authentication import Offer
 log = logging.getLogger(__name__)
 
 _ACCEPT_PAUSE = 0.5
-"""For how many seconds no connection is accepted if there are no descriptors left."""
+"""The number of seconds in which no connection is accepted, if no descriptors are left."""
 _MOST_HELD = 256
-"""The most refused connections that are held open because their addresses connect too often."""
+"""The most refused connections that stay open for a while because their addresses connect too often."""
 _LINGER_SECONDS = 2.0
-"""How long a stop waits until clients have read their last responses."""
+"""The number of seconds for which a stop waits for clients to read their last responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class ServerLimits:
     backlog: int
     max_queued_bytes: int
     connection_rates: Mapping[str, int] = field(default_factory=dict)
-    """The most new connections per second, by listener; "" is the whole broker."""
+    """The most new connections per second, by listener; the key "" means the complete broker."""
     protected_listener: str | None = None
-    """The inter-broker listener, if clients have another one. The broker-wide rate does not apply to it."""
+    """The inter-broker listener, if clients use another listener. The broker-wide rate does not apply to it."""
 
 
 def server_limits(config: BrokerConfig) -> ServerLimits:
@@ -103,7 +103,7 @@ class Server:
         sasl: Mapping[str, Offer] | None = None,
         rates: ConnectionRates | None = None,
     ) -> None:
-        """`tls` has the listeners with TLS, and `sasl` the mechanisms of those with SASL, both by name.
+        """Initialize; `tls` contains the TLS of listeners by name, and `sasl` the mechanisms of listeners by name.
 
         `rates` limits new connections.
         """
@@ -127,21 +127,21 @@ class Server:
         self._rates = rates
         self._held: dict[socket.socket, asyncio.TimerHandle] = {}
         self.limit(limits)
-        self._connections: dict[Connection, None] = {}  # in order of arrival
+        self._connections: dict[Connection, None] = {}  # in the order of arrival
         self._per_ip: Counter[str] = Counter()
         self._hosts: dict[Connection, str] = {}
         self.by_listener: Counter[str] = Counter()
         self.created: Counter[str] = Counter()
-        """Open connections, and all connections so far, by listener."""
+        """The number of open connections and of all connections so far, by listener."""
         self._listening: list[socket.socket] = []
         self._not_served: list[tuple[socket.socket, str]] = []
         self._paused: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Future[None] | None = None
         self.count_opened = 0
-        """Number of connections so far."""
+        """The number of connections so far."""
         self.refuses = False
-        """Whether a test has set the fault that all new connections are refused."""
+        """Whether a test has injected the fault that all new connections are refused."""
 
     def limit(self, limits: ServerLimits) -> None:
         """Use other limits from now on."""
@@ -150,13 +150,13 @@ class Server:
             self._rates.limit_all(limits.connection_rates)
 
     async def listen(self, name: str, sock: socket.socket, *, serve: bool = True) -> int:
-        """Accept connections on a socket from `bind`; return its port. Raises OSError if the address is in use.
+        """Accept connections on a socket from `bind`; return its port. Raise OSError if the address is in use.
 
         Without `serve`, clients that connect wait until `serve` is called.
         """
         host, port = sock.getsockname()[:2]
         try:
-            sock.listen(self.limits.backlog)  # the system reports an address in use only here
+            sock.listen(self.limits.backlog)  # only here the system reports an address that is in use
         except OSError as err:
             raise _cannot_listen(host, port, err) from None
         if serve:
@@ -171,7 +171,7 @@ class Server:
         return int(port)
 
     def serve(self) -> None:
-        """Accept the clients that have connected so far, and later ones."""
+        """Accept the clients that have connected so far, and all later clients."""
         for sock, name in self._not_served:
             self._loop.add_reader(sock.fileno(), self._accept, sock, name)
         self._not_served.clear()
@@ -199,10 +199,10 @@ class Server:
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError:  # the client has closed it again
+            except OSError:  # the client has already closed the connection
                 sock.close()
                 continue
-            # A listener for IPv4 and IPv6 has IPv4 addresses in the form of IPv6.
+            # A listener for IPv4 and IPv6 reports IPv4 addresses in the format of IPv6.
             peer = f"{address[0].removeprefix('::ffff:')}:{address[1]}"
             if self._rates is None or not self._rates.active:
                 Connection(self, self._loop, sock, peer, name, port)
@@ -214,7 +214,7 @@ class Server:
     def _must_wait(
         self, rates: ConnectionRates, listening: socket.socket, name: str, sock: socket.socket, peer: str
     ) -> bool:
-        """Whether a connection, and all after it, must wait: the rate exceeds a listener's or the broker's limit."""
+        """Whether a connection and all later ones must wait: the rate exceeds a listener's or the broker's limit."""
         pause_ms = rates.pause_ms(name, protected=name == self.limits.protected_listener)
         if not pause_ms:
             return False
@@ -231,7 +231,7 @@ class Server:
         self._accept_again(listening, name)
 
     def _admit(self, rates: ConnectionRates, name: str, sock: socket.socket, peer: str) -> None:
-        """Serve a connection. If its address connects too often, hold it for a while instead, and close it."""
+        """Serve a connection. If its address connects too often, keep it open without serving it for a while."""
         host = peer.rpartition(":")[0]
         held_ms = rates.refused_ms(host, name, protected=name == self.limits.protected_listener)
         if not held_ms:
@@ -263,7 +263,7 @@ class Server:
             self._loop.add_reader(listening.fileno(), self._accept, listening, name)
 
     async def close(self) -> None:
-        """Stop accepting, and close every connection: first those without waiting bytes, at a deadline the others."""
+        """Stop accepting, and close all connections: first those without waiting bytes, the others at a deadline."""
         if self._sweep is not None:
             self._sweep.cancel()
         self.watch.close()
@@ -284,7 +284,7 @@ class Server:
             connection.abort()
 
     def abort(self) -> None:
-        """Stop accepting, and break every connection without answering any request."""
+        """Stop accepting, and break all connections without answering any request."""
         self._release_all()
         for sock in self._listening:
             self._loop.remove_reader(sock.fileno())
@@ -294,13 +294,13 @@ class Server:
             connection.abort()
 
     def forgive(self, ms: float) -> None:
-        """Handle a clock that was moved by `ms`: keep connections from becoming idle, and shorten clients' pauses."""
+        """Handle a clock that was moved forward by `ms`: do not count it as idle time, and shorten clients' pauses."""
         for connection in self._connections:
             connection.idle_since += ms
         self.shorten_pauses(ms)
 
     def shorten_pauses(self, ms: float) -> None:
-        """Shorten the pauses of clients over their quotas by `ms`."""
+        """Shorten the pauses of clients that exceed their quotas, by `ms`."""
         for connection in self._connections:
             connection.shorten_pause(ms)
 
@@ -314,7 +314,7 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """Number of connected clients."""
+        """The number of connected clients."""
         return len(self._connections)
 
     # --- called by connections
@@ -347,7 +347,7 @@ class Server:
         return refusing_limit(self.limits, host, self._per_ip[host], len(self._connections))
 
     def renew_receive_buffer(self) -> None:
-        """Receive into another buffer from now on: a request still needs the bytes received last."""
+        """Use another receive buffer from now on, because a request still needs the bytes received last."""
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
 
     def closed(self, connection: Connection) -> None:
@@ -382,7 +382,7 @@ class Server:
 
 
 def bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
-    """Bind an address, without accepting connections yet. Raises OSError if it is in use.
+    """Bind an address, but accept no connections yet. Raise OSError if the address is in use.
 
     Port 0 means any free port. As in Java, an empty host means every address of IPv4 and IPv6.
     """
@@ -412,7 +412,7 @@ def _socket_for(host: str, port: int) -> tuple[socket.socket, Any]:
 
 
 def java_address(host: str) -> str:
-    """Return an address in Java's form, which ACLs and group members use: IPv6 without "::"."""
+    """Return an address in Java's format, which ACLs and group members use: IPv6 without "::"."""
     address, percent, zone = host.partition("%")
     if ":" not in address:
         return host
@@ -441,7 +441,7 @@ def process_on(port: int) -> str | None:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 command = " ".join(file.read(200).decode("utf-8", "replace").split("\0")).strip()
         except OSError:
-            continue  # the process has ended, or we may not read it
+            continue  # the process has ended, or is not readable for this user
         return f"process {pid} ({''.join(c if c.isprintable() else '?' for c in command)})"
     return None
 

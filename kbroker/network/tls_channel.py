@@ -1,12 +1,12 @@
 """TLS between a connection and its socket: the handshake, received bytes, sent bytes.
 
 Owns the socket's bytes and the loop's events for the socket. The connection reads and sends through the channel as if
-there were no TLS. Never knows a request. security/tls/session.py has the TLS protocol itself.
+there were no TLS. Never interprets a request. security/tls/session.py contains the TLS protocol itself.
 
 A handshake runs in the turns of long work, one step at a time, so that it delays no other connection. Its time limit is
 HANDSHAKE_SECONDS, or connections.max.idle.ms if that is less. It creates no OpenSSL objects before the first byte.
-Received bytes are decrypted into the connection's own buffer. Bytes to send are encrypted SEALED_BYTES at a time, once
-the socket has accepted the previous ones; until then ranges of files stay in their files.
+Received bytes are decrypted into the connection's own buffer. Bytes to send are encrypted SEALED_BYTES at a time, after
+the socket has accepted the previous bytes; until then ranges of files stay in their files.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from kbroker.security.tls.session import Broken, Session
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 30.0
-"""The longest time from a client's connection to the end of its handshake."""
+"""The longest time in seconds from a client's connection to the end of its handshake."""
 SEALED_BYTES = 64 * 1024
-"""The bytes that are encrypted at a time, which is the memory for a client that does not read."""
+"""The most bytes that are encrypted at a time. A client that does not read uses this memory."""
 _RECEIVED_BYTES = 64 * 1024
 """The most bytes that are received at a time."""
 _HANDSHAKE_BYTES = 16 * 1024
 _WASTED_BYTES = 20 * 1024
-"""The most bytes received in one turn that contain no request bytes: an incomplete record, and some tiny records.
-Records of one byte take a millisecond for 16 kB."""
+"""The most bytes received in one turn without any request bytes: an incomplete record, and some tiny records.
+
+Records of one byte take a millisecond for 16 kB.
+"""
 _UNREAD_BYTES = 64 * 1024
-"""The most bytes of TLS itself (responses to key updates) that wait for a client that does not read."""
+"""The most bytes of TLS itself (responses to key updates) that are kept for a client that does not read."""
 _AT_ONCE = 1024 * 1024
-"""The most bytes to a client that reads them as fast as they are sent, before other connections have a turn."""
+"""The most bytes sent to a client that reads them immediately, before other connections have a turn."""
 _LEAST_COST = 8 * 1024
 
 
@@ -53,11 +55,11 @@ class Client(Protocol):
         """Set the client's principal after its handshake."""
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
 
 
 class Tls(Protocol):
-    """TLS of a listener (security/tls/listener.py)."""
+    """The TLS of a listener (security/tls/listener.py)."""
 
     def session(self) -> Session: ...
 
@@ -87,7 +89,7 @@ class TlsPort:
         self.report = report
         self.seconds = seconds
         self.received = memoryview(bytearray(_RECEIVED_BYTES))
-        """The buffer for received bytes. These are decrypted at once, so one buffer serves all channels."""
+        """The buffer for received bytes. They are decrypted immediately, so all channels share one buffer."""
 
     def channel(self, sock: socket.socket, client: Client, done: Callable[[OSError | None], None]) -> TlsChannel:
         """Return the channel of an accepted connection; `done` as in Outbox."""
@@ -95,7 +97,7 @@ class TlsPort:
 
 
 class TlsChannel(Outbox):
-    """The TLS of one connection, which uses it in place of the loop (for reading), the socket, and the outbox."""
+    """The TLS of one connection. It replaces the loop (for reading), the socket and the outbox for the connection."""
 
     __slots__ = (
         "_begin", "_callback", "_client", "_ended", "_is_ready", "_port", "_scheduled", "_sealed", "_session", "_timer",
@@ -111,22 +113,22 @@ class TlsChannel(Outbox):
         self._session: Session | None = None
         self._callback: Callable[[], None] | None = None
         self._is_ready = False
-        """Whether the handshake is done."""
+        """Whether the handshake is complete."""
         self._ended = False
         """Whether the client has closed its side of the socket."""
         self._scheduled = False
         """Whether a notification of bytes that are already received is scheduled."""
         self._waits_for_turn = False
         self._sealed: bytes = b""
-        """Encrypted bytes to send; `_offset` is how many of them are sent."""
+        """Encrypted bytes to send; the first `_offset` bytes are already sent."""
         self._begin = 0
-        """How many bytes of the first piece are encrypted."""
+        """The number of encrypted bytes of the first piece."""
         self._timer: asyncio.TimerHandle | None = port.loop.call_later(port.seconds, self._too_late)
 
     # --- the loop's methods, as the connection calls them
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever there are bytes to read, once the handshake is done."""
+        """Call `callback` whenever there are bytes to read, after the handshake is complete."""
         self._callback = callback
         self._loop.add_reader(fd, callback if self._is_ready else self._shaken)
         if self._is_ready:
@@ -138,7 +140,7 @@ class TlsChannel(Outbox):
         self._loop.remove_reader(fd)
 
     def _notify_later(self) -> None:
-        """Schedule a notification of bytes that are already received, so that no poller reports them."""
+        """Schedule a notification of bytes that are already received, because the poller does not report them."""
         session = self._session
         if not self._scheduled and self._callback is not None and session is not None and session.has_more:
             self._scheduled = True
@@ -188,7 +190,7 @@ class TlsChannel(Outbox):
         if not count:
             if self._session is not None:
                 raise Broken("the client closed the connection")
-            client.abort()  # it sent nothing: probably a check whether the port is open
+            client.abort()  # the client sent nothing: it probably checked whether the port is open
             return
         if self._session is None:
             self._session = self._port.tls.session()
@@ -215,7 +217,7 @@ class TlsChannel(Outbox):
     def _refuse(self, why: str) -> None:
         client = self._client
         if client is not None:
-            reason = "".join(char if char.isprintable() else "?" for char in why)  # may have names from the client
+            reason = "".join(char if char.isprintable() else "?" for char in why)  # may contain names from the client
             self._port.report(client.peer, f"the TLS handshake failed: {reason}")
             client.abort()
 
@@ -226,14 +228,14 @@ class TlsChannel(Outbox):
     # --- reading
 
     def recv_into(self, room: memoryview) -> int:
-        """Read like a socket: return 0 at the end. Raises BlockingIOError if there are no bytes, or another OSError."""
+        """Read like a socket: return 0 at the end. Raise BlockingIOError if there are no bytes, or another OSError."""
         session = self._session
         assert session is not None
         filled, size, taken = 0, len(room), 0
         try:
             while filled < size:
                 if not session.has_more:
-                    # A TLS record may have one byte, or none. Stop early, so that clients with such records do not
+                    # A TLS record may contain one byte or none. Stop early, so that clients with such records do not
                     # delay others.
                     if taken - filled > _WASTED_BYTES:
                         break
@@ -272,25 +274,25 @@ class TlsChannel(Outbox):
 
     @property
     def waiting(self) -> bool:
-        """Whether the kernel has not accepted all bytes yet."""
+        """Whether some bytes are not accepted by the kernel yet."""
         return bool(self._sealed or self._pieces)
 
     @property
     def left(self) -> int:
-        """The number of waiting bytes, including those in files."""
+        """The number of waiting bytes, including the bytes in files."""
         return sum(len(piece) for piece in self._pieces) - self._begin + len(self._sealed) - self._offset
 
     @property
     def in_memory(self) -> int:
-        """The memory of the waiting pieces, now or while they are sent, in bytes."""
+        """The most memory of the waiting pieces now or while they are sent, in bytes."""
         return super().in_memory + (SEALED_BYTES if self.waiting else 0)
 
     def send(self, data: bytearray) -> None:
-        """Send as many bytes as the socket accepts, and keep the rest. Raises OSError if the connection is broken."""
+        """Send as many bytes as the socket accepts, and keep the rest. Raise OSError if the connection is broken."""
         self.send_pieces([data])
 
     def send_pieces(self, pieces: list[Piece]) -> None:
-        """Send bytes and ranges of files in order. Raises OSError if the connection is broken."""
+        """Send bytes and ranges of files in order. Raise OSError if the connection is broken."""
         waited = self.waiting
         if self._pieces:
             self._pieces.extend(pieces)
@@ -368,7 +370,7 @@ class TlsChannel(Outbox):
         self._sealed, self._offset = session.to_send(), 0
 
     def close(self) -> None:
-        """Send only the alert that ends TLS, and call no callbacks. The socket stays open."""
+        """Send only the alert that ends TLS, and stop calling `done`. The socket stays open."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -378,7 +380,7 @@ class TlsChannel(Outbox):
         self._client = self._callback = None
 
     def _send_alert(self) -> None:
-        """Send an alert, which ends TLS or reports an error, if no bytes wait before it. Never waits for the socket."""
+        """Send an alert that ends TLS or reports an error, if no bytes wait before it. Never wait for the socket."""
         session, self._session = self._session, None
         if session is not None and not self.waiting:
             session.close()

@@ -1,15 +1,15 @@
 """The turns of connections, which divide the event loop's time among them.
 
 Owns the queues of connections that could continue, the time used in a turn, and whether only one connection has been
-served lately. Never knows the work.
+served lately. Never knows what the work is.
 
 Short work precedes long work. One request is short work for most clients, and a client that sends as fast as it can
 does not notice a pause. One turn of the loop has three parts. First it serves the waiting short work, oldest first, for
-TURN at most. Then it serves the long work, for TURN, or only for a slice if more short work waits. Finally, if no short
-work is left, it serves the sockets that the poller reports, for TURN again. Long work continues for a slice at a time,
-at least for one request. If many connections wait, a slice is shorter, so that the last one has its turn soon. Sockets
-that the poller reports after the turn's end wait here. The poller always reports sockets in the same order, so that a
-busy client would otherwise keep out those after it.
+at most TURN. Then it serves the long work, for TURN, or only for a slice if more short work waits. Finally, if no short
+work is left, it serves the sockets that the poller reports, again for TURN. Long work continues for a slice at a time,
+but at least for one request. If many connections wait, a slice is shorter, so that the last connection has its turn
+soon. Sockets that the poller reports after the turn's end wait here. The poller always reports sockets in the same
+order, so a busy client would otherwise exclude the clients after it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from enum import Enum
 from typing import Protocol
 
 TURN = 0.002
-"""The seconds of one turn for waiting work, and again for new work."""
+"""The seconds of one turn for waiting work, and the same time again for new work."""
 SLICE = 0.0005
-"""The seconds for one connection at a time."""
+"""The most seconds for one connection at a time."""
 LONG = 0.000_15
-"""Work that takes more seconds than this at a time is long: some 10 small requests, or a batch of 100 kB."""
+"""Work that takes more seconds than this at a time is long: about 10 small requests, or a batch of 100 kB."""
 ALONE = 0.005
-"""After so many seconds in which no other connection was served, a connection counts as alone."""
+"""A connection counts as alone if no other connection was served for this many seconds."""
 NOTED = 0.001
 """If a turn uses fewer seconds than this, its end is not scheduled."""
 
@@ -38,18 +38,18 @@ class Runner(Protocol):
     """Work that can continue."""
 
     def go_on(self, deadline: float) -> None:
-        """Run until `deadline`, a time of `now()`, or to the end. Call `put` again if work is left."""
+        """Run until `deadline` (in the time of `now()`) or to the end. Call `put` again if work is left."""
 
 
 class Breadth(Enum):
-    """How much memory a long request may take while it runs, which limits how many run at a time."""
+    """The amount of memory that a long request may use, which limits how many such requests run at a time."""
 
     NARROW = 0
-    """Always little memory: any number of requests at a time."""
+    """Always little memory: any number of requests may run at a time."""
     WIDE = 1
-    """As much memory as the response: some requests at a time."""
+    """As much memory as the response: some requests may run at a time."""
     HUGE = 2
-    """Many times the received bytes: one request at a time."""
+    """Many times the received bytes: one request may run at a time."""
 
 
 class Lane:
@@ -62,7 +62,7 @@ class Lane:
         self._before: dict[Runner, None] = {}
 
     def enter(self, runner: Runner) -> bool:
-        """Return whether `runner` is on the lane now. If not, it waits, and gets a turn once it is on the lane."""
+        """Return whether `runner` is on the lane now. If not, it waits, and gets a turn when it is on the lane."""
         if runner in self._on:
             return True
         if len(self._on) < self._width:
@@ -72,7 +72,7 @@ class Lane:
         return False
 
     def leave(self, runner: Runner) -> None:
-        """Remove `runner` from the lane or its queue, and let the next one enter."""
+        """Remove `runner` from the lane or its queue, and let the next runner enter."""
         self._before.pop(runner, None)
         if runner in self._on:
             self._on.remove(runner)
@@ -100,20 +100,20 @@ class Turns:
         self.spent = 0.0
         """The seconds used in this turn. After TURN, sockets that the poller reports wait for the next turn."""
         self.latest: Runner | None = None
-        """The connection that read last. If it reads again, it seems alone, and its long work continues at once."""
+        """The connection that read last. If it reads again, it seems alone, and its long work continues immediately."""
 
     def lane(self, breadth: Breadth) -> Lane | None:
         """Return the lane that a long request must enter; None if it needs no lane."""
         return self._lanes.get(breadth)
 
     def serves(self, fd: int, at: float) -> None:
-        """Record that a socket is read, or written to after the poller's report."""
+        """Record that a socket is read, or is written to after a report of the poller."""
         if self.served != fd:
             self.served = fd
             self._changed_at = at
 
     def crowded(self, at: float) -> bool:
-        """Whether others wait here, or may wait soon because more than one connection has been served lately."""
+        """Whether others wait here, or may wait soon because another connection has been served lately."""
         return bool(self._short or self._long) or at - self._changed_at < ALONE
 
     def used(self, seconds: float) -> None:
@@ -128,12 +128,12 @@ class Turns:
         self.note()
 
     def put_short(self, runner: Runner) -> None:
-        """As `put`, before long work."""
+        """Continue `runner` when its turn comes, before long work."""
         self._short.append(runner)
         self.note()
 
     def note(self) -> None:
-        """Schedule the end of this turn, because more than NOTED is used or work waits."""
+        """Schedule the end of this turn, because more seconds than NOTED are used or work waits."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -150,7 +150,7 @@ class Turns:
                 self.note()
 
     def _serve(self, queue: deque[Runner], at: float, end: float) -> float:
-        """Let the runners that wait now continue until `end`, but at least one. Return the current time."""
+        """Run the runners that wait now until `end`, but at least one. Return the current time."""
         for _ in range(len(queue)):
             runner = queue.popleft()
             runner.go_on(min(at + min(SLICE, TURN / (len(queue) + 1)), end))

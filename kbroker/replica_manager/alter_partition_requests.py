@@ -1,7 +1,7 @@
 """Requests to the controller to change in-sync replicas (AlterPartition; Apache Kafka: AlterPartitionManager).
 
-Owns the waiting proposals, the one request in flight, and how its response applies to each of them. Never decides which
-replicas are in sync: the partitions propose (replicated_partition.py), and the controller grants.
+Owns the waiting proposals and the one request in flight, and applies the response to each proposal. Never decides which
+replicas are in sync: the partitions propose changes (replicated_partition.py), and the controller grants them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 _VERSION: Final = 3
 _RETRY_MS: Final = 50
 _CHECK_MS: Final = 100
-"""The pause between two lookups of the controller, in ms."""
+"""The pause between two lookups of the controller's address, in ms."""
 _AT_ONCE: Final = 1000
-"""Partitions in one request."""
+"""The most partitions in one request."""
 
 Endpoint = tuple[str, int]
 
@@ -66,7 +66,7 @@ class InSyncChanges:
         """The numbers of granted removals and additions of replicas, and of refused proposals."""
 
     def propose(self, partition: ReplicatedPartition, proposal: Proposal) -> None:
-        """Queue a proposal, which replaces an earlier proposal of the same partition."""
+        """Queue a proposal. It replaces an earlier proposal of the same partition."""
         if self._closed:
             return
         self._waiting[partition.key] = partition, proposal
@@ -74,11 +74,11 @@ class InSyncChanges:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     def controller_changed(self) -> None:
-        """Handle a possible change of the controller: do not wait for the previous controller.
+        """Handle a possible change of the controller: stop waiting for the previous controller.
 
-        The previous controller may be frozen, with its connection open until the request's timeout. The partition
-        epochs show whether it applied the request. (Apache Kafka's NodeToControllerRequestThread also switches to the
-        new controller.)
+        The previous controller may be frozen, and then its connection stays open until the request times out. The
+        partition epochs show whether the previous controller applied the request. (Apache Kafka's
+        NodeToControllerRequestThread also switches to the new controller.)
         """
         endpoint = self._controller_endpoint()
         if self._peer is not None and endpoint is not None and endpoint != self._endpoint:
@@ -114,7 +114,7 @@ class InSyncChanges:
             await asyncio.sleep(_RETRY_MS / 1000)
 
     def _is_current(self, partition: ReplicatedPartition, proposal: Proposal) -> bool:
-        """Whether a proposal is still valid. Drop an invalid one."""
+        """Return whether a proposal is still valid; forget an invalid proposal."""
         if partition.leading and partition.leadership.proposed is proposal:
             return True
         self._forget(partition, proposal)
@@ -126,7 +126,7 @@ class InSyncChanges:
             del self._waiting[partition.key]
 
     async def _ask(self, batch: list[tuple[ReplicatedPartition, Proposal]]) -> AlterPartitionResponse | None:
-        """Send the batch, and return the controller's response; None if the batch has to be sent again."""
+        """Send the batch and return the controller's response; return None if the batch has to be sent again."""
         if not batch:
             return None
         peer = self._controller()
@@ -149,7 +149,7 @@ class InSyncChanges:
         return None
 
     def _log_trouble(self, trouble: str) -> None:
-        """Log a problem once, not for each attempt."""
+        """Log a problem once instead of at each attempt."""
         if trouble != self._logged:
             self._logged = trouble
             log.warning("the controller does not change in-sync replicas, and is asked again: %s", trouble)
@@ -174,7 +174,7 @@ class InSyncChanges:
             if altered is not None:
                 self._forget(partition, proposal)
                 self._altered(partition, proposal, altered)
-            again |= self._waiting.get(partition.key) == (partition, proposal)  # or the answer has left it out
+            again |= self._waiting.get(partition.key) == (partition, proposal)  # also true if the response lacks it
             await turn
         return again
 

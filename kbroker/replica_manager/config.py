@@ -1,4 +1,4 @@
-"""The replication settings in the broker's configuration (replica.*, num.replica.fetchers)."""
+"""The broker's replication settings (replica.*, num.replica.fetchers)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 @dataclass(frozen=True, slots=True)
 class ReplicationConfig:
-    """Times in ms, sizes in bytes."""
+    """The replication settings: times in ms, sizes in bytes."""
 
     lag_max_ms: int = 30_000
     """A follower that lags for longer than this leaves the in-sync replicas."""
@@ -28,7 +28,7 @@ class ReplicationConfig:
     rack_aware: bool = False
     """Whether the leader directs consumers to the replica in their rack."""
     quota_window: Window = Window(11, 1000)  # noqa: RUF009 - a tuple
-    """The time window of the rate of throttled replicas."""
+    """The time window in which the rate of throttled replicas is measured."""
 
 
 def replication_config(config: BrokerConfig) -> ReplicationConfig:

@@ -1,9 +1,9 @@
 """Copies partitions from one leader: one task, one connection (Apache Kafka: ReplicaFetcherThread).
 
-Owns the requests to the leader and the choice of partitions that pause, and applies the steps of `Following` to the
-partitions' logs. Never decides about leadership, and stops fetching a partition only on request. A failure of one
-partition does not affect others. A response is applied in pieces of a few milliseconds. After each piece the
-partition's state is checked again, because the partition may be a leader by then.
+Owns the requests to the leader, decides which partitions pause, and applies the steps of `Following` to the partitions'
+logs. Never decides about leadership, and stops fetching a partition only on request. A failure of one partition does
+not affect the others. A response is applied in pieces of a few milliseconds. After each piece the partition's state is
+checked again, because this broker may have become the partition's leader meanwhile.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ _FETCH_VERSION: Final = 17
 _LIST_OFFSETS_VERSION: Final = 9
 _LATEST, _EARLIEST = -1, -2
 _FIRST_PAUSE_MS: Final = 50
-"""The first pause after a failure. Each later one is twice as long, up to replica.fetch.backoff.ms.
+"""The first pause after a failure, in ms. Each later pause is twice as long, up to replica.fetch.backoff.ms.
 
 The first pause is short because a new leader soon learns of its leadership.
 """
 _BYTES: Final = 256 * 1024
 _BATCHES: Final = 8
-"""The most bytes and batches that are appended to one partition between two turns: at most a millisecond."""
+"""The most bytes and batches that are appended to one partition in one turn, which takes at most a millisecond."""
 
 Endpoint = tuple[str, int]
 
 
 class Followed:
-    """A partition that is copied. Each time it begins to follow, it gets a new object."""
+    """A partition that is copied. A new object is created each time the partition begins to follow."""
 
     __slots__ = ("logged_error", "partition", "pause_ms", "state")
 
@@ -77,7 +77,7 @@ class Followed:
         self.logged_error = ErrorCode.NONE
         """The last logged error."""
         self.pause_ms = _FIRST_PAUSE_MS
-        """The length of its next pause."""
+        """The length of the partition's next pause, in ms."""
 
     @property
     def id(self) -> Key:
@@ -100,7 +100,7 @@ class Followed:
 
 
 class Fetcher:
-    """Copies partitions from one broker. When no partition is left, it ends by itself and calls `on_idle`."""
+    """Copies partitions from one broker. When no partition is left, the fetcher ends and calls `on_idle`."""
 
     def __init__(
         self,
@@ -137,14 +137,14 @@ class Fetcher:
     # --- copied partitions
 
     def add(self, followed: Followed) -> None:
-        """Copy a partition from now on."""
+        """Start copying a partition."""
         self._followed[followed.id] = followed
         self._resting.pop(followed.id, None)
         self._ask_for(followed)
         self._wake.set()
 
     def remove(self, key: Key) -> None:
-        """Stop copying a partition. The fetcher does not touch its log any more."""
+        """Stop copying a partition. Afterwards the fetcher does not change the partition's log."""
         if self._followed.pop(key, None) is not None:
             self._resting.pop(key, None)
             self._session.drop(key)
@@ -159,7 +159,7 @@ class Fetcher:
             self.close()
 
     def close(self) -> None:
-        """Stop copying."""
+        """Stop copying all partitions."""
         self._followed.clear()
         self._task.cancel()
         if self._peer is not None:
@@ -218,7 +218,7 @@ class Fetcher:
             self._on_idle(self)
 
     async def _pause(self, ms: float | None) -> None:
-        """Wait until a partition is added or removed, or for `ms`."""
+        """Wait until a partition is added or removed, but at most `ms`."""
         try:
             async with asyncio.timeout(None if ms is None else ms / 1000):
                 await self._wake.wait()
@@ -231,7 +231,7 @@ class Fetcher:
         return max(min(self._resting.values()) - self._clock.monotonic_ms(), 0)
 
     def _leader(self) -> Peer:
-        """Return the leader's peer, a new one if the leader has moved. Raises PeerUnavailable if it has no address."""
+        """Return the leader's peer, a new one if the leader's address has changed; raise PeerUnavailable if unknown."""
         endpoint = self._endpoint_of(self.source)
         if endpoint is None:
             raise PeerUnavailable("its address is not known")
@@ -279,7 +279,7 @@ class Fetcher:
             await self._ask_offsets(peer, lost)
 
     async def _take_one(self, followed: Followed, asked: FetchPartition, data: PartitionData) -> Step | None:
-        """Apply a response to a partition's log; None on failure."""
+        """Apply a response to a partition's log and return the step; return None on failure."""
         try:
             step = self._judge(followed, asked, data)
             if isinstance(step, Append):
@@ -318,7 +318,7 @@ class Fetcher:
         )
 
     async def _do(self, followed: Followed, step: Step, code: ErrorCode) -> None:
-        """Do a step that is not an append."""
+        """Carry out a step that is not an append."""
         state, partition_log = followed.state, followed.partition.log
         if isinstance(step, Truncate | Restart):
             before = partition_log.log_end_offset, state.last_fetched_epoch
@@ -352,7 +352,7 @@ class Fetcher:
         return await partition_log.truncate_in_pieces(offset, self._clock.now_ms())
 
     async def _is_carried_out(self, followed: Followed, work: Coroutine[Any, Any, None]) -> bool:
-        """Do work on a partition's log, in slices. Return whether it is complete and the partition still followed."""
+        """Do work on a log in slices; return whether it was completed while the partition was still followed."""
         try:
             while not step(work):
                 await turn
@@ -363,7 +363,7 @@ class Fetcher:
             work.close()
 
     def _fail(self, followed: Followed) -> None:
-        """Stop copying a partition until the controller names its leader again."""
+        """Stop copying a partition until the controller sends its leader again."""
         followed.state.broken()
         if self._is_current(followed):
             self._session.drop(followed.id)
@@ -376,7 +376,7 @@ class Fetcher:
     # --- appending
 
     async def _append(self, followed: Followed, asked: FetchPartition, data: PartitionData) -> None:
-        """Append the leader's whole batches unchanged. An incomplete batch will be fetched again."""
+        """Append the leader's complete batches unchanged. An incomplete batch will be fetched again."""
         view = memoryview(data.records or b"")
         now_ms = self._clock.now_ms()
         try:
@@ -409,7 +409,7 @@ class Fetcher:
             self._ask_for(followed)
 
     def _throttle(self, followed: Followed, size: int, leader_high_watermark: int) -> None:
-        """Count the bytes of a throttled replica. Pause it if they exceed the quota and it has not caught up."""
+        """Count the bytes of a throttled replica. Pause a lagging replica if the bytes exceed the quota."""
         partition = followed.partition
         if not partition.is_throttled_follower:
             return
@@ -426,7 +426,7 @@ class Fetcher:
             self._ask_for(followed)
 
     def _take_offsets(self, followed: Followed, data: PartitionData) -> None:
-        """Follow the leader's high watermark and log start, and wake waiting readers."""
+        """Apply the leader's high watermark and log start offset, and notify waiting readers."""
         partition = followed.partition
         partition_log = partition.log
         high_watermark = min(data.high_watermark, partition_log.log_end_offset)
@@ -442,7 +442,7 @@ class Fetcher:
     # --- offsets out of range
 
     async def _ask_offsets(self, peer: Peer, lost: list[Followed]) -> None:
-        """Request the leader's log start and end offsets, and continue from there. On failure, retry later."""
+        """Request the leader's log start and end offsets, and continue from these. On failure, retry later."""
         try:
             ends = await self._list_offsets(peer, lost, _LATEST)
             starts = await self._list_offsets(peer, lost, _EARLIEST)
@@ -472,7 +472,8 @@ class Fetcher:
             self._rest(followed)
             return
         except Exception:
-            # The log may have been truncated or not: determine its position again. The other partitions must continue.
+            # It is unknown whether the log was truncated, so determine its position again. The other partitions must
+            # continue.
             log.exception("%s: %s is not copied for a while", self._name, followed)
             followed.state.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             self._rest(followed)

@@ -1,7 +1,7 @@
 """The assignment of partitions to fetchers (Apache Kafka: ReplicaFetcherManager).
 
-Owns the fetchers, one or more for each leader of followed partitions, and the leaders' addresses. Never touches a log
-except to determine the first fetch offset.
+Owns the leaders' addresses and the fetchers: one or more for each leader of followed partitions. Reads or changes a log
+only to determine the first fetch offset.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Fetchers:
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._where: dict[Key, tuple[Fetcher, Followed]] = {}
         self._later: dict[Key, asyncio.TimerHandle] = {}
-        """Partitions that could not begin to follow yet, with the timers of their retries."""
+        """Partitions that could not begin to follow yet, and the timers of their retries."""
         self._closed = False
 
     def meet(self, broker: int, endpoint: Endpoint) -> None:
@@ -63,10 +63,10 @@ class Fetchers:
         return self._endpoint_of(broker) or self._met.get(broker)
 
     def follow(self, partition: ReplicatedPartition, leader: int) -> None:
-        """Copy a partition from its leader, beginning at the end of its log. It must not be followed already.
+        """Start copying a partition from its leader, from the end of its log. It must not be followed already.
 
-        If its own log is unreadable, for example because the system has no free file, this is retried
-        (replica.fetch.backoff.ms) until it succeeds, or until `remove`.
+        If the partition's own log is unreadable, for example because the system has no free file descriptor, this is
+        retried (replica.fetch.backoff.ms) until it succeeds or until `remove`.
         """
         self._follow(partition, leader, "")
 
@@ -93,9 +93,9 @@ class Fetchers:
         self._where[partition.key] = fetcher, followed
 
     def _last_epoch(self, partition_log: PartitionLog) -> int:
-        """Cut a log to the part that certainly matches the leader's log; return its last epoch.
+        """Truncate a log to the part that certainly matches the leader's log; return the log's last epoch.
 
-        Raises OSError or ApiError.
+        Raise OSError or ApiError on failure.
         """
         last_epoch = partition_log.proven_epochs().latest
         end_offset = partition_log.log_end_offset
@@ -115,7 +115,7 @@ class Fetchers:
             fetcher.remove(followed.id)
 
     def close(self) -> None:
-        """Stop copying."""
+        """Stop copying all partitions."""
         self._closed = True
         for each in self._later.values():
             each.cancel()
@@ -128,8 +128,8 @@ class Fetchers:
     async def resize(self, count: int) -> None:
         """Set the number of fetchers for each leader (num.replica.fetchers).
 
-        A partition that changes its fetcher begins at the end of its log, like a new follower. A failed partition goes
-        on waiting for the controller. (Apache Kafka: AbstractFetcherManager.resizeThreadPool)
+        A partition that changes its fetcher begins at the end of its log, like a new follower. A failed partition
+        continues to wait for the controller. (Apache Kafka: AbstractFetcherManager.resizeThreadPool)
         """
         if count == self._count:
             return

@@ -1,7 +1,7 @@
 """The follower's side of a fetch session (KIP-227; Apache Kafka: FetchSessionHandler).
 
-Owns the wanted partitions, and which of them the leader already knows. From both follows the next request: first all
-partitions, later only changes. Pure: it never sends requests.
+Owns the wanted partitions, and the partitions that the leader already knows. The next request contains the difference:
+the first request contains all partitions, later requests only changes. Pure: it never sends requests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
 
 Key = tuple[bytes, int]
-"""Topic id, partition."""
+"""Topic id and partition."""
 Owner = TypeVar("Owner")
 _INITIAL: Final = 0
 _MAX_EPOCH: Final = 0x7FFFFFFF
@@ -35,7 +35,7 @@ class Wanted(NamedTuple, Generic[Owner]):
 
 
 class FollowerSession(Generic[Owner]):
-    """One fetcher's session with one leader; one request at a time."""
+    """One fetcher's session with one leader. Only one request is in flight."""
 
     def __init__(self) -> None:
         self._id = 0
@@ -49,7 +49,7 @@ class FollowerSession(Generic[Owner]):
         return len(self._wanted)
 
     def want(self, key: Key, owner: Owner, asked: FetchPartition) -> None:
-        """Fetch a partition with these values from the next request on."""
+        """Fetch a partition with these values in the next and all later requests."""
         sent = self._sent.get(key)
         if sent is not None and sent.owner is not owner:
             self.renew()
@@ -62,11 +62,11 @@ class FollowerSession(Generic[Owner]):
             self._changed.add(key)
 
     def sent(self, key: Key) -> Wanted[Owner] | None:
-        """Return the fetch of a partition to which the last response belongs."""
+        """Return the fetch of a partition that the last response answers."""
         return self._sent.get(key)
 
     def put_into(self, request: FetchRequest) -> None:
-        """Put the wanted partitions into a request."""
+        """Add the wanted partitions to a request."""
         if self._must_renew:
             self._epoch, self._must_renew = _INITIAL, False
         request.session_id, request.session_epoch = self._id, self._epoch
@@ -101,18 +101,18 @@ class FollowerSession(Generic[Owner]):
         return True
 
     def lost(self) -> None:
-        """Handle a missing response. The leader may have processed the request or not."""
+        """Handle a missing response. It is unknown whether the leader has processed the request."""
         self._must_renew = True
 
     def renew(self) -> None:
-        """Send all partitions with the next request, because a partition's part of a response was not applied.
+        """Send all partitions with the next request, because the response for a partition was not applied.
 
-        Otherwise the leader would not repeat a high watermark that it has sent before.
+        Otherwise the leader would not repeat a high watermark that it has already sent.
         """
         self._must_renew = True
 
     def restart(self) -> None:
-        """Start a new session, with another broker process."""
+        """Start a new session with another process of the broker."""
         self._id, self._epoch = 0, _INITIAL
 
 

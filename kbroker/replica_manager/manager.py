@@ -1,10 +1,10 @@
 """The replicas of one broker in a cluster (Apache Kafka: ReplicaManager).
 
-Owns how partitions become leader or follower on the controller's requests, and how they stop. Also owns the newest
-known controller epoch, and the periodic check for lagging followers. replicated_partition.py has a partition's
-behaviour, and fetchers.py the copying. Never decides about leadership, and never parses a request's bytes. The table of
-hosted partitions is `Replicas`, as on a single node. In a cluster a broker hosts a partition only after a request of
-the controller, not because of the cluster's state.
+Owns the changes of partitions on the controller's requests: they become leader or follower, or stop. Also owns the
+newest known controller epoch, and the periodic check for lagging followers. replicated_partition.py contains a
+partition's behaviour, and fetchers.py the copying. Never decides about leadership, and never parses a request's bytes.
+The table of hosted partitions is `Replicas`, as on a single node. In a cluster a broker hosts a partition only after a
+request from the controller, never because of the cluster's state alone.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ReplicaManager:
         config: ReplicationConfig,
         member: Member,
     ) -> None:
-        """Prepare; `begin` starts the background work."""
+        """Initialize the manager; `begin` starts the background work."""
         self.node_id = node_id
         self.controller_epoch = 0
         self._replicas = replicas
@@ -110,7 +110,7 @@ class ReplicaManager:
         self._taken = ReplicationQuota(config.quota_window)
         self._fetchers = Fetchers(node_id, peers, clock, config, self._taken, member.broker_epoch, member.endpoint_of)
         self._unsynced = False
-        self._tasks: dict[asyncio.Task[None], None] = {}  # a dict keeps the order for simulated worlds
+        self._tasks: dict[asyncio.Task[None], None] = {}  # a dict for its stable order in simulations
         self._closed = False
 
     @property
@@ -126,7 +126,7 @@ class ReplicaManager:
     # --- lifecycle
 
     def begin(self) -> None:
-        """Start the periodic check of lagging followers."""
+        """Start the periodic check for lagging followers."""
         self._spawn(self._watch_followers)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class ReplicaManager:
         self._fetchers.close()
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do work in slices, until `close`."""
+        """Do work in slices until `close`."""
 
         async def run() -> None:
             await in_slices(work())
@@ -157,7 +157,7 @@ class ReplicaManager:
             await self.shrink_isr()
 
     async def shrink_isr(self) -> None:
-        """Propose to remove lagging followers from the in-sync replicas, partition by partition."""
+        """Propose to remove lagging followers from the in-sync replicas, one partition at a time."""
         for each in self._hosted():
             if each.leading and not each.alone:
                 each.shrink_isr()
@@ -166,10 +166,10 @@ class ReplicaManager:
     # --- the controller
 
     def accept(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
-        """Refuse a request of an older controller, or for an earlier registration of this broker.
+        """Return an error for a request from an older controller or for an earlier registration of this broker.
 
         A broker epoch of -1, or one above the known epoch, is accepted (KafkaApis.isBrokerEpochStale). UpdateMetadata
-        is checked, too.
+        is also checked.
         """
         if broker_epoch != _UNCHECKED and broker_epoch < self._member.broker_epoch():
             return ErrorCode.STALE_BROKER_EPOCH
@@ -192,12 +192,12 @@ class ReplicaManager:
             await turn
 
     def _outdated(self, request: LeaderAndIsrRequest | StopReplicaRequest) -> ErrorCode:
-        """Refuse the rest of a request if a newer controller has appeared meanwhile."""
+        """Return an error for the rest of a request if a newer controller has appeared meanwhile."""
         is_older = request.controller_epoch < self.controller_epoch
         return ErrorCode.STALE_CONTROLLER_EPOCH if is_older else ErrorCode.NONE
 
     def has_new(self, request: LeaderAndIsrRequest) -> bool:
-        """Whether a LeaderAndIsr has partitions that are not hosted here."""
+        """Whether a LeaderAndIsr contains partitions that are not hosted here."""
         get = self._replicas.get
         return any(
             get((topic.topic_name, state.partition_index)) is None
@@ -209,7 +209,7 @@ class ReplicaManager:
     async def make_ahead(self, request: LeaderAndIsrRequest) -> list[MadeAhead]:
         """Create the files of a LeaderAndIsr's new partitions on threads, before `become_leader_or_follower`.
 
-        Creating a file may wait for the file system's journal: a tenth of a second or more on busy disks.
+        Creating a file may wait for the file system's journal: 100 ms or more on busy disks.
         """
         made: list[MadeAhead] = []
         if not self._outdated(request):
@@ -236,9 +236,9 @@ class ReplicaManager:
     async def become_leader_or_follower(
         self, request: LeaderAndIsrRequest, made: list[MadeAhead]
     ) -> LeaderAndIsrResponse:
-        """Apply a LeaderAndIsr request, and create the files that it needs.
+        """Apply a LeaderAndIsr request, and create the files that it requires.
 
-        Return once the directories of new partitions are on disk.
+        Return after the directories of new partitions have been synced to disk.
         """
         logs = self._replicas.logs
         logs.offer(made)
@@ -251,7 +251,7 @@ class ReplicaManager:
         return answer
 
     async def _become_each(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Apply a LeaderAndIsr partition by partition, with a result for each."""
+        """Apply a LeaderAndIsr to one partition at a time; return a result for each."""
         refused = self.accept(request.controller_epoch, request.broker_epoch)
         if refused:
             log.warning("LeaderAndIsr of controller %d is refused: %s", request.controller_id, refused.name)
@@ -270,7 +270,7 @@ class ReplicaManager:
         return answer
 
     async def _sync(self) -> None:
-        """Wait until the directories of new partitions are on disk."""
+        """Wait until the directories of new partitions have been synced to disk."""
         self._unsynced = False
         for each in self._replicas.logs.sync_by_threads():
             try:
@@ -334,9 +334,10 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _host(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ReplicatedPartition | None:
-        """Return a partition, and create its log if it is missing; None if that is not possible.
+        """Return a partition, and create its log if the log is missing; return None if that is impossible.
 
-        An existing partition may be in an offline directory, and must not be created again in another one.
+        The log of an existing partition may be in an offline directory, and must not be created again in another
+        directory.
         """
         name, index, logs = topic.topic_name, state.partition_index, self._replicas.logs
         if not state.is_new and logs.some_offline and (name, index) not in logs:
@@ -357,10 +358,10 @@ class ReplicaManager:
         return partition
 
     async def leave(self, request: UpdateMetadataRequest) -> None:
-        """Stop hosting partitions that were moved to other brokers; their files stay.
+        """Stop hosting partitions that were moved to other brokers; keep their files.
 
-        A broker whose session expired meanwhile gets no StopReplica. It would go on answering clients as the former
-        leader, or from a replica that does not grow.
+        A broker whose session expired during the move receives no StopReplica. Without this method, such a broker would
+        continue to answer clients as the former leader, or from a replica that receives no new records.
         """
         for topic in request.topic_states:
             for state in topic.partition_states:
@@ -385,7 +386,7 @@ class ReplicaManager:
     # --- stopping
 
     async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Apply a StopReplica: stop following and leading partitions, and delete them where requested."""
+        """Apply a StopReplica: stop following and leading partitions, and delete partitions where requested."""
         refused = self.accept(request.controller_epoch, request.broker_epoch)
         if refused:
             log.warning("StopReplica of controller %d is refused: %s", request.controller_id, refused.name)
@@ -427,9 +428,9 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _delete(self, to_delete: dict[Key, StopReplicaPartitionError]) -> None:
-        """Delete the logs of partitions; their files are removed later. An error applies to all of these partitions."""
+        """Delete the logs of partitions; their files are removed later. An error applies to all these partitions."""
         for key in [key for key in to_delete if self._replicas.get(key) is not None]:
-            del to_delete[key]  # the partition was assigned again meanwhile, and keeps its log
+            del to_delete[key]  # the partition was assigned again meanwhile and keeps its log
         if not to_delete:
             return
         try:
@@ -441,7 +442,7 @@ class ReplicaManager:
         to_delete.clear()
 
     def _get(self, key: Key) -> ReplicatedPartition | None:
-        """Return a hosted partition. In a cluster all of them are ReplicatedPartitions."""
+        """Return a hosted partition. In a cluster all hosted partitions are ReplicatedPartitions."""
         return cast("ReplicatedPartition | None", self._replicas.get(key))
 
     def _hosted(self) -> list[ReplicatedPartition]:
@@ -461,7 +462,7 @@ class ReplicaManager:
         self._spawn(partial(self._fetchers.resize, count))
 
     def set_rates(self, leader: float, follower: float) -> None:
-        """Limit the copying of throttled replicas from this broker and to this broker to these bytes per second.
+        """Limit the copying of throttled replicas from this broker and to this broker, in bytes per second.
 
         (leader.replication.throttled.rate, follower.replication.throttled.rate)
         """
@@ -473,7 +474,7 @@ class ReplicaManager:
         partition.is_throttled_follower = is_throttled(configs, FOLLOWER_REPLICAS, index, self.node_id)
 
     def reconfigure(self, topics: Container[str] | None = None) -> None:
-        """Apply changed configs to topics, or changed defaults to all topics (None), in slices."""
+        """Apply changed configs to these topics, or changed defaults to all topics (None), in slices."""
         if topics is None:
             self._replicas.forget_settings()
         self._spawn(partial(self._reconfigure, topics))

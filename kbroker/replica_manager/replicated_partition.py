@@ -1,8 +1,9 @@
 """A partition of a cluster: its work as leader and as follower, and the callers that wait for other replicas.
 
-Owns the leader's knowledge of its followers (`Leadership`), the resulting high watermark, and the waiting callers.
-acks=all waits for the high watermark, DeleteRecords for the low watermark, and followers' fetches wait for the log's
-end. Never sends requests: `PartitionContext.propose` sends proposals to the controller, and fetchers.py copies.
+Owns the leader's knowledge of its followers (`Leadership`), the resulting high watermark, and the waiting callers. A
+produce request with acks=all waits for the high watermark, DeleteRecords waits for the low watermark, and a follower's
+fetch waits for the log's end. Never sends requests: `PartitionContext.propose` sends proposals to the controller, and
+fetchers.py copies records.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from kbroker.replica_manager.replication_quota import ReplicationQuota
 from kbroker.replication.leadership import Granted, Leadership, Proposal, compare_epochs, needed_in_sync
 
 _FEW_DEAD = 64
-"""The most cancelled waits in the queue before it is cleaned up."""
+"""The most cancelled waits in the queue before they are removed from it."""
 
 
 @dataclass(slots=True)
@@ -38,17 +39,17 @@ class PartitionContext:
     """replica.lag.time.max.ms"""
     live_brokers: Callable[[], Container[int]]
     propose: Callable[[ReplicatedPartition, Proposal], None]
-    """Called with a new set of in-sync replicas, which the controller has to grant."""
+    """A function that is called with a new set of in-sync replicas, which the controller has to grant."""
     sent: ReplicationQuota = field(default_factory=ReplicationQuota)
-    """Counts the bytes that this broker sends as leader to throttled replicas."""
+    """Counts the bytes that this broker, as leader, sends to throttled replicas."""
 
     def now_ms(self) -> int:
-        """Return the time that decides whether followers lag."""
+        """Return the time, in ms, for the decision whether followers lag."""
         return int(self.clock.monotonic_ms())
 
 
 class _Wait:
-    """A wait. `notify` is called once with the outcome, unless the wait is cancelled before."""
+    """A wait. `notify` is called once with the outcome, unless the wait is cancelled first."""
 
     __slots__ = ("notify",)
 
@@ -57,7 +58,7 @@ class _Wait:
 
 
 class Waits:
-    """Waits by offset, the lowest first. Cancelled waits never take more room than the others."""
+    """Waits by offset, the lowest offset first. Cancelled waits never use more memory than the others."""
 
     __slots__ = ("_count", "_dead", "_heap")
 
@@ -90,13 +91,13 @@ class Waits:
             self._dead = 0
 
     def finish(self, reached: int, code: Callable[[int], ErrorCode]) -> None:
-        """Finish all waits for offsets up to `reached`, each with the result of `code` for its offset."""
+        """Finish all waits for offsets up to `reached`; the outcome of each is `code(offset)`."""
         while self._heap and self._heap[0][0] <= reached:
             offset, _, wait = heappop(self._heap)
             self._finish(wait, code(offset))
 
     def fail(self, code: ErrorCode) -> None:
-        """Fail all waits."""
+        """Finish all waits with this error."""
         heap, self._heap = self._heap, []
         for _, _, wait in heap:
             self._finish(wait, code)
@@ -148,15 +149,15 @@ class ReplicatedPartition(Partition):
         self.alone = False
         self.leadership = Leadership(context.node_id)
         self.acks = Waits()
-        """Waits for the high watermark."""
+        """The waits for the high watermark."""
         self.copies = Waits()
-        """Waits until all in-sync replicas have an offset, even if the replicas are too few for the high watermark."""
+        """The waits until all in-sync replicas have an offset, even if these are too few to move the high watermark."""
         self.deletions = Waits()
-        """Waits for the low watermark."""
+        """The waits for the low watermark."""
         self._end_waiters: dict[Waiter, None] = {}
         self.is_throttled_leader = False
         self.is_throttled_follower = False
-        """Whether the copying of a replica that is not in sync is throttled, as leader or as follower (KIP-73)."""
+        """Whether copying a replica that is not in sync is throttled: as leader, and as follower (KIP-73)."""
 
     @property
     def end_waiters(self) -> dict[Waiter, None]:
@@ -177,18 +178,18 @@ class ReplicatedPartition(Partition):
     # --- requests of the controller
 
     def knows_newer(self, state: Granted) -> bool:
-        """Whether the controller's state is older than the known state."""
+        """Whether this partition knows a newer state than the controller's `state`."""
         return state.partition_epoch < self.leadership.partition_epoch
 
     def lead(self, state: Granted, replicas: tuple[int, ...]) -> None:
-        """Lead in the controller's leader epoch."""
+        """Lead the partition in the leader epoch of the controller's state."""
         context = self._context
         try:
             self.log.finish_truncation()
         except OSError as error:
-            self.log.report_failure(error)  # it refuses appends
+            self.log.report_failure(error)  # from now on the log refuses appends
         end = self.log.log_end_offset
-        # If leader epochs were skipped, this broker may not know their leaders. Then the known end offsets of the
+        # If leader epochs were skipped, other brokers may have led meanwhile. Then the known end offsets of the
         # followers are outdated, because the followers may have been truncated since.
         is_new_leader = not self.leading or state.leader_epoch > self.leader_epoch + 1
         begins = self.leadership.lead(state, replicas, end, context.now_ms(), is_new_leader=is_new_leader)
@@ -204,7 +205,7 @@ class ReplicatedPartition(Partition):
         self.poke()
 
     def follow(self, state: Granted, replicas: tuple[int, ...], leader: int) -> None:
-        """Follow a new leader, or none (-1), and notify waiting callers."""
+        """Follow a new leader, or no leader (-1), and notify waiting callers."""
         self.leadership.follow(state, replicas)
         self.leader_epoch = state.leader_epoch
         self.leader = leader
@@ -223,11 +224,11 @@ class ReplicatedPartition(Partition):
         """Handle a refused proposal; return whether to send it again."""
         again = self.leadership.refused(proposal, error)
         if self.leading and self.leadership.proposed is None:
-            self.advance()  # the high watermark does not wait for the refused follower any more
+            self.advance()  # the high watermark no longer waits for the refused follower
         return again and self.leading
 
     def set_min_isr(self, configured: int) -> None:
-        """Apply min.insync.replicas, bounded by the number of replicas."""
+        """Apply min.insync.replicas, but require at most the number of replicas."""
         self.min_isr = needed_in_sync(configured, len(self.replicas))
 
     def _take_isr(self) -> None:
@@ -236,7 +237,7 @@ class ReplicatedPartition(Partition):
         self.set_min_isr(self.log.config.min_insync_replicas)
 
     def poke(self) -> None:
-        """Notify all waiting callers that leadership, or the log, has changed."""
+        """Notify all waiting callers that the leadership or the log has changed."""
         super().poke()
         for waiter in tuple(self._end_waiters):
             waiter.poke()
@@ -257,7 +258,7 @@ class ReplicatedPartition(Partition):
         transaction_version: int = 0,
         opened: Opened | None = None,
     ) -> AppendInfo:
-        """Append as leader, as on a single node. The high watermark moves if no other replica is in sync."""
+        """Append as leader, as on a single node. Move the high watermark if no other replica is in sync."""
         info = super().append(records, acks, now_ms, origin, guard, transaction_version, opened)
         if not self.alone:
             for waiter in tuple(self._end_waiters):
@@ -267,7 +268,7 @@ class ReplicatedPartition(Partition):
         return info
 
     def follower_fetched(self, replica: int, offset: int, log_start_offset: int) -> ErrorCode:
-        """Record that a follower has all records before `offset`. Return an error if it is no replica."""
+        """Record that a follower has all records before `offset`. Return an error if it is not a replica."""
         context, log, leadership = self._context, self.log, self.leadership
         moved = leadership.fetched(replica, offset, log_start_offset, log.log_end_offset, context.now_ms())
         if moved is None:
@@ -283,20 +284,20 @@ class ReplicatedPartition(Partition):
         return ErrorCode.NONE
 
     def shrink_isr(self) -> None:
-        """Propose to remove followers that lagged for longer than replica.lag.time.max.ms."""
+        """Propose to remove followers that have lagged for longer than replica.lag.time.max.ms."""
         if not self.leading:
             return
         context = self._context
         proposal = self.leadership.to_shrink(self.log.log_end_offset, context.now_ms(), context.max_lag_ms)
         if proposal is not None:
             context.propose(self, proposal)
-        # Do not wait any more for a follower that was about to join the in-sync replicas but lags again.
+        # Stop waiting for a follower that was about to join the in-sync replicas but lags again.
         self.advance()
 
     def brokers_changed(self) -> None:
-        """Stop waiting for a failed broker: acks=all if the broker was not in sync, and DeleteRecords.
+        """Stop waiting for a failed broker in DeleteRecords, and in acks=all if the broker was not in sync.
 
-        Another follower's fetch would have the same effect, but none may arrive while all clients wait here for
+        A fetch of another follower would have the same effect. But no fetch may arrive while all clients wait here for
         responses.
         """
         if self.leading:
@@ -341,7 +342,7 @@ class ReplicatedPartition(Partition):
         return None
 
     def committed(self, offset: int) -> asyncio.Future[None]:
-        """Return a future that is done once all records before `offset` are committed; it may fail with ApiError."""
+        """Return a future that is done when all records before `offset` are committed; it may fail with ApiError."""
         future, notify = _future()
         give_up = self.when_committed(offset, notify)
         if give_up is not None:
@@ -349,11 +350,11 @@ class ReplicatedPartition(Partition):
         return future
 
     def copied(self, offset: int) -> Awaitable[None] | None:
-        """Return a future that is done once every cleanly electable replica has all records before `offset`.
+        """Return a future that is done when every replica that can be elected cleanly has all records before `offset`.
 
-        Return None if they already have these records. With fewer in-sync replicas than min.insync.replicas, this may
-        be reached although the high watermark does not move. The future fails with ApiError if this broker can no
-        longer reach it.
+        Return None if these replicas already have the records. If fewer than min.insync.replicas are in sync, the
+        future can be done although the high watermark does not move. The future fails with ApiError if this broker can
+        no longer reach this state.
         """
         if not self.leading:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -381,7 +382,7 @@ class ReplicatedPartition(Partition):
             self._context.sent.record(size, self._context.clock.monotonic_ms())
 
     def _holds_back(self, replica: int) -> bool:
-        """Whether a follower is throttled. An in-sync follower never is."""
+        """Whether copying to a follower is throttled; False for an in-sync follower."""
         return self.is_throttled_leader and replica not in self.leadership.isr
 
     # --- deletion of records

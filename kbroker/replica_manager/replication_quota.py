@@ -1,7 +1,7 @@
 """Limits the rate at which throttled replicas are copied (KIP-73; Apache Kafka: ReplicationQuotaManager).
 
-Owns the count of bytes of the last samples, and which of a topic's replicas are throttled. In-sync replicas are never
-throttled; replicated_partition.py excludes them.
+Owns the byte counts of the last samples, and decides which of a topic's replicas are throttled. In-sync replicas are
+never throttled; replicated_partition.py excludes them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 UNLIMITED: Final = (1 << 63) - 1
 THROTTLED_PAUSE_MS: Final = 100
-"""How long a follower pauses a replica that was copied too fast, in ms."""
+"""The pause of a replica that was copied too fast, in ms."""
 _WINDOW: Final = Window(11, 1000)
 
 
 class ReplicationQuota:
-    """Bytes per second, as the mean of the last samples; times in ms.
+    """The rate in bytes per second, as the mean of the last samples; times in ms.
 
     (replication.quota.window.num, replication.quota.window.size.seconds)
     """

@@ -1,8 +1,8 @@
-"""The follower's side of a partition: its fetch position, and how a response of the leader changes its log.
+"""The follower's side of a partition: its fetch position, and the changes of its log by the leader's responses.
 
-Owns the position and the leader epoch of a fetch, and the partition's condition. Pure: it turns a response into a step.
-The fetcher applies the step to the log and then reports the new end. (Apache Kafka: AbstractFetcherThread; KIP-101,
-279, 320, 595 for diverging logs.)
+Owns the position and the leader epoch of the next fetch, and the partition's condition. Pure: it converts a response to
+a step. The fetcher applies the step to the log and then reports the new end. (Apache Kafka: AbstractFetcherThread;
+KIP-101, 279, 320, 595 for diverging logs.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 from kbroker.protocol.errors import ErrorCode
 
 EpochEnd = Callable[[int], tuple[int, int]]
-"""Epoch -> the largest epoch in this broker's log that is not above it, and its end; (-1, -1) if unknown."""
+"""A function that returns the largest epoch up to the given one in this broker's log, and its end; or (-1, -1)."""
 
 
 class Condition(Enum):
@@ -27,19 +27,19 @@ class Condition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the records, then take over the leader's high watermark and log start offset."""
+    """Append the records, then apply the leader's high watermark and log start offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Truncate the log to `offset`; nothing else of the response counts."""
+    """Truncate the log to `offset`; ignore the rest of the response."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Drop the whole log and begin at `offset`, the leader's log start offset."""
+    """Delete the complete log and begin at `offset`, the leader's log start offset."""
 
     offset: int
 
@@ -56,12 +56,12 @@ class BackOff:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Stop fetching until the controller names a new leader epoch."""
+    """Stop fetching until the controller sends a new leader epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Do nothing: the response belongs to a request sent before the state changed."""
+    """Do nothing: the response belongs to a request that was sent before the state changed."""
 
 
 Step = Append | Truncate | Restart | AskOffsets | BackOff | GiveUp | Ignore
@@ -73,7 +73,7 @@ class Following:
     __slots__ = ("condition", "fetch_offset", "last_fetched_epoch", "leader", "leader_epoch")
 
     def __init__(self, leader: int, leader_epoch: int, end_offset: int, last_epoch: int) -> None:
-        """Begin at the end of this broker's log, whose last leader epoch is `last_epoch` (-1: it has none)."""
+        """Begin at the end of this broker's log. `last_epoch` is the log's last leader epoch (-1: none)."""
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.fetch_offset = end_offset
@@ -89,7 +89,7 @@ class Following:
         end_offset: int,
         epoch_end: EpochEnd,
     ) -> Step:
-        """Return the step for a response to a fetch at an offset and in a leader epoch.
+        """Return the step for a response to a fetch at `asked_offset`.
 
         `diverging` is the leader's (epoch, end offset) if the logs diverge (KIP-595), None if they agree; `end_offset`
         is the end of this broker's log. The caller must have only one request in flight: if the log was truncated and
@@ -108,10 +108,10 @@ class Following:
         return BackOff()
 
     def offsets_received(self, error: ErrorCode, leader_start: int, leader_end: int, end_offset: int) -> Step:
-        """Return the step for the leader's offsets, requested after OFFSET_OUT_OF_RANGE.
+        """Return the step for the leader's offsets, which were requested after OFFSET_OUT_OF_RANGE.
 
-        A leader whose log ends earlier was elected from outside the in-sync replicas. A leader whose log starts later
-        has deleted all records from which this log could continue.
+        A leader whose log ends before this log was elected from outside the in-sync replicas. A leader whose log starts
+        after this log's end has deleted all records from which this log could continue.
         """
         if self.condition is not Condition.ASKING:
             return Ignore()
@@ -129,7 +129,7 @@ class Following:
         return Ignore()
 
     def appended(self, end_offset: int, last_epoch: int) -> None:
-        """Set the log's new end; `last_epoch` is that of its last batch."""
+        """Set the log's new end and the leader epoch of its last batch."""
         self.fetch_offset = end_offset
         self.last_fetched_epoch = last_epoch
 
@@ -141,9 +141,9 @@ class Following:
 
 
 def certain_end(last_epoch: int, end_offset: int, high_watermark: int) -> int:
-    """Return the offset up to which a follower keeps its log before it fetches: all of it if the log has leader epochs.
+    """Return the end of the part of a log that a follower keeps before it fetches: all if the log has leader epochs.
 
-    Without a leader epoch (-1) the point of divergence from the leader's log is unknown: only committed records are
+    Without a leader epoch (-1) it is unknown where the log diverges from the leader's log: only committed records are
     known to be the same.
     """
     return end_offset if last_epoch >= 0 else min(end_offset, high_watermark)
@@ -152,8 +152,9 @@ def certain_end(last_epoch: int, end_offset: int, high_watermark: int) -> int:
 def truncation_offset(diverging: tuple[int, int], end_offset: int, epoch_end: EpochEnd) -> int:
     """Return the truncation offset of a log that ends at `end_offset` and diverges at the leader's (epoch, end offset).
 
-    If this broker's log does not have that epoch, it is truncated after the largest lower one, and the next fetch shows
-    whether that was enough (KIP-279). If it has no lower epoch, only the leader's offset counts.
+    If this broker's log does not contain that epoch, the log is truncated at the end of the largest lower epoch, and
+    the next fetch shows whether that was enough (KIP-279). If the log contains no lower epoch, it is truncated to the
+    leader's end offset.
     """
     leader_epoch, leader_end = diverging
     if leader_epoch < 0:

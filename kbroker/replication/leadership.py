@@ -1,13 +1,15 @@
 """The leader's side of a partition: epochs, the in-sync followers, acks=all, and the limit of the high watermark.
 
-Owns the known progress of the followers, the rules for leaving and joining the in-sync replicas, the in-sync replicas
-granted by the controller, and their one pending change. Also owns the requirements of `min.insync.replicas` before and
-after an append (Partition.appendRecordsToLeader, checkEnoughReplicasReachOffset), which apply to a node alone as well.
-Pure: it takes offsets and times, and returns proposals to the controller and offsets; it never reads a log, a clock or
-a socket. (Apache Kafka: Partition, Replica; KIP-497 for the pending change.)
+Owns the known progress of the followers, the rules for leaving and joining the in-sync replicas, the set of in-sync
+replicas that the controller has granted, and the one pending change of this set. Also owns the requirements of
+`min.insync.replicas` before and after an append (Partition.appendRecordsToLeader, checkEnoughReplicasReachOffset),
+which also apply to a single node. Pure: it receives offsets and times, and returns offsets and proposals to the
+controller; it never reads a log, a clock or a socket. (Apache Kafka: Partition, Replica; KIP-497 for the pending
+change.)
 
-Before a proposed set is granted, the leader already applies it where this makes the leader more careful: a joining
-replica holds the high watermark back at once, a leaving one until the controller has granted the change.
+While a proposed set is not granted, the leader applies it only where this is safer: the high watermark waits
+immediately for a joining replica, and continues to wait for a leaving replica until the controller has granted the
+change.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from kbroker.protocol.errors import ErrorCode
 
 
 def compare_epochs(epoch: int, own: int) -> ErrorCode:
-    """Compare the leader epoch of a client or a follower with a replica's own (KIP-320); -1 is always valid.
+    """Compare the leader epoch of a client or a follower with a replica's own epoch (KIP-320); -1 is always valid.
 
-    FENCED_LEADER_EPOCH is the result for an outdated epoch, UNKNOWN_LEADER_EPOCH for a newer one. Other negative epochs
-    are outdated. In a Fetch request they mean -1 (FetchRequest.optionalEpoch); the Fetch handler converts them.
+    The result is FENCED_LEADER_EPOCH for an older epoch, and UNKNOWN_LEADER_EPOCH for a newer epoch. Other negative
+    epochs are older ones. In a Fetch request they mean -1 (FetchRequest.optionalEpoch); the Fetch handler converts
+    them.
     """
     if epoch in (-1, own):
         return ErrorCode.NONE
@@ -31,17 +34,17 @@ def compare_epochs(epoch: int, own: int) -> ErrorCode:
 
 
 def needed_in_sync(min_isr: int, replicas: int) -> int:
-    """Return the required number of in-sync replicas: min.insync.replicas, or all replicas if there are fewer."""
+    """Return the required number of in-sync replicas: min.insync.replicas, but at most the number of replicas."""
     return min(min_isr, max(replicas, 1))
 
 
 NEVER: Final = -(1 << 62)
-"""A time in ms before all others."""
+"""A time in ms that is before all other times."""
 
 
 @dataclass(slots=True)
 class Follower:
-    """The leader's state of a follower: offsets are -1 until it has fetched, times are ms of the leader's clock."""
+    """The leader's state of a follower. Offsets are -1 until it fetches. Times are ms of the leader's clock."""
 
     end_offset: int = -1
     log_start_offset: int = -1
@@ -49,27 +52,27 @@ class Follower:
     """The leader's log end offset at the last fetch."""
     fetched_ms: int = NEVER
     caught_up_ms: int = NEVER
-    """The last time at which the follower had everything that the leader had at that time."""
+    """The last time at which the follower had all records that the leader had at that time."""
 
     def is_caught_up(self, end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
-        """Whether the follower has everything, or had everything at most `max_lag_ms` ago."""
+        """Whether the follower has all records, or had all records at most `max_lag_ms` ago."""
         return self.end_offset == end_offset or now_ms - self.caught_up_ms <= max_lag_ms
 
     def may_join(self, high_watermark: int, epoch_start: int) -> bool:
-        """Whether the follower has reached the high watermark, and the start of the leader epoch.
+        """Whether the follower has reached the high watermark and the start of the leader epoch.
 
-        A follower that has not reached the epoch's start may lack committed records above the high watermark known
-        here.
+        This leader may know an outdated high watermark. A follower that has not reached the epoch's start may lack
+        committed records above this high watermark.
         """
         return self.end_offset >= max(high_watermark, epoch_start)
 
     def fetch(self, offset: int, log_start_offset: int, end_offset: int, now_ms: int) -> None:
-        """Note a fetch from `offset`: the follower has all earlier offsets. The leader's log ends at `end_offset`."""
+        """Record a fetch from `offset`: the follower has all earlier records. The leader's log ends at `end_offset`."""
         if offset >= end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.leader_end_offset:
-            # It has everything up to the leader's end at its last fetch: a steady stream of small batches must not make
-            # it fall behind.
+            # The follower has all records up to the leader's end at its previous fetch: with a steady stream of small
+            # batches, such a follower must not count as lagging.
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self.end_offset = offset
         self.log_start_offset = log_start_offset
@@ -78,7 +81,7 @@ class Follower:
 
 
 def at_the_start(known: Follower, end_offset: int, now_ms: int, in_sync: bool, *, is_new_leader: bool) -> Follower:
-    """Return the state of a follower at the start of a leader epoch: an in-sync follower gets the full lag time."""
+    """Return a follower's state at the start of a leader epoch. An in-sync follower may lag for `max_lag_ms` again."""
     caught_up = now_ms if in_sync else NEVER
     if is_new_leader:
         return Follower(caught_up_ms=caught_up)
@@ -86,7 +89,7 @@ def at_the_start(known: Follower, end_offset: int, now_ms: int, in_sync: bool, *
 
 
 _NOT_DONE: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-"""The controller has not changed anything: the previously granted state still holds."""
+"""Errors after which the previously granted state is still valid: the controller has not changed anything."""
 _AWAIT_THE_CONTROLLER: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -97,12 +100,12 @@ _AWAIT_THE_CONTROLLER: Final = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-"""This leader's state is out of date, and the controller is about to send the new one."""
+"""Errors that mean that this leader's state is outdated, and that the controller will soon send the new state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A partition's state at the controller: `partition_epoch` grows with each change of it."""
+    """A partition's state at the controller. `partition_epoch` grows with each change of this state."""
 
     leader_epoch: int
     partition_epoch: int
@@ -111,7 +114,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A proposed set of in-sync replicas, to be granted if the partition is still at these epochs."""
+    """A proposed set of in-sync replicas. The controller grants it only if the partition still has these epochs."""
 
     leader_epoch: int
     partition_epoch: int
@@ -119,9 +122,9 @@ class Proposal:
 
 
 class Leadership:
-    """One partition that this broker leads, or has led.
+    """One partition that this broker leads or has led.
 
-    `replicas` are all assigned ones, including this broker; `isr` is the last granted set.
+    `replicas` are all assigned replicas, including this broker; `isr` is the last granted set.
     """
 
     __slots__ = (
@@ -140,7 +143,7 @@ class Leadership:
         self._followers: dict[int, Follower] = {}
         self.leader_epoch = -1
         self.epoch_start = -1
-        """The start of this broker's latest leader epoch."""
+        """The log offset at which this broker's latest leader epoch started."""
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
         self.isr: frozenset[int] = frozenset()
@@ -148,12 +151,12 @@ class Leadership:
 
     @property
     def followers(self) -> Iterable[tuple[int, Follower]]:
-        """The other replicas, and their known state."""
+        """The other replicas and their known state."""
         return self._followers.items()
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """All replicas that the controller may by now count as in sync."""
+        """All replicas that the controller may already count as in sync."""
         return self.isr if self.proposed is None else self.isr | self.proposed.isr
 
     def lead(
@@ -161,15 +164,16 @@ class Leadership:
     ) -> bool:
         """Apply the controller's state; return whether a new leader epoch begins, at `end_offset`.
 
-        `is_new_leader` means that this broker has not led without interruption: the known state of followers is out of
-        date. An older state than the known one changes nothing, and the result is false.
+        `is_new_leader` means that this broker has not led without interruption, so that the known state of followers is
+        outdated. If `state` is older than the known state, change nothing and return False.
         """
         if state.partition_epoch < self.partition_epoch:
             return False
         begins = state.leader_epoch > self.leader_epoch
         known, self._followers = self._followers, {}
-        # A removed replica is in sync until the controller has written a set without it. Until then a new controller
-        # may elect it, so the leader waits for it. (Kafka's leaders wait only for assigned replicas.)
+        # A replica that was removed from the assignment is in sync until the controller has written a set without it.
+        # Until then a new controller may elect it, so the leader waits for it. (Kafka's leaders wait only for assigned
+        # replicas.)
         for each in (*replicas, *sorted(state.isr.difference(replicas))):
             if each != self._node_id:
                 self._followers[each] = known.get(each) or Follower()
@@ -187,9 +191,9 @@ class Leadership:
         return begins
 
     def follow(self, state: Granted, replicas: tuple[int, ...]) -> bool:
-        """Stop leading; return whether the leader epoch is a new one.
+        """Stop leading; return whether the leader epoch is new.
 
-        An older state than the known one changes nothing.
+        If `state` is older than the known state, change nothing and return False.
         """
         if state.partition_epoch < self.partition_epoch:
             return False
@@ -204,7 +208,7 @@ class Leadership:
         return begins
 
     def fetched(self, replica: int, offset: int, log_start_offset: int, end_offset: int, now_ms: int) -> bool | None:
-        """Note a follower's fetch; return whether its end moved, None if it has no replica of this partition."""
+        """Record a follower's fetch; return whether its end moved, or None if it is not a replica of this partition."""
         follower = self._followers.get(replica)
         if follower is None:
             return None
@@ -215,7 +219,7 @@ class Leadership:
     # --- in-sync replicas
 
     def to_expand(self, replica: int, high_watermark: int, live: Container[int]) -> Proposal | None:
-        """Propose a follower for the in-sync replicas if one may join and no change is pending."""
+        """Propose to add a follower to the in-sync replicas if it may join and no change is pending."""
         follower = self._followers.get(replica) if replica in self.replicas else None
         if self.proposed is not None or follower is None or replica in self.isr or replica not in live:
             return None
@@ -224,7 +228,7 @@ class Leadership:
         return self._propose(self.isr | {replica})
 
     def to_shrink(self, end_offset: int, now_ms: int, max_lag_ms: int) -> Proposal | None:
-        """Propose the in-sync replicas without those that have lagged for longer than `max_lag_ms`."""
+        """Propose to remove the replicas that have lagged for longer than `max_lag_ms` from the in-sync replicas."""
         if self.proposed is not None:
             return None
         late = {
@@ -235,7 +239,7 @@ class Leadership:
         return self._propose(self.isr - late) if late else None
 
     def granted(self, proposal: Proposal, state: Granted) -> bool:
-        """Apply the controller's result of a proposal; return False if a newer state has been applied."""
+        """Apply the controller's result of a proposal; return False if a newer state was already applied."""
         if proposal is not self.proposed:
             return False
         if state.leader_epoch != self.leader_epoch or state.partition_epoch < self.partition_epoch:
@@ -246,7 +250,7 @@ class Leadership:
     def refused(self, proposal: Proposal, error: ErrorCode) -> bool:
         """Handle a refused proposal; return whether to send it again.
 
-        If it is unclear whether the proposal was granted, it stays pending, so that the leader stays careful.
+        If it is unclear whether the proposal was granted, it stays pending, which is the safe choice for the leader.
         """
         if proposal is not self.proposed:
             return False
@@ -258,7 +262,7 @@ class Leadership:
         return error not in _AWAIT_THE_CONTROLLER
 
     def _stop_waiting_for(self, refused: frozenset[int]) -> None:
-        """Stop waiting for replicas that may not join: they are about to stop, and may have fetched for the last time.
+        """Stop waiting for replicas that must not join: they will stop soon, and may not fetch again.
 
         (Kafka's leaders wait for such a replica until it has been absent for replica.lag.time.max.ms.)
         """
@@ -284,14 +288,14 @@ class Leadership:
     def high_watermark(
         self, end_offset: int, now_ms: int, max_lag_ms: int, min_isr: int, live: Container[int]
     ) -> int | None:
-        """Return the limit of the high watermark; None to leave it because too few replicas are in sync."""
+        """Return the limit of the high watermark; return None if too few replicas are in sync to move it."""
         return self.copied(end_offset, now_ms, max_lag_ms, live) if self.enough(min_isr) else None
 
     def copied(self, end_offset: int, now_ms: int, max_lag_ms: int, live: Container[int]) -> int:
-        """Return the offset before which everything is on every cleanly electable replica, even if these are few.
+        """Return the offset up to which every replica that can be elected cleanly has all records.
 
-        This offset waits for all replicas that may be in sync, and for those about to join: otherwise a replica that
-        lags only slightly would never join.
+        These replicas may be fewer than min.insync.replicas. All replicas that may be in sync limit this offset.
+        Replicas that are about to join also limit it: otherwise a replica that lags only slightly would never join.
         """
         lowest, maximal = end_offset, self.maximal_isr
         for replica, follower in self._followers.items():
@@ -302,7 +306,7 @@ class Leadership:
         return lowest
 
     def verdict(self, required_offset: int, high_watermark: int, min_isr: int) -> ErrorCode | None:
-        """Return the result of acks=all for records that end at `required_offset`; None while it waits."""
+        """Return the result of acks=all for records that end at `required_offset`; return None while it has to wait."""
         if high_watermark < required_offset:
             return None
         # All in-sync replicas have the batch, but some replicas may have left the set meanwhile.
@@ -310,6 +314,6 @@ class Leadership:
         return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     def low_watermark(self, log_start_offset: int, live: Container[int]) -> int:
-        """Return the offset before which all live replicas have deleted their records (DeleteRecords waits for it)."""
+        """Return the offset before which all live replicas have deleted all records (DeleteRecords waits for it)."""
         starts = (each.log_start_offset for replica, each in self._followers.items() if replica in live)
         return min([log_start_offset, *starts])

@@ -1,1 +1,1 @@
-"""Log compaction: for each key of a partition the last record stays. A separate process does the work."""
+"""Log compaction keeps the last record of each key of a partition. A separate process does the work."""

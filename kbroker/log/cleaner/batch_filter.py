@@ -1,12 +1,12 @@
 """The compaction of one batch: bytes in, bytes out.
 
-Owns the rules of compaction for a batch and its records (Kafka's Cleaner and MemoryRecords.filterTo), and the
-rebuilding of a batch without the dropped records. Never reads or writes a file.
+Owns the rules of compaction for a batch and its records (Kafka's Cleaner and MemoryRecords.filterTo), and builds a
+batch without the removed records. Never reads or writes a file.
 
-A batch keeps its base offset, last offset, producer, sequence, epoch and codec, whichever records are dropped.
-Tombstones, and markers of transactions without remaining records, are dropped in two steps (KIP-534). The first pass
-that finds one in a batch sets bit 6 of the batch's attributes (the delete horizon), and writes the time of expiry into
-its base timestamp. The first pass after that time drops the record.
+A batch keeps its base offset, last offset, producer, sequence, epoch and codec, whichever records are removed.
+Tombstones, and markers of transactions without remaining records, are removed in two steps (KIP-534). The first pass
+that finds a tombstone or such a marker in a batch sets bit 6 of the batch's attributes (the delete horizon), and writes
+the time of expiry to its base timestamp. The first pass after that time removes the record.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kbroker.protocol.records import (
 
 HORIZON_BIT: Final = 0x40
 _INVERTED: Final = bytes((1, 0)) + bytes(254)
-_REPORTED: Final = 3  # how many unreadable batches the broker's log names
+_REPORTED: Final = 3  # the number of unreadable batches that are named in the broker's log
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
 
@@ -50,7 +50,7 @@ class LastBatch:
     __slots__ = ("_epoch", "_last_offset")
 
     def __init__(self, last_offset: int | None, epoch: int) -> None:
-        """`last_offset` is that of the producer's last data batch; None if only a marker of `epoch` is known."""
+        """`last_offset` is the last offset of the last data batch; None if only a marker of `epoch` is known."""
         self._last_offset = last_offset
         self._epoch = epoch
 
@@ -61,7 +61,7 @@ class LastBatch:
 
 
 def read_body(batch: memoryview, header: BatchHeader, max_message_bytes: int) -> bytes:
-    """Return a batch's uncompressed records; raises Malformed, also if they are larger than any producer could send.
+    """Return a batch's uncompressed records; raise Malformed, also if they are larger than any producer could send.
 
     A batch may have been produced before its topic was compacted, when its records were not checked.
     """
@@ -72,7 +72,7 @@ def read_body(batch: memoryview, header: BatchHeader, max_message_bytes: int) ->
 
 
 def read_records(batch: memoryview, header: BatchHeader, max_message_bytes: int) -> tuple[bytes, Sequence[Part]]:
-    """Return the result of `read_body` with the records of the batch; raises Malformed."""
+    """Return the result of `read_body`, and the records of the batch; raise Malformed."""
     data = read_body(batch, header, max_message_bytes)
     return data, read_runs(data, header.record_count)
 
@@ -97,13 +97,13 @@ class BatchFilter:
         self._now_ms = now_ms
         self._horizon_ms = min(now_ms + delete_retention_ms, _I64 - 1)
         self.keyless = 0
-        """Dropped records without a key: they were appended before the topic was compacted."""
+        """The number of removed records without a key, which were appended before the topic was compacted."""
         self.unreadable: list[str] = []
-        """The first few errors of batches that stay unchanged because their records cannot be read."""
+        """The first few errors of batches that stay unchanged because their records are unreadable."""
         self.unreadable_count = 0
 
     def apply(self, batch: memoryview, header: BatchHeader, keep_place: bool) -> Buffer | None:
-        """Return the replacement of a batch, None to drop it; raises Malformed.
+        """Return the replacement of a batch; None means to remove it. Raise Malformed.
 
         With `keep_place`, a batch that loses all records stays as an empty batch, so that its last offset is not lost.
         """
@@ -169,7 +169,7 @@ class BatchFilter:
 
 
 def without_record(batch: memoryview, header: BatchHeader, offset: int, max_message_bytes: int) -> Buffer | None:
-    """Return a batch without the record at `offset`, None if it lacks that record; raises Malformed."""
+    """Return a batch without the record at `offset`; None if it does not contain that record. Raise Malformed."""
     if header.is_control or not header.base_offset <= offset <= header.last_offset:
         return None
     data, runs = read_records(batch, header, max_message_bytes)
@@ -186,9 +186,9 @@ def without_record(batch: memoryview, header: BatchHeader, offset: int, max_mess
 
 
 def without_records(batch: memoryview, header: BatchHeader, indexes: Sequence[int], max_message_bytes: int) -> Buffer:
-    """Return a batch without the records at these indexes, in order, counted from 0; raises Malformed.
+    """Return a batch without the records at these indexes, which are ordered and counted from 0; raise Malformed.
 
-    Its offsets, sequences and timestamps stay; with all records gone it is empty.
+    The batch keeps its offsets, sequences and timestamps. Without any remaining records it is empty.
     """
     if len(indexes) >= header.record_count:
         return _emptied(header)
@@ -206,7 +206,7 @@ def without_records(batch: memoryview, header: BatchHeader, indexes: Sequence[in
 def _rebuilt(
     header: BatchHeader, data: bytes, runs: Sequence[Part], keeps: Sequence[bytes], horizon_ms: int | None = None
 ) -> bytes:
-    """Return a batch with only the kept records; with `horizon_ms`, its tombstones expire at that time."""
+    """Return a batch with only the kept records; `horizon_ms` is the time at which its tombstones expire."""
     attributes, base_timestamp = header.attributes, header.base_timestamp
     append_time = attributes & TIMESTAMP_TYPE_BIT
     max_timestamp = header.max_timestamp
@@ -231,7 +231,7 @@ def _rebuilt(
 
 
 def _emptied(header: BatchHeader) -> bytes:
-    """Return an empty batch in place of a batch without remaining records, as Kafka writes it."""
+    """Return an empty batch that replaces a batch without remaining records, as Kafka writes it."""
     attributes = header.attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
     return _built(header, attributes, -1, header.max_timestamp, 0, b"")
 
@@ -276,7 +276,7 @@ def _varlong(value: int) -> bytes:
 
 
 def _wrap(value: int) -> int:
-    """Wrap a sum as a Java long does."""
+    """Wrap a sum like a Java long."""
     return (value + _I64 & _U64) - _I64
 
 

@@ -20,20 +20,20 @@ _NO_LIMIT: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Cleanable:
-    """One log as the cleaner sees it; offsets absolute, sizes in bytes."""
+    """The cleaner's view of one log; absolute offsets, sizes in bytes."""
 
     log: PartitionLog
     first_dirty: int
     upper: int
-    """Base offset of the first segment that must not be cleaned."""
+    """The base offset of the first segment that must not be cleaned."""
     clean_bytes: int
     dirty_bytes: int
     overdue: bool
-    """Whether max.compaction.lag.ms requires cleaning, whatever the dirty ratio."""
+    """Whether max.compaction.lag.ms requires cleaning, independent of the dirty ratio."""
 
     @property
     def ratio(self) -> float:
-        """The dirty share of the cleanable bytes."""
+        """The dirty bytes as a share of the cleanable bytes."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
@@ -43,12 +43,12 @@ class Cleanable:
         return self.dirty_bytes > 0 and (self.overdue or self.ratio > self.log.config.min_cleanable_dirty_ratio)
 
     def precedes(self, other: Cleanable | None) -> bool:
-        """Whether this log is due, and is cleaned before `other`: the log with the larger dirty share goes first."""
+        """Whether this log is due and must be cleaned before `other`: the log with the larger dirty share is first."""
         return self.is_due and (other is None or self.ratio > other.ratio)
 
 
 def examine(log: PartitionLog, cleaned_to: int | None, now_ms: int) -> Cleanable:
-    """Examine a log that has been cleaned up to `cleaned_to`, None if never; raises OSError."""
+    """Examine a log that has been cleaned up to `cleaned_to` (None if never cleaned); raise OSError."""
     first_dirty = log.log_start_offset if cleaned_to is None else cleaned_to
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
         first_dirty = log.log_start_offset
@@ -84,7 +84,7 @@ def _is_overdue(dirty: list[Segment], upper: int, now_ms: int, max_lag_ms: int) 
 
 
 async def make_job(cleanable: Cleanable, now_ms: int, map_bytes: int, io_bytes: int) -> CleaningJob | None:
-    """Return the job to clean a log, None if the log has lost segments meanwhile; raises OSError."""
+    """Return the job to clean a log; None if the log has lost segments meanwhile. Raise OSError."""
     log = cleanable.log
     config = log.config
     upper = cleanable.upper

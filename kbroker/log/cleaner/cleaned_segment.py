@@ -1,8 +1,8 @@
-"""A segment being written that will replace the cleaned segments.
+"""A new segment that will replace the cleaned segments.
 
-Owns its files, which end in `.cleaned` until the broker swaps them in, and their indexes. Never chooses the segment's
-records. All files are addressed through a descriptor of the partition's directory, which stays valid if a topic
-deletion renames the directory.
+Owns its files and their indexes. The file names end in `.cleaned` until the broker replaces the old segments with them.
+Never chooses the segment's records. All files are addressed through a descriptor of the partition's directory, which
+stays valid if a topic deletion renames the directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GATHERED: Final = 1 << 20
 
 
 class CleanedSegment:
-    """A segment being written; sizes in bytes."""
+    """A segment that is being written; sizes in bytes."""
 
     def __init__(self, directory_fd: int, base_offset: int, index_interval: int) -> None:
         self._directory_fd = directory_fd
@@ -39,7 +39,7 @@ class CleanedSegment:
         self._index = bytearray()
         self._times = bytearray()
         self._indexed = 0
-        self._newest = (-1, base_offset)  # the largest timestamp, and the last offset of its batch
+        self._newest = (-1, base_offset)  # the largest timestamp and the last offset of its batch
         self._noted = -1  # the largest timestamp in the time index
         self.size = 0
 
@@ -51,7 +51,7 @@ class CleanedSegment:
         return os.open(self._name(suffix), flags, 0o644, dir_fd=self._directory_fd)
 
     def append(self, batch: bytes | memoryview, last_offset: int, max_timestamp: int) -> int:
-        """Add a batch; `max_timestamp` is -1 for one without records. Returns the bytes written to the file."""
+        """Add a batch; return the bytes written to the file. `max_timestamp` is -1 for a batch without records."""
         position = self.size
         if max_timestamp > self._newest[0]:
             self._newest = (max_timestamp, last_offset)
@@ -71,7 +71,7 @@ class CleanedSegment:
             self._noted = self._newest[0]
 
     def flush(self) -> int:
-        """Write the collected batches; returns the number of bytes. Raises OSError."""
+        """Write the collected batches; return the number of bytes. Raise OSError."""
         written = self._pending
         _write(self._fd, b"".join(self._parts))
         self._parts.clear()
@@ -79,9 +79,9 @@ class CleanedSegment:
         return written
 
     def finish(self, aborted: Sequence[AbortedTxn], modified_ns: int) -> int:
-        """Write and fsync everything; returns the number of bytes of the last write to the log. Raises OSError.
+        """Write and fsync all files; return the number of bytes of the last write to the log. Raise OSError.
 
-        The files get the modification time of the segment they replace: it determines the age of records without a
+        The files get the modification time of the segment that they replace: it determines the age of records without a
         timestamp.
         """
         written = self.flush()

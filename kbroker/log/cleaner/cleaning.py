@@ -1,9 +1,9 @@
-"""One round of cleaning a log: read the dirty part, then rewrite all segments, leaving out superseded records.
+"""One round of cleaning a log: read the dirty part, then rewrite all segments without superseded records.
 
-Owns the order of the work (Kafka's Cleaner.doClean) and the grouping of segments. Never replaces a segment: it leaves
-`.cleaned` files, group after group, and the broker swaps them in. A damaged batch ends the round with Malformed, since
-the cleaner must not drop it. An intact batch with unreadable records stays unchanged, and older records of its keys
-stay, too.
+Owns the order of the work (Kafka's Cleaner.doClean) and the grouping of segments. Never replaces a segment: it writes
+`.cleaned` files, one group after the other, and the broker replaces the old segments with them. A damaged batch ends
+the round with Malformed, because the cleaner must not remove it. An intact batch with unreadable records stays
+unchanged, and older records with its keys also stay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbroker.log.files import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_IND
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.protocol.records import BatchHeader
 
-_SEGMENTS_A_GROUP: Final = 64  # for each, the swap costs the broker's loop a few renames
+_SEGMENTS_A_GROUP: Final = 64  # replacing each takes a few renames on the broker's loop
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _COUNT: Final = struct.Struct(">i")
 
@@ -38,7 +38,7 @@ class CleanedGroup(NamedTuple):
 
 
 class Cleaning:
-    """A round over one log. `spend` gets the bytes read or written, and may wait or raise to end the round."""
+    """A round over one log. `spend` gets the bytes read or written; it may wait, or raise to end the round."""
 
     def __init__(self, job: CleaningJob, directory_fd: int, spend: Callable[[int], None]) -> None:
         self._job = job
@@ -46,17 +46,17 @@ class Cleaning:
         self._spend = spend
         self._reader = SegmentReader(directory_fd, job.io_bytes, spend)
         self.end_offset = job.first_dirty
-        """The log is clean up to this offset once all groups are swapped in."""
+        """The offset up to which the log is clean after all groups have replaced their segments."""
         self.keyless = self.unreadable_count = 0
         self.unreadable: list[str] = []
 
     @property
     def bytes_read(self) -> int:
-        """Bytes read so far, of logs and indexes."""
+        """The number of bytes of logs and indexes that were read so far."""
         return self._reader.bytes_read
 
     def run(self) -> Iterator[CleanedGroup]:
-        """Do the work; raises OSError, Malformed, and the exceptions of `spend`."""
+        """Do the work; raise OSError, Malformed, and the exceptions of `spend`."""
         self._remove_leftovers()
         job = self._job
         offsets = read_dirty_part(job, self._reader)
@@ -77,14 +77,15 @@ class Cleaning:
         self.unreadable, self.unreadable_count = rules.unreadable, rules.unreadable_count
 
     def _remove_leftovers(self) -> None:
-        # A start after a crash would undo the swap of all segments beyond a leftover `.cleaned` file.
+        # If a `.cleaned` file remained after a crash, the next start would undo the replacement of all segments after
+        # it.
         for name in os.listdir(self._directory_fd):
             if name.endswith(CLEANED_SUFFIX):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self._directory_fd)
 
     def _groups(self, end: int) -> Iterator[list[tuple[int, int]]]:
-        """Yield groups of neighbouring segments that together are no larger than one segment may be."""
+        """Yield groups of neighbouring segments; together they are at most as large as one segment may be."""
         job = self._job
         following = {base: after for (base, _), (after, _) in zip(job.segments, job.segments[1:], strict=False)}
         group: list[tuple[int, int]] = []
@@ -121,8 +122,8 @@ class Cleaning:
             for base, size in group:
                 final = last_size if base == last_base else -1
                 for position, header, batch in self._reader.forward(base, size):
-                    # The cleaned group keeps its last offset, from which recovery determines the segments that the
-                    # group replaced.
+                    # The cleaned group keeps its last offset. Recovery determines from it which segments the group
+                    # replaced.
                     kept = rules.apply(batch, header, position + header.size == final)
                     if kept is batch:
                         self._spent(cleaned.append(batch, header.last_offset, _timestamp_of(header)))

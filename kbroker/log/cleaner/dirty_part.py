@@ -1,10 +1,10 @@
 """The first pass of a round: find the batch with the last record of each key in the dirty part.
 
-Owns how far into the log the table of keys reaches. Never writes a file.
+Owns the decision how far into the log the table of keys reaches. Never writes a file.
 
-The dirty part is read backwards. If a batch has a key that was not seen before, it holds the last record of that key.
-So the pass only keeps a set of seen keys. A table with the last place of every key would cost far more memory and
-memory accesses: repeated keys would change their places again and again.
+The dirty part is read backwards. If a batch contains a key that was not seen before, the batch contains the last record
+of that key. So the pass keeps only a set of seen keys. A table with the last place of every key would need far more
+memory and memory accesses: repeated keys would change their places again and again.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _MOST_GROWTHS: Final = 5
 
 
 def read_dirty_part(job: CleaningJob, reader: SegmentReader) -> OffsetMap:
-    """Return the table of keys; the round ends at the table's `end`. Raises Malformed, OSError."""
+    """Return the table of keys; the round ends at the table's `end`. Raise Malformed, OSError."""
     with contextlib.suppress(Malformed):
         return _DirtyPart(job, reader, use_index=True).read()
-    # The log itself may be intact: a wrong index misleads a backward reader.
+    # The log itself may be intact: a wrong index may have caused the error of the backward reader.
     return _DirtyPart(job, reader, use_index=False).read()
 
 
 class _DirtyPart:
-    """The segments from the first dirty one on. A place is a number of bytes from their beginning."""
+    """The segments from the first dirty segment on. A place is the number of bytes from their beginning."""
 
     def __init__(self, job: CleaningJob, reader: SegmentReader, *, use_index: bool) -> None:
         self._job = job
@@ -53,11 +53,11 @@ class _DirtyPart:
     def read(self) -> OffsetMap:
         """Fill a table backwards, from a place chosen so that the table neither overflows nor stays mostly empty.
 
-        A round has to clean the beginning of the dirty part, whereas reading backwards fills the table with its end
-        first. A table that became full is therefore discarded; it only shows how many bytes of the log fit. The next
-        try covers about that many bytes of the beginning, and at least a quarter less than the last try. If the
-        beginning turns out to have fewer keys, further tries cover more of it, a few at most. If keys are evenly
-        spread, one or two tries suffice.
+        A round has to clean the beginning of the dirty part, but reading backwards fills the table with the end first.
+        A table that became full is therefore discarded; it only shows how many bytes of the log fit. The next attempt
+        covers about that many bytes of the beginning, and at least a quarter less than the last attempt. If the
+        beginning contains fewer keys, a few further attempts cover more of it. If keys are evenly spread, one or two
+        attempts are enough.
         """
         offsets, full_at = self._fill(self._size)
         if full_at is None:
@@ -70,7 +70,7 @@ class _DirtyPart:
             offsets, full_at = self._fill(limit)
             if full_at is not None:
                 too_far = limit
-                # The table has each key once, so a part of the log that has fitted fits again.
+                # The table contains each key once, so a part of the log that once fitted fits again.
                 limit = _shortened(first, limit, full_at) if fitting == first else fitting
                 continue
             fitting = limit
@@ -80,7 +80,7 @@ class _DirtyPart:
             limit = min(first + (limit - first) * 4, (limit + too_far + 1) // 2)
 
     def _fill(self, limit: int) -> tuple[OffsetMap, int | None]:
-        """Return a table of the batches that begin before `limit`; if it is full, also how many bytes of them fit."""
+        """Return a table of the batches that begin before `limit`; if it is full, also the bytes of them that fit."""
         job = self._job
         offsets = OffsetMap(job.first_dirty, max(job.upper, job.first_dirty), job.map_bytes)
         for place, base, size in reversed(self._segments):
@@ -116,6 +116,6 @@ class _DirtyPart:
 
 
 def _shortened(first: int, end: int, fitted: int) -> int:
-    """Return a new end: of the part from `first` to `end`, only the last `fitted` bytes fitted into a table."""
-    fitted = fitted * 15 // 16  # other parts of the log may hold slightly more keys per byte
+    """Return a new end of the part from `first` to `end`, of which only the last `fitted` bytes fitted into a table."""
+    fitted = fitted * 15 // 16  # other parts of the log may contain slightly more keys per byte
     return first + max(min(fitted, (end - first) * 3 // 4), 1)

@@ -1,6 +1,6 @@
 """The job of cleaning one log, as the broker sends it to a worker process.
 
-Owns the job's fields and their form on the pipe: one line of JSON. Never does the work (cleaning.py).
+Owns the job's fields and their format on the pipe: one line of JSON. Never does the work (cleaning.py).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from kbroker.log.segment.transaction_index import AbortedTxn
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """The segments to clean, and facts their files do not contain; offsets absolute, sizes in bytes, times in ms."""
+    """The segments to clean, and facts that are not in their files; absolute offsets, sizes in bytes, times in ms."""
 
     directory: str
     segments: list[tuple[int, int]]
-    """(base offset, size) of every segment below `upper`, in order; their files do not change."""
+    """(base offset, size) of every segment before `upper`, in order; the files of these segments do not change."""
     first_dirty: int
     upper: int
-    """Base offset of the first segment that must not be cleaned."""
+    """The base offset of the first segment that must not be cleaned."""
     aborted: list[AbortedTxn]
-    """Aborted transactions that have records below `upper`."""
+    """The aborted transactions that have records before `upper`."""
     producers: list[tuple[int, int | None, int]]
-    """(producer id, last offset of its last data batch if it has one, epoch) of the live producers."""
+    """The live producers: (producer id, last offset of the last data batch or None, epoch)."""
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
@@ -34,7 +34,7 @@ class CleaningJob:
     map_bytes: int
     io_bytes: int
     max_message_bytes: int
-    """The topic's bound on a batch, which also bounds its unpacked size."""
+    """The topic's limit for the size of a batch, which also limits its uncompressed size."""
 
     def encode(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}  # asdict would copy each tuple in a list

@@ -1,9 +1,9 @@
 """Chooses the next log of a directory to clean, and applies the results.
 
 Owns the running jobs, the clean offset of each log (`cleaner-offset-checkpoint`), and the list of logs that cannot be
-cleaned. Never reads a record, and has no clock: `tick` does the due work, on the event loop. The results of a job are
-applied only if the log still has exactly the job's segments. A log that was deleted, truncated or otherwise changed
-meanwhile stays as it is.
+cleaned. Never reads a record, and has no clock: `tick` does the due work on the event loop. The results of a job are
+applied only if the log still consists of exactly the job's segments. A log that was deleted, truncated or otherwise
+changed meanwhile stays unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Running:
     left_bytes: int = 0
     end_offset: int = -1
     noted: Future[None] | None = None
-    """Done once the checkpoint on disk records that the log may have holes; before that the log must not have holes."""
+    """Done when the checkpoint on disk records that the log may have holes. Until then the log must not have holes."""
     abandoned: bool = False
     ended: bool = False
     result: dict[str, Any] = field(default_factory=dict)
@@ -51,18 +51,18 @@ class _Running:
 
 @dataclass(slots=True)
 class Done:
-    """Figures of the compaction since the start, for metrics."""
+    """Statistics of the compaction since the start, for metrics."""
 
     read_bytes: int = 0
     left_bytes: int = 0
     seconds: float = 0.0
-    """Duration of the last log's compaction."""
+    """The duration of the last log's compaction, in seconds."""
     recopy: float = 0.0
-    """The share of the last log's bytes that remained."""
+    """The share of the last log's bytes that remained after its compaction."""
     checked_ms: int | None = None
-    """Time of the last search for work."""
+    """The time of the last search for work."""
     dirtiest: float = 0.0
-    """The share of dirty bytes in the dirtiest log at the last search."""
+    """The share of dirty bytes in the log with the largest share, at the last search."""
 
 
 class Cleaner:
@@ -75,7 +75,7 @@ class Cleaner:
         pool: WorkerPool,
         writer: Callable[[], Executor],
     ) -> None:
-        """`writer` returns an executor whose thread may wait for the disk."""
+        """Initialize; `writer` returns an executor whose thread may wait for the disk."""
         self._file = CheckpointFile(f"{directory}/{checkpoints.CLEANER_OFFSETS}")
         self._writer = writer
         self._logs = logs
@@ -88,13 +88,13 @@ class Cleaner:
         self._failures: Counter[Key] = Counter()
         self.done = Done()
         self.uncleanable: dict[Key, str] = {}
-        """Logs that are not cleaned until the next start, and the reasons."""
+        """The logs that are not cleaned until the next start, and the reasons."""
 
     def load(self) -> None:
         """Read the clean offset of each log.
 
-        Entries of missing logs are dropped; a truncated log is dirty from its start. For recovery an entry also means
-        that the log may have holes, so the entry stays as long as the log exists.
+        Entries of missing logs are removed. A truncated log is dirty from its start. For recovery an entry also means
+        that the log may have holes, so the entry remains as long as the log exists.
         """
         found = checkpoints.read_offsets(self._file.path)
         for key, offset in found.items():
@@ -102,18 +102,18 @@ class Cleaner:
             if log is not None:
                 self._cleaned_to[key] = offset if offset <= log.log_end_offset else log.log_start_offset
         if not checkpoints.is_whole(self._file.path, found):
-            # The damaged file may have had an entry for any of the logs.
+            # The damaged file may have contained an entry for any of the logs.
             for key, log in self._logs.items():
                 self._cleaned_to.setdefault(key, log.log_start_offset)
         if self._cleaned_to != found:
             self.save()
 
     def save(self) -> None:
-        """Write the clean offset of each log; a failed write only means that a log is cleaned again."""
+        """Write the clean offset of each log. If the write fails, a log may be cleaned again later."""
         self._write(self._file.begin(), self._lines())
 
     def save_by_thread(self) -> Future[None]:
-        """Write the clean offsets on a thread: the event loop must not wait for the disk because of a compaction."""
+        """Write the clean offsets on a thread, so that the event loop does not wait for the disk."""
         return self._writer().submit(self._write, self._file.begin(), self._lines())
 
     def _lines(self) -> list[str]:
@@ -126,16 +126,16 @@ class Cleaner:
             logger.error("%s could not be written: %s", self._file.path, error)
 
     def cleaned_to(self, topic: str, partition: int) -> int | None:
-        """Return the offset up to which a log is clean, None if it was never cleaned."""
+        """Return the offset up to which a log is clean; None if it was never cleaned."""
         return self._cleaned_to.get((topic, partition))
 
     def note(self, key: Key, cleaned_to: int) -> None:
-        """Set a log's clean offset and write it to disk at once: recovery must know that the log may have holes."""
+        """Set a log's clean offset and write it immediately: recovery must know that the log may have holes."""
         self._cleaned_to[key] = cleaned_to
         self.save()
 
     def note_holes(self, key: Key) -> None:
-        """Record on disk that a log may have holes, before it has one; raises OSError."""
+        """Record on disk that a log may have holes, before it has a hole; raise OSError on failure."""
         self._cleaned_to.setdefault(key, 0)
         self._file.put(self._file.begin(), self._lines())
 
@@ -148,7 +148,7 @@ class Cleaner:
         return bool(self._running)
 
     def forget(self, key: Key) -> bool:
-        """Drop the state and the job of a deleted log; return whether `save` has something to write."""
+        """Delete the state and the job of a deleted log; return whether the caller must call `save`."""
         self.uncleanable.pop(key, None)
         self._failures.pop(key, None)
         self._truncations.pop(key, None)
@@ -168,11 +168,11 @@ class Cleaner:
     # -- due work ---------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Do as `due`, at once."""
+        """Do the work of `due` without interruption."""
         whole(self.due(now_ms))
 
     async def due(self, now_ms: int) -> None:
-        """Apply results, and give work to free workers, in pieces."""
+        """Apply results and give work to free workers, in pieces."""
         for job in list(self._running):
             await self._follow(job, now_ms)
         if now_ms >= self._check_ms and self._pool.is_free and not self._checking:
@@ -192,7 +192,7 @@ class Cleaner:
     async def _dirtiest(self, now_ms: int) -> Cleanable | None:
         best = None
         dirtiest = 0.0
-        for key in list(self._logs):  # only keys: a list of all pairs would take milliseconds
+        for key in list(self._logs):  # only the keys: a list of all pairs would take milliseconds
             await turn
             log = self._logs.get(key)
             if log is None:
@@ -214,7 +214,7 @@ class Cleaner:
         return best
 
     def _notice_truncation(self, key: Key, log: PartitionLog) -> None:
-        """Clean from the start again after a truncation, which may have cut the log below its clean offset."""
+        """Clean from the start again after a truncation, which may have removed records before the clean offset."""
         if self._truncations.get(key, 0) != log.truncations:
             self._truncations[key] = log.truncations
             if key in self._cleaned_to:
@@ -301,7 +301,7 @@ class Cleaner:
         log = job.log
         first = log.segments.index_of(old[0])
         if job.abandoned or first < 0 or log.segments[first : first + len(old)] != old:
-            self._abandon(job)  # retention or DeleteRecords came first
+            self._abandon(job)  # retention or DeleteRecords has changed the segments
             return
         try:
             log.replace_segments(old, now_ms)
@@ -349,7 +349,7 @@ class Cleaner:
         self._end(job, now_ms)
 
     def _lost(self, job: _Running, now_ms: int) -> None:
-        """Handle the death of a worker: the log is unchanged, and will be cleaned again."""
+        """Handle the end of a worker's process: the log is unchanged and will be cleaned again."""
         if not job.abandoned:
             self._failures[job.key] += 1
             logger.error("%s-%d: the compaction process %d has died", *job.key, job.worker.pid)

@@ -1,9 +1,9 @@
-"""The last batch of each key, in the dirty part of a log.
+"""The last batch of each key in the dirty part of a log.
 
-Owns the table, its memory bound, and how far into the log it reaches (Kafka's OffsetMap). Keys are kept whole, not
-hashed, so that two keys are never confused. Batches are added from last to first. The table consists of a set of all
-seen keys and, for each batch, a list of the keys that no later batch holds. If a batch has several records of a key,
-the rewrite of the batch finds the last one. Never reads a file.
+Owns the table, its memory limit, and how far into the log it reaches (Kafka's OffsetMap). Complete keys are kept
+instead of hashes, so that two keys are never confused. Batches are added from last to first. The table consists of a
+set of all seen keys and, for each batch, a list of the keys that no later batch contains. If a batch contains several
+records of a key, the rewrite of the batch finds the last record. Never reads a file.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from typing import Final
 
 from kbroker.log.record_runs import Part
 
-_KEY_BYTES: Final = 33  # of a bytes object, without its content
+_KEY_BYTES: Final = 33  # the size of a bytes object without its content
 _ROUNDED: Final = 16  # allocations are a multiple of this
-_NAMED_BYTES: Final = 8  # of a key's place in its batch's list
-_BATCH_BYTES: Final = 168  # of a batch's list, without its keys, and of its place
-_SLOT_BYTES: Final = 16  # of the set
+_NAMED_BYTES: Final = 8  # the size of a key's entry in its batch's list
+_BATCH_BYTES: Final = 168  # the size of a batch's entry and of its list without the keys
+_SLOT_BYTES: Final = 16  # the size of a slot of the set
 _INVERTED: Final = bytes((1, 0)) + bytes(254)
 
 
 class OffsetMap:
-    """Key -> base offset of its last batch, from `start` on and below `end`; in at most about `max_bytes` of memory."""
+    """Maps each key to the base offset of its last batch from `start` to `end`, in about `max_bytes` of memory."""
 
     def __init__(self, start: int, end: int, max_bytes: int) -> None:
         self.start = start
         self.end = end
-        """The table covers everything from the start up to this offset, once all of it was added."""
+        """The table covers all offsets from the start up to this offset, when all their batches have been added."""
         self._seen: set[bytes] = set()
-        self._newest: dict[int, list[bytes]] = {}  # base offset -> the keys whose last record it holds
+        self._newest: dict[int, list[bytes]] = {}  # base offset -> the keys whose last record the batch contains
         self._max_bytes = max_bytes
         self._kept_bytes = 0
 
     def end_at(self, offset: int) -> None:
-        """Exclude the offsets from `offset` on; no batch there has been added."""
+        """Exclude the offsets from `offset` on; no batch with these offsets may have been added."""
         self.end = offset
 
     def add(self, data: bytes, runs: Sequence[Part], base_offset: int) -> bool:
-        """Add the records of a batch that precedes all added ones; False, without any change, if the table is full.
+        """Add the records of a batch that precedes all added batches; return False, unchanged, if the table is full.
 
-        Records below the map's start and those without a key are skipped. The first batch with keys always fits.
+        Records before the map's start and records without a key are skipped. The first batch with keys always fits.
         """
         with_keys = [run for run in runs if run.key_size >= 0]
         keys: Iterable[bytes] = chain.from_iterable(run.keys(data) for run in with_keys)
@@ -63,9 +63,9 @@ class OffsetMap:
         return True
 
     def set_apart(self, base_offset: int) -> bool:
-        """Protect a batch with unreadable records from being superseded.
+        """Mark a batch with unreadable records as not superseded.
 
-        Returns False, without any change, if the table is full.
+        Return False, without any change, if the table is full.
         """
         if self._kept_bytes and self._table_bytes(0) + self._kept_bytes + _BATCH_BYTES > self._max_bytes:
             return False
@@ -74,11 +74,11 @@ class OffsetMap:
         return True
 
     def fullness(self) -> float:
-        """Return the used share of the memory."""
+        """Return the used share of the memory limit."""
         return (self._table_bytes(0) + self._kept_bytes) / self._max_bytes
 
     def _table_bytes(self, count: int) -> int:
-        """Return the size of the set with `count` more keys: it grows when three fifths of its slots are taken."""
+        """Return the size of the set with `count` more keys: it grows when three fifths of its slots are used."""
         total = len(self._seen) + count
         slots = 1 << (sys.getsizeof(self._seen) // _SLOT_BYTES).bit_length() - 1  # rounded down to a power of two
         if total * 5 >= (slots - 1) * 3:
@@ -86,11 +86,11 @@ class OffsetMap:
         return slots * _SLOT_BYTES
 
     def is_superseded(self, base_offset: int) -> bool:
-        """Whether a batch in the dirty part holds no last record of any key."""
+        """Whether a batch in the dirty part contains no key's last record."""
         return base_offset >= self.start and base_offset not in self._newest
 
     def keep(self, data: bytes, runs: Sequence[Part], base_offset: int) -> list[bytes]:
-        """Return bytes for each run: 1 for a record to keep, 0 for one to drop; records without a key are dropped."""
+        """Return bytes for each run: 1 for a record to keep, 0 for a record to remove, such as one without a key."""
         if base_offset + runs[-1].last_delta < self.start:
             return [self._not_newer(data, run) for run in runs]
         keeps = self._last_in_batch(data, runs, base_offset)
@@ -114,7 +114,7 @@ class OffsetMap:
         return self._last_of_repeated(data, runs, newest)
 
     def _last_of_repeated(self, data: bytes, runs: Sequence[Part], newest: Sequence[bytes]) -> list[bytes]:
-        """Return what `_last_in_batch` returns, for a batch that contains a key more than once."""
+        """Return the result of `_last_in_batch` for a batch that contains a key more than once."""
         count = 0
         places: dict[bytes, int] = {}
         for run in runs:

@@ -1,7 +1,7 @@
-"""The batches of a closed segment, forwards or backwards, each checked.
+"""The checked batches of a closed segment, forwards or backwards.
 
 Owns the reading of segments for the cleaner: in chunks, with every byte counted. In either direction, a batch that is
-damaged, or that does not follow the batch before it, raises Malformed. Never drops a batch, and never trusts an index
+damaged, or that does not follow the batch before it, raises Malformed. Never removes a batch, and never trusts an index
 without checking the log.
 """
 
@@ -27,17 +27,17 @@ CheckedBatch = tuple[int, BatchHeader, memoryview]
 
 
 class SegmentReader:
-    """Reads segments of one directory. `spend` gets the bytes read, and may wait or raise to end the work."""
+    """Reads segments of one directory. `spend` is called with the bytes read; it may wait, or raise to end the work."""
 
     def __init__(self, directory_fd: int, io_bytes: int, spend: Callable[[int], None]) -> None:
-        """`io_bytes` is the memory for reading and writing, half of it for reading."""
+        """Initialize; `io_bytes` is the memory for reading and writing. Half of it is for reading."""
         self._directory_fd = directory_fd
         self._spend = spend
         self._chunk = max(io_bytes // 2, _SMALLEST_CHUNK)
         self.bytes_read = 0
 
     def forward(self, base: int, size: int) -> Iterator[CheckedBatch]:
-        """Yield (position, header, bytes) of every batch of a segment; raises Malformed, OSError."""
+        """Yield (position, header, bytes) of every batch of a segment; raise Malformed, OSError."""
         fd = self._open(base, LOG_SUFFIX)
         try:
             position = 0
@@ -56,11 +56,11 @@ class SegmentReader:
             os.close(fd)
 
     def backward(self, base: int, size: int, *, use_index: bool) -> Generator[CheckedBatch, None, None]:
-        """Yield the result of `forward`, from the last batch to the first; raises Malformed, OSError.
+        """Yield the result of `forward` from the last batch to the first; raise Malformed, OSError.
 
-        The beginnings of batches can only be found from the front. With `use_index` most of them are read from the
-        segment's index; a wrong index can then cause Malformed for an intact log. Where the index has no entries,
-        headers are walked.
+        The beginnings of batches can be found only by reading from the beginning. With `use_index` most of them are
+        read from the segment's index; a wrong index can then cause Malformed for an intact log. Where the index has no
+        entries, the headers are read.
         """
         fd = self._open(base, LOG_SUFFIX)
         try:
@@ -86,7 +86,7 @@ class SegmentReader:
     # -- batch borders ------------------------------------------------------------------------------------------
 
     def _spans(self, fd: int, base: int, size: int, use_index: bool) -> list[tuple[int, int]]:
-        """Divide a segment into spans of whole batches, each at most a chunk or a single batch."""
+        """Divide a segment into spans of complete batches, each at most a chunk or a single batch."""
         spans = []
         start = position = 0
         for border in self._borders(fd, base, size, use_index):
@@ -99,7 +99,7 @@ class SegmentReader:
         return spans
 
     def _borders(self, fd: int, base: int, size: int, use_index: bool) -> Iterator[int]:
-        """Yield ends of batches up to the segment's end, at most a chunk or a single batch apart."""
+        """Yield ends of batches up to the segment's end; two ends are at most a chunk or a single batch apart."""
         position = 0
         for border in chain(self._indexed(base) if use_index else (), (size,)):
             if not position < border <= size:
@@ -111,7 +111,7 @@ class SegmentReader:
             position = border
 
     def _indexed(self, base: int) -> Iterator[int]:
-        """Yield the positions in a segment's offset index; none without an index."""
+        """Yield the positions in a segment's offset index; yield none if there is no index."""
         try:
             fd = self._open(base, INDEX_SUFFIX)
         except FileNotFoundError:
@@ -127,7 +127,7 @@ class SegmentReader:
             os.close(fd)
 
     def _walked(self, fd: int, base: int, position: int, end: int) -> Iterator[int]:
-        """Yield the end of each batch between two places, from the lengths in the headers alone."""
+        """Yield the end of each batch between two places. Only the lengths in the headers are read."""
         start, window = position, memoryview(b"")
         while position < end:
             if position + LOG_OVERHEAD > start + len(window):
@@ -154,7 +154,7 @@ class SegmentReader:
         return memoryview(data)
 
     def _read_chunk(self, fd: int, position: int, size: int) -> memoryview:
-        """Read a chunk, or one whole batch if the batch is larger."""
+        """Read a chunk, or one complete batch if the batch is larger."""
         chunk = self._read(fd, position, min(self._chunk, size - position))
         needed = HEADER_SIZE
         if len(chunk) >= LOG_OVERHEAD:
@@ -165,7 +165,7 @@ class SegmentReader:
 
 
 def _whole_batches(chunk: memoryview, position: int) -> Iterator[CheckedBatch]:
-    """Yield the whole batches of a chunk, up to the first incomplete one; raises Malformed."""
+    """Yield the complete batches of a chunk, up to the first incomplete batch; raise Malformed."""
     offset, size = 0, len(chunk)
     while offset + HEADER_SIZE <= size:
         header = parse_header(chunk, offset)
@@ -179,7 +179,7 @@ def _whole_batches(chunk: memoryview, position: int) -> Iterator[CheckedBatch]:
 
 
 def _check_order(last: BatchHeader | None, header: BatchHeader, base: int, position: int) -> None:
-    """Raise Malformed unless a batch may follow `last`, or start its segment."""
+    """Raise Malformed unless a batch may follow `last`, or may be the first batch of its segment."""
     next_offset, epoch = (base, -1) if last is None else (last.last_offset + 1, last.leader_epoch)
     if header.base_offset < next_offset or header.leader_epoch < epoch:
         raise Malformed(f"batch at position {position} of segment {base} does not follow the previous one")

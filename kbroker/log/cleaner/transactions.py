@@ -1,6 +1,6 @@
 """The open transactions at the cleaner's position in a log.
 
-Owns the decision whether a batch belongs to an aborted transaction, and whether a marker has outlived its transaction's
+Owns the decision whether a batch belongs to an aborted transaction, and whether a marker's transaction has no remaining
 records (Kafka's CleanedTransactionMetadata). Never decides about single records or about time.
 """
 
@@ -17,7 +17,7 @@ class AbortedRanges:
     """The offset ranges of each producer's aborted transactions, for lookups in any order."""
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
-        self._ranges: dict[int, tuple[list[int], list[int]]] = {}  # producer -> first offsets, last offsets
+        self._ranges: dict[int, tuple[list[int], list[int]]] = {}  # producer -> (first offsets, last offsets)
         for txn in sorted(aborted, key=lambda txn: txn.first_offset):
             firsts, lasts = self._ranges.setdefault(txn.producer_id, ([], []))
             firsts.append(txn.first_offset)
@@ -41,10 +41,10 @@ class CleanedTransactions:
         self._seen: set[int] = set()  # producers with an aborted transaction of which a batch was seen
         self._committed: set[int] = set()
         self.retained: list[AbortedTxn] = []
-        """Aborted transactions with at least one batch seen, in the order of their markers; the caller empties it."""
+        """The aborted transactions of which a batch was seen, in the order of their markers; the caller empties it."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Note a data batch; True if its records were aborted."""
+        """Record a data batch; return whether its records were aborted."""
         if not header.is_transactional:
             return False
         self._advance(header.last_offset)
@@ -55,7 +55,7 @@ class CleanedTransactions:
         return False
 
     def is_obsolete(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Note a control batch; True if it ends a transaction without remaining records. Raises Malformed."""
+        """Record a control batch; return whether it ends a transaction without remaining records. Raise Malformed."""
         self._advance(header.last_offset)
         if not header.record_count:
             return True
@@ -65,7 +65,7 @@ class CleanedTransactions:
         producer_id = header.producer_id
         txn = None if marker.commit else self._aborted.pop(producer_id, None)
         if txn is None:
-            # A commit, or an abort that no index contains: only the marker shows such an abort.
+            # This is a commit, or an abort that no index contains: only its marker shows such an abort.
             obsolete = producer_id not in self._committed
             self._committed.discard(producer_id)
             return obsolete

@@ -1,8 +1,8 @@
 """The process that cleans logs: `python -m kbroker.log.cleaner.worker`, started by the broker.
 
 Owns its two pipes, the throttle, and one job at a time. Never renames the broker's files: it writes `.cleaned` files
-beside them. When the broker ends, even if it is killed, the worker's input pipe closes, and the worker exits, even in
-the middle of a job. The next job or the next start removes the leftovers.
+beside them. When the broker ends, even if it is killed, the worker's input pipe closes. The worker then exits, even
+during a job. The next job or the next start removes the remaining files.
 
     in    {"clean": CleaningJob, "rate": bytes/s}  {"rate": bytes/s}  {"abort": true}  {"sync": true}
     out   {"group": [bases], "before": bytes, "after": bytes}...
@@ -31,7 +31,7 @@ UNLIMITED = float("inf")
 
 
 class Throttle:
-    """Computes waits so that at most `rate` bytes per second are spent; times are seconds of the caller's clock."""
+    """Computes the waits that limit the bytes to `rate` per second; times are seconds of the caller's clock."""
 
     __slots__ = ("_due", "_rate")
 
@@ -39,12 +39,12 @@ class Throttle:
         self.change(rate)
 
     def change(self, rate: float) -> None:
-        """Use another rate from now on, without any debt."""
+        """Use another rate from now on; bytes that exceeded the earlier rate cause no wait."""
         self._rate = rate
         self._due = 0.0  # the time at which the rate allows further bytes
 
     def spend(self, size: int, now: float) -> float:
-        """Count `size` bytes; returns how many seconds to wait."""
+        """Count `size` bytes; return the number of seconds to wait."""
         self._due = max(self._due, now) + size / self._rate
         return self._due - now
 
@@ -66,7 +66,7 @@ class Channel:
         self._lines: deque[bytes] = deque()
 
     def receive(self, timeout: float | None) -> dict[str, Any] | None:
-        """Return the next message, None if none arrives within `timeout` seconds; raises EOFError."""
+        """Return the next message; None if no message arrives within `timeout` seconds. Raise EOFError."""
         while not self._lines:
             if not select.select([self._read_fd], [], [], timeout)[0]:
                 return None
@@ -79,14 +79,14 @@ class Channel:
         return message
 
     def send(self, **message: object) -> None:
-        """Send a message; raises BrokenPipeError."""
+        """Send a message; raise BrokenPipeError if the broker has ended."""
         data = memoryview(to_line(message))
         while data:
             data = data[os.write(self._write_fd, data) :]
 
 
 class Worker:
-    """Executes the broker's requests until the pipe ends."""
+    """Executes the broker's requests until the pipe closes."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -94,7 +94,7 @@ class Worker:
         self._directory_fd = -1
 
     def serve(self) -> None:
-        """Work until the pipe ends; raises EOFError."""
+        """Work until the pipe closes; then raise EOFError."""
         while True:
             message = self._channel.receive(None) or {}
             if "rate" in message:
@@ -137,7 +137,7 @@ class Worker:
             )
 
     def _spend(self, size: int) -> None:
-        """Count bytes read or written; if the rate is exceeded, wait, and process the broker's messages meanwhile."""
+        """Count bytes read or written. If the rate is exceeded, wait, and process the broker's messages meanwhile."""
         now = time.monotonic()
         until = now + self._throttle.spend(size, now)
         while True:
@@ -152,7 +152,7 @@ class Worker:
                 return
 
     def _sync(self) -> None:
-        """Make the renames in the last job's directory survive a power loss."""
+        """Sync the renames in the last job's directory to disk, so that they survive a power loss."""
         try:
             os.fsync(self._directory_fd)
         except OSError as error:
@@ -168,16 +168,16 @@ class Worker:
 
 
 def main() -> None:
-    """Serve the broker at the other end of the standard streams."""
+    """Do the work of the broker at the other end of the standard streams."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the broker, which ends this process
     gc.disable()  # there are no cycles, but a collection would visit millions of objects
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     out = os.dup(1)
-    os.dup2(2, 1)  # prints must not end up between the messages
+    os.dup2(2, 1)  # printed text must not appear between the messages
     with contextlib.suppress(EOFError, BrokenPipeError):
         Worker(Channel(0, out)).serve()
-    os._exit(0)  # without taking the table apart
+    os._exit(0)  # without the time to free the table
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The broker's side of the worker processes.
 
 Owns the settings of compaction. The cleaner reads them at each turn, so they may change while it runs. Also owns the
-worker processes and their pipes: the number of workers, their start when there is work, and their end when there is
-none. Never blocks the loop: it reads and writes pipes without waiting, and polls for ended processes.
+worker processes and their pipes: the number of workers, their start when there is work, and their end when there is no
+work. Never blocks the loop: it reads and writes pipes without waiting, and polls for ended processes.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class CleanerSettings:
 
     enable: bool = True
     threads: int = 1
-    """Worker processes, each with one partition at a time."""
+    """The number of worker processes; each cleans one partition at a time."""
     io_max_bytes_per_second: float = float("inf")
-    """Bytes read and written per second, all workers together."""
+    """The bytes read and written per second by all workers together."""
     dedupe_buffer_size: int = 128 * 1024 * 1024
-    """Memory for the tables of keys, all workers together."""
+    """The memory for the tables of keys of all workers together."""
     io_buffer_size: int = 512 * 1024
-    """Memory for reading and writing, all workers together."""
+    """The memory for reading and writing of all workers together."""
     backoff_ms: int = 15_000
-    """How long to wait before the next search if there was nothing to do."""
+    """The wait before the next search if there was no work."""
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
@@ -50,7 +50,7 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
     )
 
 
-_ROOT = os.path.abspath(f"{os.path.dirname(__file__)}/../../..")  # where the worker imports this package from
+_ROOT = os.path.abspath(f"{os.path.dirname(__file__)}/../../..")  # from which the worker imports this package
 _IDLE_MS = 30_000
 _PIPE_BYTES = 1 << 20
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ of Linux, which the fcntl module does not name everywhere
@@ -59,15 +59,15 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerProcess:
-    """One worker; raises OSError if it cannot be started."""
+    """One worker process. Creating it raises OSError if it cannot be started."""
 
     def __init__(self) -> None:
         paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-        # Large pages for the table of keys: its accesses are random, and large pages save a tenth of the time. C
+        # Use large pages for the table of keys: its accesses are random, and large pages save a tenth of the time. C
         # libraries other than glibc ignore the setting.
         environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-        # A separate session: the terminal's Ctrl-C is for the broker.
+        # Use a separate session, because the terminal's Ctrl-C is for the broker.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "kbroker.log.cleaner.worker"],
             stdin=subprocess.PIPE,
@@ -93,7 +93,7 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message now, or in later calls of `receive` if the pipe is full."""
+        """Send a message now; if the pipe is full, send the rest in later calls of `receive`."""
         self._unsent += to_line(message)
         self._flush()
 
@@ -123,11 +123,11 @@ class WorkerProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended. Its last messages may still wait: call `receive` until it returns none."""
+        """Whether the process has ended. Some messages may still wait: call `receive` until it returns none."""
         return self._ended or self._process.poll() is not None
 
     def end(self) -> None:
-        """Kill the process and wait for its end: it has nothing that must be kept."""
+        """Kill the process and wait for its end; its state need not be kept."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -157,13 +157,13 @@ class WorkerPool:
         return total / max(self.settings.threads, 1)
 
     def acquire(self) -> WorkerProcess:
-        """Return a worker for the caller alone until `release`; starts one if necessary. Raises OSError."""
+        """Return a worker that only the caller uses until `release`; start one if necessary. Raise OSError."""
         worker = self._idle.pop() if self._idle else WorkerProcess()
         self._busy.append(worker)
         return worker
 
     def release(self, worker: WorkerProcess, now_ms: int) -> None:
-        """Give a worker back; one that has ended is dropped."""
+        """Return a worker to the pool; remove it if its process has ended."""
         self._busy.remove(worker)
         if worker.has_ended:
             worker.end()
@@ -172,7 +172,7 @@ class WorkerPool:
         self._idle.append(worker)
 
     def discard(self, worker: WorkerProcess) -> None:
-        """End a worker in the middle of its work."""
+        """End a worker during its work."""
         self._busy.remove(worker)
         worker.end()
 

@@ -1,8 +1,8 @@
 """The checkpoints of a log directory: the recovery points, log starts and high watermarks of its logs, on disk.
 
 Owns the times at which each checkpoint is written, the logs that it contains, and the deleted partitions that a file
-may still name. Never changes a log, and knows no format (checkpoints.py does). Periodic checkpoints are collected in
-pieces, since there may be thousands of logs, and written by the flusher's thread.
+may still name. Never changes a log, and does not know the format of the files (checkpoints.py does). Periodic
+checkpoints are collected in pieces, since there may be thousands of logs, and the flusher's thread writes them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class CleanedOffsets(Protocol):
     """Writes the clean offset of each log."""
 
     def save(self) -> None:
-        """Write it now; raises OSError."""
+        """Write the clean offsets now; raise OSError on failure."""
 
     def save_by_thread(self) -> Future[None]:
-        """Have a thread write it."""
+        """Write the clean offsets on a thread."""
 
 
 class Checkpointed(NamedTuple):
@@ -47,15 +47,15 @@ class Checkpointed(NamedTuple):
 
     @property
     def keys(self) -> set[Key]:
-        """Every partition that any of them names."""
+        """All partitions that any of the checkpoints names."""
         return {*self.recovery_points, *self.log_starts, *self.high_watermarks}
 
 
 class Checkpointer:
     """Writes the checkpoints of the logs in `logs`; intervals in ms.
 
-    `cleaned` is the fourth checkpoint, the cleaner's, which may name a deleted partition as well. `report` is called
-    with the error of a failed write. Nothing is written while `in_use` returns false.
+    `cleaned` is the fourth checkpoint, the cleaner's, which may also name a deleted partition. `report` is called with
+    the error of a failed write. No checkpoint is written while `in_use` returns False.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Checkpointer:
         ]
         self._written_ms = [0] * len(self._writers)
         self._stale: dict[Key, object] = {}  # deleted partitions that a checkpoint on the disk may still name
-        self._stale_cleaned = False  # whether the cleaner's checkpoint may name one
+        self._stale_cleaned = False  # whether the cleaner's checkpoint may name such a partition
         self._forgetting: deque[tuple[dict[Key, object], list[Future[None]]]] = deque()
 
     def _file(self, name: str) -> CheckpointFile:
@@ -113,16 +113,16 @@ class Checkpointer:
         self._written_ms = [now_ms - max(interval - delay_ms, 0) for interval, _, _ in self._writers]
 
     def write_all(self) -> None:
-        """Write all checkpoints now; raises OSError."""
+        """Write all checkpoints now; raise OSError on failure."""
         for _, file, offset_of_log in self._writers:
             file.write(self._offsets(offset_of_log))
 
     def write_log_starts(self) -> None:
-        """Write the log starts so that they survive a crash of the process; raises OSError."""
+        """Write the log starts so that they survive a crash of the process; raise OSError on failure."""
         self._writers[1][1].write(self._offsets(_log_start), sync=False)
 
     async def write_due(self, now_ms: int) -> None:
-        """Have the due checkpoints written."""
+        """Write the due checkpoints on a thread."""
         for index, (interval, file, offset_of_log) in enumerate(self._writers):
             if now_ms - self._written_ms[index] < interval or file.is_busy:
                 continue
@@ -138,7 +138,7 @@ class Checkpointer:
                 self._report(error)
 
     async def _lines(self, offset_of_log: OffsetOf) -> list[str]:
-        """Return the entries of a checkpoint; a log that changes meanwhile has its offset from before or after."""
+        """Return the entries of a checkpoint. For a log that changes meanwhile, the offset may be old or new."""
         lines = []
         for count, key in enumerate(list(self._logs)):
             if count % _ENTRIES_AT_ONCE == 0:
@@ -155,12 +155,12 @@ class Checkpointer:
     # -- deleted partitions -----------------------------------------------------------------------------------
 
     def deleted(self, key: Key, *, was_cleaned: bool) -> None:
-        """Note that a partition has left `logs`, and whether the cleaner had an entry for it."""
+        """Record that a partition was removed from `logs`, and whether the cleaner had an entry for it."""
         self._stale[key] = object()  # a new object after each deletion of the partition
         self._stale_cleaned |= was_cleaned
 
     def forget(self, key: Key) -> None:
-        """Remove a deleted partition from all checkpoints: a partition of the same name is about to be created."""
+        """Remove a deleted partition from all checkpoints before a partition of the same name is created."""
         if key in self._stale:
             self.write_all()
             self._cleaned.save()
@@ -168,7 +168,7 @@ class Checkpointer:
             self._stale.clear()
 
     async def forget_deleted(self) -> None:
-        """Have all checkpoints rewritten without the deleted partitions, once their renames are on disk."""
+        """Rewrite all checkpoints on a thread without the deleted partitions, after their renames are on disk."""
         removed = dict(self._stale)
         written = [self._flusher.pool.submit(sync_directory, self._directory)]
         for _, file, offset_of_log in self._writers:
@@ -181,7 +181,7 @@ class Checkpointer:
         self._forgetting.append((removed, written))
 
     def settle_forgotten(self) -> None:
-        """Process the writes that a thread has finished; raises the OSError of a failed one."""
+        """Process the writes that a thread has finished; raise the OSError of a failed write."""
         while self._forgetting and all(future.done() for future in self._forgetting[0][1]):
             removed, written = self._forgetting.popleft()
             for key, departure in removed.items():
@@ -196,7 +196,7 @@ def _recovery_point(log: PartitionLog) -> int:
 
 
 def _log_start(log: PartitionLog) -> int | None:
-    # A log start at a segment's base offset can be derived from the files, so only other log starts need a line.
+    # A log start at a segment's base offset can be derived from the files, so only other log starts need an entry.
     return log.log_start_offset if log.log_start_offset > log.segments.bases[0] else None
 
 

@@ -1,7 +1,7 @@
 """Periodic work on every log of a directory.
 
-Owns the order of the logs. Never knows the work, and has no clock. The work is done in pieces: there may be thousands
-of logs, and one may have thousands of segments.
+Owns the order of the logs. Never knows what the work is, and has no clock. The work is done in pieces: there may be
+thousands of logs, and a log may have thousands of segments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Chore = Callable[[PartitionLog, int], Coroutine[Any, Any, None]]
 
 
 class Chores:
-    """Chores that visit every log once per interval, one log after the other."""
+    """Chores that process every log once per interval, one log after the other."""
 
     __slots__ = ("_chores", "_due")
 
@@ -36,7 +36,7 @@ class Chores:
         self._due = [now_ms + min(interval, delay_ms) for interval, _ in self._chores]
 
     async def run(self, now_ms: int, logs: dict[Key, PartitionLog]) -> None:
-        """Do the due chores; skips a log that leaves `logs` meanwhile."""
+        """Do the due chores; skip a log that is removed from `logs` meanwhile."""
         for index, (interval, chore) in enumerate(self._chores):
             if now_ms < self._due[index]:
                 continue

@@ -1,14 +1,14 @@
-"""Deleted partitions: first their directories are renamed, later they are removed.
+"""Deleted partitions: first their directories are renamed, later the directories are removed.
 
 Owns deleted partitions until their files are removed, and the thread that removes files and directories: removing one
 file may wait for the disk, and there may be tens of thousands of files. Never decides that a partition is deleted or a
-file removed: callers only pass paths that are no longer in use. Never removes a file that does not belong to a log:
-such a file stays, and so does its directory.
+file removed: callers pass only paths that are no longer in use. Never removes a file that does not belong to a log:
+such a file stays, and its directory also stays.
 
-A topic may have thousands of partitions, so only the first few are renamed at once, the others in pieces. A directory
-never keeps a name that a new partition needs: `finish` is called before the new partition is created. After a crash,
-the next start removes the remaining directories of deleted topics (`take`). Callers therefore keep the ids of deleted
-topics as long as `pending` is true.
+A topic may have thousands of partitions, so only the first few are renamed immediately, and the others in pieces. The
+directory of a deleted partition never keeps a name that a new partition needs: `finish` is called before the new
+partition is created. After a crash, the next start removes the remaining directories of deleted topics (`take`).
+Callers therefore keep the ids of deleted topics as long as `pending` is true.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
 
 _SEGMENTS = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
-_PASSING = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")  # of a file that is being written, swapped, removed
+_PASSING = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")  # for files being written, replaced or removed
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +51,14 @@ class Remover:
         self._last: Future[None] | None = None
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Have files or whole directories removed; missing ones are skipped."""
+        """Remove files or complete directories on the thread; skip missing ones."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-remove")
             self._closing = Event()
         self._last = self._pool.submit(_remove_all, list(paths), self._closing)
 
     def wait(self) -> None:
-        """Wait until everything is removed."""
+        """Wait until all paths are removed."""
         if self._last is not None:
             self._last.result()
 
@@ -84,9 +84,9 @@ def _remove_all(paths: list[str], closing: Event) -> None:
 
 
 def _remove_directory(path: str) -> None:
-    """Remove a partition's directory; raises OSError.
+    """Remove a partition's directory; raise OSError on failure.
 
-    Files that do not belong to a log stay, and so does the directory.
+    Files that do not belong to a log stay, and the directory then also stays.
     """
     others = []
     for entry in list(os.scandir(path)):
@@ -113,7 +113,7 @@ AT_ONCE: Final = 32
 class Departures:
     """The deleted partitions of one directory; times in ms.
 
-    `failed` gets the error of a directory that cannot be renamed.
+    `failed` is called with the error of a directory that cannot be renamed.
     """
 
     __slots__ = ("_directory", "_failed", "_leaving", "_remover", "_renamed", "_stuck")
@@ -127,16 +127,16 @@ class Departures:
         self._stuck = False
 
     def add(self, key: Key, log: PartitionLog, now_ms: int) -> None:
-        """Take over a partition no longer in use; its files are removed `file.delete.delay.ms` after `now_ms`."""
+        """Add a partition that is no longer in use; remove its files `file.delete.delay.ms` after `now_ms`."""
         self._leaving[key] = log, now_ms
 
     @property
     def pending(self) -> bool:
-        """Whether a deleted partition still has its name: it is not renamed yet, or the rename failed."""
+        """Whether a deleted partition's directory still has its name: it is not renamed yet, or the rename failed."""
         return self._stuck or bool(self._leaving)
 
     def take(self, key: Key, path: str, now_ms: int) -> None:
-        """Have the leftover directory of a deleted topic removed."""
+        """Rename the remaining directory of a deleted topic, so that it is removed later."""
         renamed = f"{self._directory}/{new_name(*key, DELETE_SUFFIX)}"
         try:
             os.rename(path, renamed)
@@ -147,11 +147,11 @@ class Departures:
             self.discard(renamed, now_ms)
 
     def discard(self, path: str, now_ms: int) -> None:
-        """Have an already renamed directory removed."""
+        """Remove an already renamed directory later."""
         self._renamed.append((now_ms, path))
 
     def finish(self, key: Key) -> None:
-        """Rename a deleted partition's directory now; raises OSError."""
+        """Rename a deleted partition's directory now; raise OSError on failure."""
         leaving = self._leaving.pop(key, None)
         if leaving is None:
             return
@@ -168,7 +168,7 @@ class Departures:
         self._renamed.append((now_ms + log.config.file_delete_delay_ms, path))
 
     def finish_some(self, most: int) -> OSError | None:
-        """Rename at most `most` directories of deleted partitions; return one of the errors, if any."""
+        """Rename at most `most` directories of deleted partitions; return one of the errors, or None."""
         failure = None
         for key in list(self._leaving)[:most]:
             try:
@@ -178,7 +178,7 @@ class Departures:
         return failure
 
     async def finish_all(self) -> None:
-        """Do so for all, in pieces."""
+        """Rename all directories of deleted partitions, in pieces."""
         while self._leaving:
             error = self.finish_some(8)
             if error is not None:
@@ -186,7 +186,7 @@ class Departures:
             await turn
 
     def remove_due(self, now_ms: int) -> None:
-        """Have the due directories removed."""
+        """Remove the due directories on the thread."""
         due = [path for when, path in self._renamed if when <= now_ms]
         if due:
             self._renamed = [each for each in self._renamed if each[0] > now_ms]

@@ -1,7 +1,7 @@
-"""The lock of a data directory: `.lock`, held as long as a process uses the directory.
+"""The lock of a data directory: `.lock`, which is locked as long as a process uses the directory.
 
-Owns taking both kinds of lock: flock, which every kbroker takes, and the record lock that Apache Kafka takes through
-Java. On Linux neither kind of lock conflicts with the other, so both are held. Never writes to the file.
+Owns locking with both kinds of lock: flock, which every kbroker uses, and the record lock that Apache Kafka uses
+through Java. On Linux neither kind of lock conflicts with the other, so both are used. Never writes to the file.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length (
 
 
 class LogDirError(Exception):
-    """The log directory cannot be used; the text gives the reason in one line, and the directory is unchanged."""
+    """The log directory cannot be used; the text gives the reason in one line. The directory is unchanged."""
 
 
 def lock_directory(directory: str) -> int:
-    """Lock `directory` and return the descriptor that holds the lock. Raises LogDirError, OSError."""
+    """Lock `directory` and return the descriptor that owns the lock. Raise LogDirError, OSError."""
     fd = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -31,7 +31,7 @@ def lock_directory(directory: str) -> int:
 
 
 def in_use(directory: str) -> LogDirError:
-    """Return the error for a locked directory; it names the process if the system reports it."""
+    """Return the error for a locked directory; it names the other process if the system reports it."""
     found = os.stat(f"{directory}/{NAME}")
     holder = _holder(found)
     which = f" (pid {holder})" if holder else ""
@@ -39,7 +39,7 @@ def in_use(directory: str) -> LogDirError:
 
 
 def _lock_records(fd: int) -> None:
-    """Take a record lock of the open file, if possible: any close of the file would release a process-wide lock."""
+    """Lock the open file, if possible: a lock of the process would be released whenever it closes the file."""
     if hasattr(fcntl, "F_OFD_SETLK"):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     else:
@@ -47,11 +47,11 @@ def _lock_records(fd: int) -> None:
 
 
 def _holder(found: os.stat_result) -> int | None:
-    """Return the process that holds a lock on a file, if the system reports it (Linux: /proc/locks).
+    """Return the process that owns a lock on a file, if the system reports it (Linux: /proc/locks).
 
-    A line is "1: FLOCK ADVISORY WRITE 4711 fe:00:1234 0 EOF", device numbers in hex. The record lock of an open file
-    shows no process (-1), and neither does a lock from another pid namespace (0). A waiting one has "->" after the
-    number.
+    A line is "1: FLOCK ADVISORY WRITE 4711 fe:00:1234 0 EOF", with device numbers in hex. The record lock of an open
+    file shows no process (-1), and a lock from another pid namespace also shows none (0). A waiting lock has "->" after
+    the number.
     """
     wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:
@@ -64,7 +64,7 @@ def _holder(found: os.stat_result) -> int | None:
 
 
 def is_locked(directory: str) -> bool:
-    """Whether a process uses `directory`; creates nothing in it."""
+    """Whether a process uses `directory`; create no file in it."""
     try:
         fd = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:

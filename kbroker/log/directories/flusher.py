@@ -1,6 +1,6 @@
 """The thread that flushes the logs of a directory.
 
-Owns the running flushes. Never decides when one is due (log_directory.py does).
+Owns the running flushes. Never decides when a flush is due (log_directory.py does).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEPT = 1000
 
 
 class Flusher:
-    """One thread that flushes logs in turn; `poll` applies the results, on the caller's thread."""
+    """One thread that flushes logs one after the other; `poll` applies the results on the caller's thread."""
 
     __slots__ = ("_busy", "_pool", "_running", "flushes", "took")
 
@@ -28,10 +28,10 @@ class Flusher:
         self._busy: set[int] = set()
         self.flushes = 0
         self.took: deque[float] = deque(maxlen=_KEPT)
-        """The number of flushes, and the seconds that the latest took."""
+        """The durations of the latest flushes, in seconds; `flushes` is the number of all flushes."""
 
     def submit(self, log: PartitionLog) -> None:
-        """Have a log flushed, unless a flush is running or there is nothing to flush."""
+        """Flush a log on the thread, unless a flush of it is running or the log has no unflushed data."""
         if id(log) in self._busy:
             return
         task = log.begin_flush()
@@ -42,7 +42,7 @@ class Flusher:
 
     @property
     def pool(self) -> ThreadPoolExecutor:
-        """The thread, for other work that waits for the disk."""
+        """The thread, which may also do other work that waits for the disk."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-flush")
         return self._pool
@@ -53,7 +53,7 @@ class Flusher:
             log, task, work = self._running.popleft()
             self._busy.discard(id(log))
             error = work.exception()
-            if error is not None:  # not an error of the disk; the flush is tried again
+            if error is not None:  # not an error of the disk; the flush is retried
                 logger.error("%s-%d was not flushed: %r", log.topic, log.partition, error)
                 log.segments.directory_changed = True
                 continue
@@ -62,7 +62,7 @@ class Flusher:
             log.end_flush(task, now_ms)
 
     def close(self, now_ms: int) -> None:
-        """Wait for the running flushes, and end the thread."""
+        """Wait for the running flushes and end the thread."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

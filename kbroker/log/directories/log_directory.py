@@ -1,14 +1,14 @@
 """All partitions of one log directory.
 
 Owns the directory: its lock, its identity, the mark of a clean stop, its partitions, and their periodic work. Never
-answers a request and has no clock and no timer: `tick` is called from outside and does the due work.
+answers a request, and has no clock and no timer: the owner calls `tick`, which does the due work.
 
     .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint (checkpointer.py)
     <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/  <topic>-<partition>.<uuid>-stray/
 
 A partition's directory that belongs to no topic of the cluster is left unchanged, and never opened. If a new topic of
-the same name needs the place, the directory is moved aside (-stray) and kept, as in Kafka: old data never appears in
-the new topic. The remains of a topic that is known to be deleted are removed.
+the same name needs this path, the directory is renamed (-stray) and kept, as in Kafka: old data never appears in the
+new topic. The remaining files of a topic that is known to be deleted are removed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Belongs = Callable[[str, int, uuid.UUID | None], bool]
 class LogDirectory:
     """The logs of one directory, by (topic, partition); all intervals in ms.
 
-    First call `open`, which locks the directory and reads its identity, then `load`, then everything else.
+    First call `open`, which locks the directory and reads its identity. Then call `load`, and only then other methods.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class LogDirectory:
         files: OpenFiles | None = None,
         in_cluster: bool = False,
     ) -> None:
-        """Prepare. A caller that passes a `cleaner_pool` also has to tick and close it.
+        """Initialize. A caller that passes a `cleaner_pool` must also tick and close it.
 
-        `files` bounds the open files of all directories that share it. If `in_cluster`, a full disk is a failure like
+        `files` limits the open files of all directories that share it. If `in_cluster`, a full disk is a failure like
         any other (disk_errors.py).
         """
         self.directory = os.path.abspath(directory)
@@ -101,19 +101,19 @@ class LogDirectory:
         self.was_clean = False
         """Whether the directory had been closed cleanly when it was opened."""
         self.failure = ""
-        """Why the directory is offline; empty while it is in use."""
+        """The reason why the directory is offline; empty while it is in use."""
         self.on_failure: Callable[[LogDirectory], None] = lambda _manager: None
         self.futures: list[tuple[Key, str]] = []
-        """Partitions whose move into this directory had not finished at loading, with their directories."""
+        """The partitions whose move to this directory had not finished at loading, and their directories."""
         self.recovery = RecoveryProgress(self.directory)
-        """The progress of loading, and the remaining work."""
+        """The progress of loading and the remaining work."""
         self.recovery_threads = 1
-        """How many partitions are opened in parallel after an unclean stop."""
+        """The number of partitions that are opened in parallel after an unclean stop."""
         self._in_cluster = in_cluster
         self._initial_delay_ms = initial_delay_ms
         self._lock_fd = -1
         self._loaded = False
-        self._now_ms = 0  # the latest time passed in
+        self._now_ms = 0  # the latest time passed by a caller
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._jobs = Chores(
             (retention_check_interval_ms, self._apply_retention),
@@ -145,9 +145,9 @@ class LogDirectory:
     # -- opening and closing ----------------------------------------------------------------------------------
 
     def open(self, cluster_id: str = "") -> None:
-        """Lock the directory and check that it is ours; raises LogDirError. Read its other files only after this.
+        """Lock the directory and check that it belongs to this broker; raise LogDirError. Read other files only later.
 
-        `cluster_id` is written if the directory has none yet.
+        `cluster_id` is written if the directory has no cluster id yet.
         """
         self.cluster_id = self.cluster_id or cluster_id
         os.makedirs(self.directory, exist_ok=True)
@@ -169,8 +169,8 @@ class LogDirectory:
         """Open every partition in the directory, and the directory itself if `open` was not called.
 
         `configs` returns a topic's settings by its name; `belongs(topic, partition, topic id)` returns whether the
-        cluster has the partition; `deleted` contains the ids of deleted topics. After an unclean stop this reads all
-        unflushed data; raises RecoveryStopped if `recovery` is stopped meanwhile.
+        partition exists in the cluster; `deleted` contains the ids of deleted topics. After an unclean stop this reads
+        all unflushed data. Raise RecoveryStopped if `recovery` is stopped meanwhile.
         """
         if self._lock_fd < 0:
             self.open()
@@ -253,7 +253,7 @@ class LogDirectory:
     # -- failure ----------------------------------------------------------------------------------------------
 
     def report(self, error: OSError) -> None:
-        """Handle a failed read, write or flush; unless the error is temporary, the directory goes offline."""
+        """Handle a failed read, write or flush: the directory goes offline unless the error is temporary."""
         self.room.on_error(error)
         if self.failure or not ends_directory(error, in_cluster=self._in_cluster):
             return
@@ -261,11 +261,11 @@ class LogDirectory:
         self.on_failure(self)
 
     def fail(self, error: OSError) -> None:
-        """Mark the directory as offline; does not notify `on_failure`."""
+        """Mark the directory as offline, but do not notify `on_failure`."""
         self.failure = str(error) or type(error).__name__
 
     def abandon(self) -> list[Key]:
-        """Stop using the directory and return its partitions; nothing is written, and the lock stays."""
+        """Stop using the directory and return its partitions; write no data, and keep the lock."""
         lost = list(self.logs)
         self.cleaner.close()
         for log in self.logs.values():
@@ -278,16 +278,16 @@ class LogDirectory:
     # -- closing ----------------------------------------------------------------------------------------------
 
     def close(self, clean: bool = True, now_ms: int = 0) -> None:
-        """Close everything; a clean close writes the mark that makes the next start a short one.
+        """Close all logs; a clean close writes the mark that makes the next start fast.
 
-        A directory that was not fully loaded is left unchanged, so that a failed start loses nothing. If a log has
+        A directory that was not completely loaded is left unchanged, so that a failed start loses no data. If a log has
         failed, no mark is written: the next start has to check its files.
         """
         self._now_ms = max(now_ms, self._now_ms)
         self.cleaner.close()
         if self._own_pool is not None:
             self._own_pool.close()
-        self._later.clear()  # closing does this work: each log takes a snapshot, checkpoints follow
+        self._later.clear()  # the close replaces this work: each log takes a snapshot, then checkpoints are written
         if self._loaded and not self.failure:
             whole(self._departures.finish_all())
         self._flusher.close(self._now_ms)
@@ -308,12 +308,12 @@ class LogDirectory:
             self._unlock()
 
     def _close_log(self, log: PartitionLog, clean: bool) -> bool:
-        """Close one log; return whether everything requested is on disk."""
+        """Close one log; return whether it was closed as requested, without an error."""
         whole = not log.failed
         try:
             log.close(clean=clean)
         except (OSError, ApiError) as error:
-            # A full disk, for example: the next start reads the log instead of the snapshots and indexes.
+            # The disk is full, for example: the next start then reads the log instead of the snapshots and indexes.
             logger.error("%s-%d could not be closed cleanly: %s", log.topic, log.partition, error)
             whole = False
         return whole
@@ -339,16 +339,16 @@ class LogDirectory:
         return True
 
     def host(self, key: Key, progress: Callable[[int], None] | None = None) -> LogHost:
-        """Return the directory's part in a log: its services and callbacks."""
+        """Return the services and callbacks of this directory for a log."""
         on_holes = partial(self.cleaner.note_holes, key)
         return LogHost(self.report, self.files, self.do_later, on_holes, progress)
 
     def get_or_create(
         self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
     ) -> PartitionLog:
-        """Return a partition's log, created if missing; `sync` makes the creation durable. Raises OSError.
+        """Return a partition's log, created if missing; `sync` makes the creation durable. Raise OSError.
 
-        Files of another topic of that name are moved aside. A new log holds no descriptor until it is used.
+        The directory of another topic of that name is renamed. A new log uses no descriptor until it is used.
         """
         log = self.logs.get((topic, partition))
         if log is None:
@@ -371,7 +371,7 @@ class LogDirectory:
         return log
 
     def sync(self) -> None:
-        """Make the partitions created since the last call survive a power loss.
+        """Sync the directory, so that the partitions created since the last call survive a power loss.
 
         The flusher's thread does the work, since a busy disk takes tens of milliseconds; `tick` handles the result. If
         a log is flushed earlier, its flush also makes the directory's name durable.
@@ -400,10 +400,10 @@ class LogDirectory:
         return self._departures.pending
 
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
-        """Take partitions out of use at once; their files are removed `file.delete.delay.ms` later.
+        """Stop using partitions immediately; their files are removed `file.delete.delay.ms` later.
 
-        If there are very many, only the first few have been renamed when this returns. An OSError is raised after each
-        of these was tried.
+        If there are very many partitions, only the first few have been renamed when this returns. If one of these
+        renames fails, an OSError is raised after all of them were tried.
         """
         time_ms = self._now_ms if now_ms is None else now_ms
         for key in keys:
@@ -418,7 +418,7 @@ class LogDirectory:
             raise failure
 
     async def _depart(self) -> None:
-        """Rename the remaining deleted partitions, and then drop their checkpoint entries."""
+        """Rename the remaining deleted partitions, and then remove their checkpoint entries."""
         await self._departures.finish_all()
         await self._checkpointer.forget_deleted()
 
@@ -427,17 +427,17 @@ class LogDirectory:
         return self._new_path(topic, partition, FUTURE_SUFFIX)
 
     def take_over(self, log: PartitionLog) -> None:
-        """Put a log from a future directory into service as the partition's log.
+        """Start using a log from a future directory as the partition's log.
 
-        Raises OSError. In that case only one thing may have changed: files of another topic of that name are moved
-        aside.
+        Raise OSError on failure. In that case only one thing may have changed: the directory of another topic of that
+        name is renamed.
         """
         path = partition_path(self.directory, log.topic, log.partition)
-        self._departures.finish((log.topic, log.partition))  # a late rename would hit the new directory
+        self._departures.finish((log.topic, log.partition))  # a later rename would rename the new directory
         log.segments.release_idle(force=True)  # open indexes refer to their files by name
         self.logs[log.topic, log.partition] = log
         try:
-            self.save_log_starts()  # first: otherwise deleted records would reappear after a crash
+            self.save_log_starts()  # first, because deleted records would otherwise reappear after a crash
             passed("move.copied")
             if os.path.exists(path):
                 os.rename(path, self._new_path(log.topic, log.partition, STRAY_SUFFIX))
@@ -458,7 +458,7 @@ class LogDirectory:
             raise
 
     def set_aside(self, topic: str, partition: int) -> None:
-        """Take a partition out of use and keep its files under another name; raises OSError."""
+        """Stop using a partition and keep its files under another name; raise OSError on failure."""
         log = self.logs.pop((topic, partition))
         log.close(clean=False)
         os.rename(log.directory, self._new_path(topic, partition, STRAY_SUFFIX))
@@ -467,18 +467,18 @@ class LogDirectory:
             self.cleaner.save()
 
     def discard(self, path: str, now_ms: int) -> None:
-        """Have `tick` remove an unwanted future directory."""
+        """Let `tick` remove an unwanted future directory."""
         self._departures.discard(path, now_ms)
 
     def disk_space(self) -> tuple[int, int]:
-        """Return (total bytes, usable bytes) of the file system that holds the directory."""
+        """Return (total bytes, usable bytes) of the file system that contains the directory."""
         stat = os.statvfs(self.directory)
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
     # -- due work ---------------------------------------------------------------------------------------------
 
     def do_later(self, work: Work) -> None:
-        """Queue work that `due` does in pieces; if the work is never done, nothing is lost."""
+        """Queue work that `due` does in pieces; no data is lost if the work is never done."""
         self._later.append(work)
 
     def tick(self, now_ms: int) -> None:
@@ -487,7 +487,7 @@ class LogDirectory:
         self._remover.wait()
 
     async def due(self, now_ms: int) -> None:
-        """Do the due work in pieces; work that waits for the disk runs on threads, perhaps still after the return."""
+        """Do the due work in pieces. Work that waits for the disk runs on threads, and may end later than this call."""
         self._now_ms = now_ms
         self._flusher.poll(now_ms)
         self.room.check(now_ms, self._flusher.pool)
@@ -505,7 +505,8 @@ class LogDirectory:
     async def _do_later(self) -> None:
         """Do the queued work.
 
-        Work queued meanwhile waits for the next call: otherwise a log that rolls often would delay the work of all.
+        Work that is queued meanwhile waits for the next call: otherwise a log that rolls often would delay the work of
+        all logs.
         """
         try:
             self._checkpointer.settle_forgotten()
@@ -523,7 +524,7 @@ class LogDirectory:
             self._remover.remove(paths)
 
     async def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
-        if not self.cleaner.is_busy(log):  # with `compact,delete`, never both at once, as in Kafka
+        if not self.cleaner.is_busy(log):  # as in Kafka, `compact,delete` never does both at the same time
             await log.delete_old_segments(now_ms)
         log.segments.release_idle(force=False)
 
@@ -537,9 +538,9 @@ class LogDirectory:
         await log.producers.expire(now_ms, self.producer_id_expiration_ms)
 
     def checkpoint(self) -> None:
-        """Write all checkpoints now; raises OSError."""
+        """Write all checkpoints now; raise OSError on failure."""
         self._checkpointer.write_all()
 
     def save_log_starts(self) -> None:
-        """Make the log starts that clients know of survive a crash; raises OSError."""
+        """Write the log starts that clients know, so that they survive a crash; raise OSError on failure."""
         self._checkpointer.write_log_starts()

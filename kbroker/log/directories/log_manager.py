@@ -1,10 +1,10 @@
 """All log directories of a broker, and the directory of each partition.
 
 Owns placement (fewest partitions first), the handling of a failed directory, and moves between directories. Never opens
-a segment: each directory's `LogDirectory` handles its own.
+a segment: each directory's `LogDirectory` opens its own segments.
 
 A directory that cannot be opened, or that fails later, goes offline with its partitions, and the others continue to
-serve (KIP-112). Two failures are fatal: the failure of the directory with the metadata, which only a node alone has,
+serve (KIP-112). Two failures are fatal: the failure of the directory with the metadata, which only a single node has,
 and the failure of all directories.
 """
 
@@ -35,46 +35,46 @@ logger = logging.getLogger(__name__)
 
 _MAX_NAME = 255
 _MAKERS = 4
-"""Threads that make files. A thread may have to wait for the file system's journal; more threads would not help."""
+"""The number of threads that create files. A thread may wait for the file system's journal, so more do not help."""
 _MAX_AHEAD = 5_000
-"""Maximum of partitions in one call whose files are made ahead."""
+"""The most partitions in one call whose files are made ahead."""
 _MAX_PREFERRED = 10_000
-"""Maximum of missing partitions whose directory is remembered: a client may name any number."""
+"""The most missing partitions whose directory is remembered: a client may name any number of partitions."""
 
 
 def unusable(directory: str, error: OSError) -> LogDirError:
-    """Return a readable error: the directory in question, and the system's message."""
+    """Return a readable error with the directory and the system's message."""
     # For a file with the directory's name, mkdir reports "File exists", which would not explain the problem.
     reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror or error
     return LogDirError(f"log directory {directory} cannot be used: {reason}")
 
 
 class LogEvents:
-    """Callbacks to the owner of the logs; here they do nothing."""
+    """Callbacks to the owner of the logs; in this class they do nothing."""
 
     def logs_failed(self, text: str) -> None:
-        """Handle a failure after which the broker cannot go on."""
+        """Handle a failure after which the broker cannot continue."""
 
     def partitions_lost(self, keys: list[Key]) -> None:
         """Handle the loss of the partitions in a directory that has failed."""
 
     def log_moved(self, key: Key, log: PartitionLog) -> None:
-        """Use a partition's new log, with the same data in another directory."""
+        """Use a partition's new log, which contains the same data in another directory."""
 
     def move_ready(self) -> None:
-        """Have `advance_moves` called soon; this is called from other threads."""
+        """Schedule a call of `advance_moves`; this is called from other threads."""
 
 
 class LogManager:
-    """Every log of a broker, by (topic, partition). First call `open`, then `load`, then everything else.
+    """All logs of a broker, by (topic, partition). First call `open`, then `load`, and only then other methods.
 
-    `events` are callbacks to its owner.
+    `events` are callbacks to the owner of the logs.
     """
 
     def __init__(
         self, managers: Sequence[LogDirectory], metadata_directory: str, *, keeps_metadata: bool = True
     ) -> None:
-        """`keeps_metadata`: whether `metadata_directory` holds metadata without which the broker cannot go on."""
+        """`keeps_metadata` means that the broker cannot continue without the content of `metadata_directory`."""
         self._keeps_metadata = keeps_metadata
         self.managers = list(managers)
         self.metadata = next(m for m in managers if m.directory == os.path.abspath(metadata_directory))
@@ -124,7 +124,7 @@ class LogManager:
     def open(self) -> None:
         """Lock every directory.
 
-        Raises LogDirError if a directory belongs to another broker, if no directory is usable, or if the metadata
+        Raise LogDirError if a directory belongs to another broker, if no directory is usable, or if the metadata
         directory is unusable.
         """
         opened: list[LogDirectory] = []
@@ -158,9 +158,9 @@ class LogManager:
         belongs: Belongs,
         deleted: Container[bytes] = frozenset(),
     ) -> None:
-        """Open every partition, all directories in parallel after an unclean stop, and restart interrupted moves.
+        """Open every partition, and restart interrupted moves. After an unclean stop, load the directories in parallel.
 
-        Raises LogDirError if no directory is left.
+        Raise LogDirError if no directory is left.
         """
 
         def load_one(manager: LogDirectory) -> None:
@@ -188,13 +188,13 @@ class LogManager:
             manager.futures.clear()
 
     def _check_any_left(self) -> None:
-        """Raise LogDirError if no directory is usable: a broker without one would block all its partitions."""
+        """Raise LogDirError if no directory is usable: without one, a broker would block all its partitions."""
         if not self.online:
             failures = ", ".join(f"{each.directory}: {each.failure}" for each in self.managers)
             raise LogDirError(f"no log directory can be used: {failures}")
 
     def stop_loading(self) -> None:
-        """Make a long `load` end soon with RecoveryStopped; safe from any thread."""
+        """Let a running `load` end soon with RecoveryStopped; any thread may call this."""
         for manager in self.managers:
             manager.recovery.stop()
 
@@ -206,7 +206,7 @@ class LogManager:
             logger.warning("%s-%d was being moved to %s and stays where it is: %s", *key, directory, error)
 
     def _settle_doubles(self) -> None:
-        """Keep one of two equal copies, left by a broker that ended between the two renames at the end of a move."""
+        """Keep one copy of a partition with two copies: a broker ended between the two renames at a move's end."""
         homes: dict[Key, LogDirectory] = {}
         for manager in self.online:
             for key, log in list(manager.logs.items()):
@@ -219,7 +219,7 @@ class LogManager:
                 homes[key] = other if shorter is manager else manager
 
     def close(self, clean: bool = True, now_ms: int = 0) -> None:
-        """Close everything; directories that are offline get no mark of a clean stop."""
+        """Close all directories; offline directories get no mark of a clean stop."""
         for move in self.moves.values():
             move.stop()
         self.moves.clear()
@@ -240,7 +240,7 @@ class LogManager:
     def get_or_create(
         self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
     ) -> PartitionLog:
-        """Return a partition's log, created in the emptiest directory if missing; raises OSError."""
+        """Return a partition's log, created if missing in the directory with the fewest partitions; raise OSError."""
         key = topic, partition
         manager = self.home(key) or self._place(key)
         made = self._made.pop(key, None)
@@ -255,9 +255,9 @@ class LogManager:
         return log
 
     def make_ahead(self, new: Sequence[NewPartition]) -> list[Future[list[MadeAhead]]]:
-        """Have threads make the files of missing partitions, for `offer`.
+        """Create the files of missing partitions on threads, for `offer`.
 
-        Failures are left to `get_or_create`, which reports them.
+        Failures are ignored here: `get_or_create` tries again, and reports an error.
         """
         if not self.online:
             return []
@@ -281,7 +281,7 @@ class LogManager:
                 self._discard(before)
 
     def withdraw(self, made: Sequence[MadeAhead]) -> None:
-        """Have unused files removed."""
+        """Remove the files that were made ahead and not used."""
         for each in made:
             if self._made.get(each.new.key) is each:
                 del self._made[each.new.key]
@@ -293,8 +293,8 @@ class LogManager:
                 manager.discard(made.path, 0)
 
     def _open_to_new(self) -> list[LogDirectory]:
-        # Even if all directories are cordoned, a partition assigned to this broker earlier needs a directory (as in
-        # Kafka).
+        # Even if all directories are cordoned, a partition that was assigned to this broker earlier needs a directory
+        # (as in Kafka).
         found = [manager for manager in self.online if not self.is_cordoned(manager.directory)] or self.online
         return [manager for manager in found if not manager.room.lacking] or found
 
@@ -309,7 +309,7 @@ class LogManager:
         return min(self._open_to_new(), key=lambda manager: len(manager.logs))
 
     def is_cordoned(self, directory: str) -> bool:
-        """Whether a directory takes no new partitions (KIP-1066)."""
+        """Whether a directory accepts no new partitions (KIP-1066)."""
         return ALL_DIRS in self.cordoned or directory in self.cordoned
 
     @property
@@ -317,10 +317,10 @@ class LogManager:
         return all(self.is_cordoned(manager.directory) for manager in self.managers)
 
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
-        """Take partitions out of use at once; their files are removed later.
+        """Stop using partitions immediately; their files are removed later.
 
         If a partition cannot be deleted, an OSError is raised, but only after all others are deleted. Partitions in a
-        failed directory stay in the table: if a broker's last directory has failed, the broker is about to end.
+        failed directory stay in the table: if a broker's last directory has failed, the broker will end soon.
         """
         keys = list(keys)
         failure: OSError | None = None
@@ -340,11 +340,11 @@ class LogManager:
 
     @property
     def departing(self) -> bool:
-        """Whether a deleted partition's directory may still have its name; always true while a directory is offline."""
+        """Whether a deleted partition's directory may still have its name; True while any directory is offline."""
         return self.some_offline or any(manager.departing for manager in self.managers)
 
     def sync_by_threads(self) -> list[Future[None]]:
-        """Have threads fsync the directories after creations and renames."""
+        """Fsync the directories on threads after creations and renames."""
         return [manager.sync_by_thread() for manager in self.online]
 
     def save_log_starts(self) -> None:
@@ -377,7 +377,7 @@ class LogManager:
     # -- moves ------------------------------------------------------------------------------------------------
 
     def move(self, topic: str, partition: int, directory: str) -> None:
-        """Begin to move a partition (AlterReplicaLogDirs, ReplicaManager.alterReplicaLogDirs). Raises ApiError.
+        """Start moving a partition (AlterReplicaLogDirs, ReplicaManager.alterReplicaLogDirs). Raise ApiError.
 
         For a missing partition the directory is remembered, and REPLICA_NOT_AVAILABLE is raised.
         """
@@ -402,7 +402,8 @@ class LogManager:
         if source is target:
             return
         if self.some_offline:
-            # An offline directory might hold the partition, too, and the two could never be distinguished later.
+            # An offline directory might also contain the partition, and the two copies could never be distinguished
+            # later.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         ready = self.events.move_ready
         self.moves[key] = Move(source.logs[key], target, self._movers, lambda: self.move_bytes_per_second, ready)
@@ -447,7 +448,7 @@ class LogManager:
             # that offset.
             move.target.cleaner.forget(key)
             raise
-        # The copy is the log now. Even after a later failure nothing may be appended to the old log.
+        # The copy is the log now. Even after a later failure, no records may be appended to the old log.
         del self.moves[key]
         self.events.log_moved(key, log)
         logger.info("%s-%d has moved to %s", *key, move.target.directory)
@@ -463,7 +464,7 @@ class LogManager:
         return any(manager.cleaner.busy for manager in self.online)
 
     async def follow_cleaning(self, now_ms: int) -> None:
-        """Apply finished compaction, and begin the next, in pieces."""
+        """Apply finished compactions and start the next ones, in pieces."""
         for manager in self.online:
             await manager.cleaner.due(now_ms)
 
@@ -489,12 +490,12 @@ class LogManager:
 
 
 def _extent(log: PartitionLog) -> tuple[int, int]:
-    """Return a sort key for copies of a log: the longer copy wins, then the one with the higher log start."""
+    """Return a sort key for copies of a log: the longer copy is kept, then the copy with the higher log start."""
     return log.log_end_offset, log.log_start_offset
 
 
 def _make_all(job: Sequence[tuple[str, NewPartition]], stopped: threading.Event) -> list[MadeAhead]:
-    """Run by a thread."""
+    """Create files on a thread."""
     found: list[MadeAhead] = []
     for directory, new in job:
         if stopped.is_set():

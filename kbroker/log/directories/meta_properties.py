@@ -1,7 +1,7 @@
 """The owner of a log directory: `meta.properties`.
 
-Owns reading, checking and writing it. Never changes a directory of another owner. Never writes a file where the old one
-is damaged, or is missing although there is data: its cluster id would differ from the old one.
+Owns reading, checking and writing this file. Never changes a directory of another owner. Never writes the file if the
+old file is damaged, or is missing although there is data: the cluster id would differ from the old one.
 
     version=1, node.id, cluster.id, directory.id     or, of a broker on ZooKeeper, version=0 and broker.id
 """
@@ -22,7 +22,7 @@ META_PROPERTIES = "meta.properties"
 
 
 def read_properties(path: str) -> dict[str, str] | None:
-    """Read a Java properties file of simple lines; None if it is absent."""
+    """Read a Java properties file of simple lines; return None if it is absent."""
     content = read_optional(path)
     if content is None:
         return None
@@ -37,12 +37,12 @@ def parse_lines(text: str) -> dict[str, str]:
 
 
 def is_cluster_id(text: str) -> bool:
-    """Whether a text is a valid cluster id: usually 22 letters, digits, '-' and '_', but others are allowed."""
+    """Whether a text is a valid cluster id: usually 22 letters, digits, '-' and '_', but other ids are allowed."""
     return re.fullmatch(r"[A-Za-z0-9_+/=-]{1,64}", text) is not None
 
 
 def check_properties(found: Mapping[str, str]) -> str:
-    """Return the node id in a meta.properties; raises ValueError for invalid content."""
+    """Return the node id in a meta.properties; raise ValueError for invalid content."""
     version = found.get("version")
     if version is None:
         raise ValueError("version is missing")
@@ -72,9 +72,9 @@ def _is_fresh(directory: str) -> bool:
 
 
 def take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, str]:
-    """Check the owner of a directory, and write the owner into a new one; returns (cluster id, directory id).
+    """Check the owner of a directory, and write the owner to a new one; return (cluster id, directory id).
 
-    Raises LogDirError, OSError.
+    Raise LogDirError, OSError.
     """
     path = f"{directory}/{META_PROPERTIES}"
     repair = f"put it back, or write the lines version=1, node.id={node_id} and cluster.id=<the cluster's id> into it"
@@ -92,7 +92,7 @@ def take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, s
     if cluster_id not in ("", cluster):
         raise LogDirError(f"{path} belongs to cluster {cluster}, not to cluster {cluster_id}")
     directory_id = known.get("directory.id") or uuid_text(uuid.uuid4().bytes)
-    # Kafka on ZooKeeper accepts version 0 only, Kafka on KRaft version 1: a directory keeps its version.
+    # Kafka on ZooKeeper accepts only version 0, and Kafka on KRaft only version 1: a directory keeps its version.
     of_zookeeper = known.get("version") == "0" and "node.id" not in known
     named = {"version": "0", "broker.id": node} if of_zookeeper else {"version": "1", "node.id": node}
     properties = {**named, "cluster.id": cluster, "directory.id": directory_id}

@@ -1,12 +1,12 @@
 """The move of one partition to another log directory while it is in use (KIP-113).
 
-Owns the copy: a thread, shared by all moves, follows the log until little is left; the rest is copied while the event
-loop waits. Never puts a log into service or takes one out of service: log_manager.py does.
+Owns the copy: a thread, which all moves share, copies the log until little data is left; the rest is copied while the
+event loop waits. Never starts or stops using a log: log_manager.py does.
 
-The copy has the same files, byte for byte, so checked batches stay checked. A sealed segment does not change; the
-active one only grows. A segment that is deleted, rolled or compacted meanwhile is detected, and copied again or
-dropped. Of the log's state, the thread only reads the list of segments and each segment's size; the event loop replaces
-each of them in one step.
+The copy consists of the same files with the same bytes, so checked batches remain checked. A sealed segment does not
+change; the active segment only grows. A segment that is deleted, rolled or compacted meanwhile is detected, and then
+copied again or removed. The thread reads only the list of segments and each segment's size from the log's state; the
+event loop replaces each of them in one step.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from kbroker.log.segment.segment import Segment
 _CHUNK = 4 * 1024 * 1024
 _ASK_AGAIN_SECONDS = 0.5
 _SMALL = 1024 * 1024
-"""How many bytes may be left for the event loop to copy, which takes some 2 ms."""
+"""The most remaining bytes that the event loop may copy, which takes about 2 ms."""
 
 
 class SourceError(OSError):
-    """The log being moved could not be read or rolled: the target directory is not to blame."""
+    """The log being moved could not be read or rolled: the target directory is not the cause."""
 
 
 class _SegmentReplaced(Exception):  # noqa: N818 - nothing went wrong
-    """The segment was deleted or compacted after the list was made."""
+    """The segment was deleted or compacted after the list of parts was made."""
 
 
 class _Part(NamedTuple):
@@ -75,7 +75,7 @@ class Move:
         bytes_per_second: Callable[[], float],
         wake: Callable[[], object],
     ) -> None:
-        """Begin to copy as soon as a thread of `pool` is free; raises OSError.
+        """Start copying when a thread of `pool` is free; raise OSError.
 
         `bytes_per_second` is called repeatedly; 0 pauses the copy. `wake` is called on the thread after each run.
         """
@@ -83,7 +83,7 @@ class Move:
         self.target = target
         self.path = target.future_path(log.topic, log.partition)
         self.offset = log.log_start_offset
-        """The copy is complete up to this offset."""
+        """The offset up to which the copy is complete."""
         self._rate = bytes_per_second
         self._wake = wake
         self._copied: dict[int, tuple[Segment, int, bool]] = {}
@@ -101,7 +101,7 @@ class Move:
         return sum(size for _, size, _ in self._copied.values())
 
     def is_ready(self) -> bool:
-        """Whether so little is left that `finish` may be called; otherwise continues copying. Raises OSError."""
+        """Return whether so little is left that `finish` may be called; if not, continue copying. Raise OSError."""
         if not self._chasing.done():
             return False
         self._chasing.result()
@@ -111,9 +111,9 @@ class Move:
         return False
 
     def finish(self, now_ms: int) -> PartitionLog:
-        """Copy the rest and open the copy; raises OSError.
+        """Copy the rest and open the copy; raise OSError on failure.
 
-        Nothing may be appended until the copy has replaced the log.
+        No records may be appended until the copy has replaced the log.
         """
         log = self.log
         self.stop()
@@ -127,7 +127,7 @@ class Move:
             if segment.base_offset >= self._first_open:
                 self._copy_beside(segment)  # sealing may have changed these files after the copy
         if log.recovery_point > self._synced_to:
-            self._sync()  # flushed data must be durable in the copy, too
+            self._sync()  # flushed data must also be durable in the copy
         keep = {segment.base_offset for segment in log.segments}
         for base in self._copied.keys() - keep:
             for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
@@ -158,7 +158,7 @@ class Move:
         return moved
 
     def stop(self) -> None:
-        """Stop the thread's work; the copied files stay."""
+        """Stop the thread's work; keep the copied files."""
         self._stopped.set()
         if not self._chasing.cancel():
             wait([self._chasing])
@@ -174,9 +174,9 @@ class Move:
         return chasing
 
     def _chase(self) -> None:
-        """Copy until little is left, sync that, and copy the data appended meanwhile."""
+        """Copy until little is left, sync the copy, and copy the data that was appended meanwhile."""
         self._catch_up()
-        end = self.log.log_end_offset  # read before the segments' sizes, which then cover it
+        end = self.log.log_end_offset  # read before the segments' sizes, so that they include all data before it
         self._copy_all(self._parts(), self._rate)
         self._sync()
         self._synced_to = end
@@ -190,7 +190,7 @@ class Move:
             end, parts = self.log.log_end_offset, self._parts()
 
     def _parts(self) -> list[_Part]:
-        """Return the parts missing in the copy. A new object for a segment means a new file: it was compacted."""
+        """Return the parts that the copy lacks. A new object for a segment means a new file: it was compacted."""
         parts = []
         for segment in list(self.log.segments):
             sealed = segment is not self.log.segments.active
@@ -240,7 +240,7 @@ def _unlimited() -> float:
 
 def _copy(part: _Part, stopped: threading.Event, rate: Callable[[], float]) -> None:
     try:
-        # A separate descriptor: the event loop may close those of the log.
+        # Use a separate descriptor, because the event loop may close the log's descriptors.
         source = FileHandle(part.segment.path(), os.O_RDONLY)
     except FileNotFoundError as error:
         if part.segment.deleted:
@@ -268,7 +268,7 @@ def _copy_some(fd: int, source: FileHandle, part: _Part, position: int) -> int:
         copied = os.sendfile(fd, source.fd, position, size)
     except OSError:
         try:
-            os.pread(source.fd, size, position)  # fails if the source was the cause
+            os.pread(source.fd, size, position)  # raises OSError if the source was the cause
         except OSError as error:
             raise SourceError(error.errno, error.strerror) from error
         raise
@@ -278,7 +278,7 @@ def _copy_some(fd: int, source: FileHandle, part: _Part, position: int) -> int:
 
 
 def _pay(size: int, began: float, stopped: threading.Event, rate: Callable[[], float]) -> None:
-    """Wait until the rate allows `size` bytes since the time `began`; the rate may change meanwhile."""
+    """Wait until the rate allows `size` bytes since the time `began`; the rate may change during the wait."""
     while (left := size / max(rate(), 1) - (time.monotonic() - began)) > 0:
         if stopped.wait(min(left, _ASK_AGAIN_SECONDS)):
             return

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entries(NamedTuple):
-    """The entries of a log directory: paths, with the (topic, partition) if the name contains it."""
+    """The entries of a log directory: their paths, and the (topic, partition) if the name contains it."""
 
     partitions: list[tuple[Key, str]]
     futures: list[tuple[Key, str]]
@@ -39,7 +39,7 @@ class Entries(NamedTuple):
 
 
 def entries_of(directory: str) -> Entries:
-    """Return the partitions of a directory in the order of their names; raises OSError."""
+    """Return the partitions of a directory in the order of their names; raise OSError."""
     found = Entries([], [], [])
     for name in sorted(os.listdir(directory)):
         path = f"{directory}/{name}"
@@ -59,7 +59,7 @@ def entries_of(directory: str) -> Entries:
 
 
 def partition_of(name: str) -> Key | None:
-    """Return the (topic, partition) in a directory's name, None if the name is not that of a partition."""
+    """Return the (topic, partition) in a directory's name; None if it is not the name of a partition."""
     topic, dash, number = name.rpartition("-")
     if not dash or topic_name_fault(topic) or not number.isascii() or not number.isdigit():
         return None
@@ -71,7 +71,7 @@ def partition_of(name: str) -> Key | None:
 def partition_path(directory: str, topic: str, partition: int) -> str:
     """Return the path of a partition's directory, whether or not it exists.
 
-    Raises UnplacedError for an invalid topic name (Apache Kafka: Topic.validate), for a negative partition, and for a
+    Raise UnplacedError for an invalid topic name (Apache Kafka: Topic.validate), for a negative partition, and for a
     path that is a link.
     """
     fault = partition_fault(topic, partition)
@@ -84,7 +84,7 @@ def partition_path(directory: str, topic: str, partition: int) -> str:
 
 
 def holds_other(path: str, topic_id: uuid.UUID) -> bool:
-    """Whether a directory holds another topic's data: its id differs, or it has data but no id."""
+    """Whether a directory contains another topic's data: its id differs, or it contains data but no id."""
     if not os.path.isdir(path):
         return False
     found = checkpoints.read_topic_id(path)
@@ -94,7 +94,7 @@ def holds_other(path: str, topic_id: uuid.UUID) -> bool:
 
 
 def new_name(topic: str, partition: int, suffix: str) -> str:
-    """Return a new name for a partition's directory: Kafka's form, cut to the file system's limit."""
+    """Return a new name for a partition's directory, in Kafka's format and within the file system's limit."""
     tail = f".{uuid.uuid4().hex}{suffix}"
     return f"{topic}-{partition}"[: 255 - len(tail)] + tail
 
@@ -115,9 +115,9 @@ class MadeAhead(NamedTuple):
 
 
 def make_ahead(directory: str, new: NewPartition) -> MadeAhead | None:
-    """Make a directory with an empty log's files, for a later rename; None if the partition exists. For any thread.
+    """Create a directory with an empty log's files, for a later rename; return None if the partition exists.
 
-    After an OSError nothing is left.
+    Any thread may call this. After an OSError no file is left.
     """
     topic, partition = new.key
     if os.path.exists(partition_path(directory, topic, partition)):

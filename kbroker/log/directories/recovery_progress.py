@@ -1,8 +1,8 @@
 """The recovery of a log directory: its threads, and its progress.
 
-Owns the threads that open partitions and whole directories, and the progress lines of a long recovery. After an unclean
-stop most of the time is spent reading and computing CRCs, and both release the interpreter lock. After a clean stop
-neither is done, and one thread is faster. Never reads a log.
+Owns the threads that open partitions and complete directories, and the progress lines of a long recovery. After an
+unclean stop most of the time is spent reading and computing CRCs, and both release the interpreter lock. After a clean
+stop neither is necessary, and one thread is faster. Never reads a log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from kbroker.log.files import LOG_SUFFIX, offset_of
 
 _EVERY_SECONDS: Final = 5.0
-# Below this many bytes threads cost more than they save.
+# With fewer bytes than this, threads take more time than they save.
 WORTH_THREADS: Final = 32 << 20
 
 K = TypeVar("K")
@@ -35,7 +35,8 @@ class RecoveryStopped(Exception):  # noqa: N818 - nothing went wrong
 class RecoveryProgress:
     """Counts recovered bytes of `directory`; logs the progress every few seconds, and the total at the end.
 
-    Several threads may report. `logs` is Kafka's gauge remainingLogsToRecover, `percent` the figure in the log lines.
+    Several threads may report. `logs` is Kafka's gauge remainingLogsToRecover; `percent` is the number in the log
+    lines.
     """
 
     __slots__ = ("_clock", "_directory", "_lock", "_logged", "_started", "_stopped", "done", "logs", "total")
@@ -48,7 +49,7 @@ class RecoveryProgress:
         self.begin(0, 0)
 
     def begin(self, total: int, logs: int) -> None:
-        """Start with the expected number of bytes, an estimate from the files' sizes, and of partitions."""
+        """Start with the expected bytes (an estimate from the files' sizes) and the number of partitions."""
         self._started = self._logged = self._clock()
         self.total, self.logs = total, logs
         self.done = 0
@@ -61,16 +62,16 @@ class RecoveryProgress:
             )
 
     def stop(self) -> None:
-        """End the recovery once the current segments are read; safe from any thread."""
+        """End the recovery after the current segments are read; any thread may call this."""
         self._stopped = True
 
     @property
     def percent(self) -> int:
-        """The share that has been read, 0-100."""
+        """The share of the bytes that has been read, 0-100."""
         return min(100 * self.done // max(self.total, 1), 100)
 
     def add(self, size: int) -> None:
-        """Note `size` more bytes that have been read; raises RecoveryStopped after `stop`."""
+        """Count `size` more bytes that have been read; raise RecoveryStopped after `stop`."""
         if self._stopped:
             raise RecoveryStopped
         with self._lock:
@@ -88,14 +89,14 @@ class RecoveryProgress:
         )
 
     def end(self) -> None:
-        """Log the total, if it took at least a second."""
+        """Log the total if the recovery took at least a second."""
         seconds = self._clock() - self._started
         if self.done and seconds >= 1:
             logger.info("recovered %.1f GB in %s in %.0f s", self.done / 1e9, self._directory, seconds)
 
 
 def bytes_to_recover(directories: Iterable[tuple[str, int]]) -> int:
-    """Return the bytes at or beyond the recovery point, for (partition directory, recovery point) pairs."""
+    """Return the number of bytes from the recovery points on, for pairs (partition directory, recovery point)."""
     total = 0
     for directory, recovery_point in directories:
         names = [entry for entry in os.scandir(directory) if entry.name.endswith(LOG_SUFFIX)]
@@ -106,9 +107,9 @@ def bytes_to_recover(directories: Iterable[tuple[str, int]]) -> int:
 
 
 def run_all(tasks: Iterable[tuple[K, Callable[[], T]]], threads: int) -> Iterator[tuple[K, T]]:
-    """Run named tasks on `threads` threads and yield their results, in the order of `tasks`.
+    """Run named tasks on `threads` threads and yield their results in the order of `tasks`.
 
-    Raises the exception of the first task that fails; tasks that have not begun by then are skipped.
+    Raise the exception of the first task that fails; tasks that have not begun by then are skipped.
     """
     if threads < 2:
         yield from ((name, task()) for name, task in tasks)

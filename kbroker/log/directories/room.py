@@ -1,9 +1,9 @@
-"""Whether the disk of a log directory has room.
+"""Whether the disk of a log directory has free space.
 
 Owns the state "disk full": a write that fails for that reason sets it, and a thread then checks the disk once a second
-until there is room. A successful write does not reset the state, because there may be no more writes. A single broker
-continues without room, and only refuses writes (disk_errors.py); readiness, metrics and the creation of topics show it.
-Never refuses a write itself.
+until there is free space. A successful write does not reset the state, because there may be no more writes. A single
+broker continues without free space, and refuses only writes (disk_errors.py); readiness, metrics and the creation of
+topics show the state. Never refuses a write itself.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from kbroker.log.disk_errors import FULL
 
 _CHECK_MS: Final = 1_000
 _ASKED_FOR: Final = 64 << 10
-"""Bytes that must be free before the disk counts as having room again."""
+"""The bytes that must be free before the disk no longer counts as full."""
 _A_PARTITION: Final = 4 << 10
-"""The fewest bytes that a new partition takes."""
+"""The fewest bytes that a new partition uses."""
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Room:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self.lacking = False
-        """Whether a write has found the disk full, and no check has found room since."""
+        """Whether a write has found the disk full, and no check has found free space since."""
         self._checked_ms = 0
         self._checking: Future[bool] | None = None
 
@@ -43,7 +43,7 @@ class Room:
             )
 
     def check(self, now_ms: int, pool: Executor) -> None:
-        """Check a full disk once a second."""
+        """Check a full disk once a second on a thread."""
         if not self.lacking:
             return
         if self._checking is not None and self._checking.done():
@@ -56,31 +56,31 @@ class Room:
             self._checking = pool.submit(_has_room, self._directory)
 
     def has_for(self, partitions: int) -> bool:
-        """Whether there may be room for this many more partitions."""
+        """Whether there may be free space for this many more partitions."""
         if self.lacking:
             return False
         try:
             return _free_bytes(self._directory) >= partitions * _A_PARTITION
         except OSError:
-            return True  # the next write meets the error
+            return True  # the next write raises the error
 
 
 def _free_bytes(directory: str) -> float:
-    """Return the bytes that this process may still write; raises OSError."""
+    """Return the number of bytes that this process may still write; raise OSError."""
     stat = os.statvfs(directory)
-    if not stat.f_blocks:  # ramfs, a tmpfs without a size: limited by memory only
+    if not stat.f_blocks:  # ramfs, or a tmpfs without a size: limited only by memory
         return float("inf")
     return (stat.f_bavail if os.geteuid() else stat.f_bfree) * stat.f_frsize  # the reserved blocks are for root
 
 
 def _has_room(directory: str) -> bool:
-    """Run by a thread."""
+    """Return whether the disk has free space; a thread runs this."""
     try:
         fd = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in FULL:
             return False
-        return _free_bytes(directory) >= _ASKED_FOR  # a file system without unnamed files
+        return _free_bytes(directory) >= _ASKED_FOR  # the file system does not support unnamed files
     try:
         os.posix_fallocate(fd, 0, _ASKED_FOR)
     except OSError as error:

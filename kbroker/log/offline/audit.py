@@ -1,6 +1,6 @@
-"""The shared parts of an audit: bounded readers, the findings, and the amount checked.
+"""The shared parts of an audit: size-limited readers, the findings, and the amount checked.
 
-Files are read in chunks, regardless of their content. Never writes, and never knows the meaning of a file.
+Files are read in chunks, regardless of their content. Never writes, and never interprets a file.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final, NamedTuple, Self
 from kbroker.log.files import read_at
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes read since the last call."""
+"""A function that is called with the number of bytes read since the last call."""
 
 
 class Finding(NamedTuple):
-    """A fault in a file; `position` in bytes, None for the file as a whole.
+    """A fault in a file; `position` in bytes, or None for the complete file.
 
     `recovery` marks a fault that the next start repairs by itself, because the mark of a clean stop is absent.
     """
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Checked:
-    """Counts of what an audit has checked; records are counted by the headers of their batches."""
+    """Counts of what an audit has checked; the number of records is read from the batch headers."""
 
     partitions: int = 0
     files: int = 0
@@ -43,7 +43,7 @@ class Checked:
     records: int = 0
 
     def add(self, other: Checked) -> None:
-        """Add the counts of another one."""
+        """Add the counts of another `Checked`."""
         self.partitions += other.partitions
         self.files += other.files
         self.batches += other.batches
@@ -52,7 +52,7 @@ class Checked:
 
 CHUNK: Final = 1 << 20
 SMALL_LIMIT: Final = 1 << 26
-"""Size limit of a checkpoint or snapshot, in bytes: some hundred thousand partitions, or a million producers."""
+"""The size limit of a checkpoint or snapshot, in bytes: some hundred thousand partitions, or a million producers."""
 
 
 class TooLargeError(ValueError):
@@ -60,7 +60,7 @@ class TooLargeError(ValueError):
 
 
 def read_bounded(path: str) -> bytes | None:
-    """Return a small file's content, None if there is no such file; raises TooLargeError, OSError."""
+    """Return a small file's content; None if there is no such file. Raise TooLargeError, OSError."""
     try:
         with open(path, "rb") as file:
             content = file.read(SMALL_LIMIT + 1)
@@ -72,13 +72,13 @@ def read_bounded(path: str) -> bytes | None:
 
 
 def read_text(path: str) -> str | None:
-    """Return a text file's content, None if there is no such file; raises ValueError for invalid text."""
+    """Return a text file's content; None if there is no such file. Raise ValueError for invalid text."""
     content = read_bounded(path)
     return None if content is None else content.decode()
 
 
 class OpenFile:
-    """A file opened for reading only; `size` is its size in bytes when it was opened."""
+    """A file opened only for reading; `size` is its size in bytes when it was opened."""
 
     __slots__ = ("fd", "path", "size")
 
@@ -94,20 +94,20 @@ class OpenFile:
         os.close(self.fd)
 
     def entries(self, entry: struct.Struct, start: int = 0) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield (position, fields) of each whole entry of a fixed size."""
+        """Yield (position, fields) of each complete entry of a fixed size."""
         step = CHUNK // entry.size * entry.size
         position = start
         while position + entry.size <= self.size:
             chunk = read_at(self.fd, min(step, self.size - position), position)
             whole = len(chunk) // entry.size * entry.size
             if not whole:
-                return  # the file is shorter than it was
+                return  # the file has become shorter
             for fields in entry.iter_unpack(memoryview(chunk)[:whole]):
                 yield position, fields
                 position += entry.size
 
     def first_nonzero(self, start: int) -> int | None:
-        """Return the position of the first byte from `start` on that is not zero."""
+        """Return the position of the first non-zero byte from `start` on; None if there is none."""
         position = start
         while position < self.size:
             chunk = read_at(self.fd, min(CHUNK, self.size - position), position)

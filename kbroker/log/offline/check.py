@@ -2,7 +2,7 @@
 
 Owns the order of the checks and the meaning of the mark of a clean stop. With the mark, every fault is reported as a
 fault. Without it, the next start reads each log from its recovery point on, and faults that the start will repair are
-reported as repairable. Never repairs (repair.py does), and works on the files of Apache Kafka 3.9 and 4.x as well.
+reported as repairable. Never repairs (repair.py does). Also works on the files of Apache Kafka 3.9 and 4.x.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _OFFSET_CHECKPOINTS = (
     checkpoints.CLEANER_OFFSETS,
 )
 _METADATA_LOG = "__cluster_metadata"
-"""Apache Kafka 4.4 closes this log, alone of all, without the last entry of its time index."""
+"""The only log that Apache Kafka 4.4 closes without the last entry of its time index."""
 _OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, meta_properties.META_PROPERTIES)
 _OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
-_CHECKS = 3  # of a partition that a broker may be writing to
+_CHECKS = 3  # the number of checks of a partition to which a broker may be writing
 _OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 
 Key = tuple[str, int]
 
 
 class NoLogDir(Exception):  # noqa: N818 - its text is the reason, in one line
-    """A directory holds neither partitions nor segments."""
+    """A directory contains neither partitions nor segments."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class DataDir:
 
 
 def partitions_of(directory: str) -> dict[str, Key]:
-    """Return the partitions in `directory`, or itself if it is one, by path. Raises NoLogDir, OSError."""
+    """Return the partitions in `directory`, or `directory` itself if it is one, by path. Raise NoLogDir, OSError."""
     found = {}
     for name in sorted(os.listdir(directory)):
         path = os.path.join(directory, name)
@@ -89,12 +89,12 @@ def partitions_of(directory: str) -> dict[str, Key]:
 
 
 def data_dir_of(directory: str, partitions: dict[str, Key]) -> str:
-    """Return the data directory: the parent, if `directory` is a partition itself."""
+    """Return the data directory: the parent of `directory` if `directory` is a partition, otherwise `directory`."""
     return os.path.dirname(os.path.abspath(directory)) if directory in partitions else directory
 
 
 def log_bytes(directory: str) -> int:
-    """Return the bytes of all logs that an audit reads. Raises NoLogDir, OSError."""
+    """Return the number of bytes of all logs that an audit reads. Raise NoLogDir, OSError."""
     total = 0
     for path in partitions_of(directory):
         with os.scandir(path) as entries:
@@ -110,12 +110,12 @@ def audit(
     checked: Checked | None = None,
     pause: Callable[[], None] | None = None,
 ) -> Iterator[Finding]:
-    """Yield every fault. Raises NoLogDir, OSError.
+    """Yield every fault. Raise NoLogDir, OSError.
 
     `pause` is for a directory that a broker uses: it is called between repeated checks of a partition.
 
-    `before_recovery` predicts the effects of a recovery, even if the mark of a clean stop means that none is due.
-    `checked` counts what has been checked so far.
+    `before_recovery` predicts the effects of a recovery, even if the mark of a clean stop means that no recovery will
+    be done. `checked` counts what has been checked so far.
     """
     checked = checked or Checked()
     partitions = partitions_of(directory)
@@ -126,7 +126,7 @@ def audit(
     if above == directory:
         yield from findings
         yield from parse_properties(os.path.join(above, meta_properties.META_PROPERTIES))
-        if pause is None:  # a broker's checkpoints may name a topic deleted seconds ago
+        if pause is None:  # a running broker's checkpoints may name a topic deleted seconds ago
             yield from _strangers(state, set(partitions.values()))
         checked.files += sum(name in _OF_A_DIRECTORY for name in os.listdir(above))
     for path, key in partitions.items():
@@ -141,7 +141,7 @@ def _lasting(
 ) -> Iterator[Finding]:
     """Yield the findings that all checks of a partition have in common: a batch being written is complete later.
 
-    Yields nothing if the partition is deleted between the checks.
+    Yield no findings if the partition is deleted between the checks.
     """
     lasting: dict[tuple[str, int | None], Finding] | None = None
     for number in range(_CHECKS):
@@ -238,7 +238,7 @@ def _topic_id(path: str, key: Key, state: DataDir) -> Iterator[Finding]:
 
 
 def _first_producers(path: str, base: int) -> list[ProducerEntry] | None:
-    """Return the producers at the beginning of the first segment, None if unknown."""
+    """Return the producers at the beginning of the first segment; None if unknown."""
     if base == 0:
         return []
     try:

@@ -1,8 +1,9 @@
-"""Walk the segments of a partition and check that every batch is whole, sound and in order, with a correct CRC.
+"""Read the segments of a partition and check that every batch is complete, valid and in order, with a correct CRC.
 
-Owns the walk over the `.log` files and the state between batches: the next offset, the open transactions. Each batch's
-records are read, too: a CRC shows that they are unchanged since they were produced, not that they are readable. Never
-repairs anything and never holds more of a file than a chunk, or one sound batch, whatever size a batch claims.
+Owns reading the `.log` files in order and the state between batches: the next offset and the open transactions. Each
+batch's records are also read: a CRC shows that they are unchanged since they were produced, not that they are readable.
+Never repairs anything. Never keeps more of a file in memory than a chunk or one valid batch, whatever size a batch
+claims.
 
 Compaction leaves gaps between offsets and removes records of transactions. From the first gap on, checks that depend on
 possibly missing records are skipped.
@@ -27,13 +28,13 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_header, read_marker
 
 _LARGEST_MARKER: Final = 1 << 16
-_LARGEST_BATCH: Final = 1 << 27  # more than any request may have
+_LARGEST_BATCH: Final = 1 << 27  # more than any request may contain
 _MOST_TRANSACTIONS: Final = 1 << 20
-"""Maximum of remembered open transactions; a partition with more is not checked for transactions."""
+"""The most open transactions that are remembered; with more, a partition's transactions are not checked."""
 
 
 class Window:
-    """A file read one chunk at a time."""
+    """A file that is read one chunk at a time."""
 
     __slots__ = ("_chunk", "_file", "_progress", "_start")
 
@@ -44,7 +45,7 @@ class Window:
         self._chunk = memoryview(b"")
 
     def read(self, position: int, size: int) -> memoryview:
-        """Return `size` bytes (at most CHUNK), less at the end of the file."""
+        """Return `size` bytes (at most CHUNK), or fewer at the end of the file."""
         offset = position - self._start
         if offset < 0 or offset + size > len(self._chunk):
             self._start, offset = position, 0
@@ -64,7 +65,7 @@ class Window:
 
 
 class Bad(Exception):  # noqa: N818 - an outcome, caught one level up
-    """A batch is not sound; `size` in bytes if the next one can still be found, else None."""
+    """A batch is not valid; `size` is its size in bytes if the next batch can still be found, else None."""
 
     def __init__(self, what: str, size: int | None = None) -> None:
         super().__init__(what)
@@ -73,7 +74,7 @@ class Bad(Exception):  # noqa: N818 - an outcome, caught one level up
 
 
 class PartitionWalk:
-    """The state after the batches so far, for checking the next ones."""
+    """The state after the batches read so far, for the checks of the next batches."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class PartitionWalk:
         progress: Progress,
         checked: Checked,
     ) -> None:
-        """Begin at the first segment; `producers` is the content of its snapshot, None if unknown."""
+        """Begin at the first segment; `producers` is the content of its snapshot, or None if unknown."""
         self.directory = directory
         self.next_offset = first_base
         self._epochs = epochs
@@ -98,11 +99,11 @@ class PartitionWalk:
     def segment(
         self, base: int, next_base: int | None, *, recovers: bool, resting: bool
     ) -> Generator[Finding, None, bool]:
-        """Check a segment and its indexes; with `recovers` the next start reads it whole and repairs it.
+        """Check a segment and its indexes; with `recovers` the next start reads all of it and repairs it.
 
         `resting` means that no broker was writing to it any more.
 
-        Returns whether the segment was read to its end: if not, recovery drops all segments after it.
+        Return whether the segment was read to its end: if not, recovery removes all segments after it.
         """
         path = offset_name(self.directory, base, LOG_SUFFIX)
         if base < self.next_offset:
@@ -158,7 +159,7 @@ class PartitionWalk:
         return True
 
     def _sound(self, window: Window, file: OpenFile, position: int, base: int) -> BatchHeader:
-        """Return the header of the batch at `position`; raises Bad for a batch at which recovery would stop."""
+        """Return the header of the batch at `position`; raise Bad for a batch at which recovery would stop."""
         left = file.size - position
         if left < HEADER_SIZE:
             raise Bad(f"{left} bytes are no batch")
@@ -182,14 +183,14 @@ class PartitionWalk:
         return header
 
     def _unreadable(self, window: Window, file: OpenFile, position: int, header: BatchHeader) -> str | None:
-        """Return the reason why a batch's records cannot be read; None if they can."""
+        """Return the reason why a batch's records are unreadable; None if they are readable."""
         if header.size > _LARGEST_BATCH:
             return f"a batch of {header.size} bytes"
         if header.size <= CHUNK:
             batch = window.read(position, header.size)
         else:
             batch = memoryview(read_at(file.fd, header.size, position))
-        seen, whole = 0, header.record_count == header.last_offset_delta + 1  # else it was compacted
+        seen, whole = 0, header.record_count == header.last_offset_delta + 1  # if not, it was compacted
         try:
             for found in record_slices(batch, header, sys.maxsize):
                 if found is None:
@@ -202,7 +203,7 @@ class PartitionWalk:
         return None
 
     def _marker(self, window: Window, position: int, header: BatchHeader) -> bool | None:
-        """Return whether a control batch commits, None if it ends no transaction; raises Bad."""
+        """Return whether a control batch commits; None if it ends no transaction. Raise Bad."""
         if header.size > _LARGEST_MARKER:
             raise Bad(f"a control batch of {header.size} bytes", header.size)
         try:

@@ -2,8 +2,8 @@
 
 Owns the checks of checkpoints, of their consistency with the log beside them, of partition.metadata, meta.properties
 and producer snapshots. Also compares the leader epochs of a partition's batches with each other and with its
-leader-epoch-checkpoint; the log's reader passes the epochs. Every parser raises ValueError with the fault as its text;
-an absent file counts as empty.
+leader-epoch-checkpoint; the reader of the log passes the epochs of the batches. Every parser raises ValueError with the
+fault as its text; an absent file counts as empty.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def checkpoint_lines(path: str) -> list[str]:
 
 
 def number(text: str, line: str) -> int:
-    """Return the number in a checkpoint's line; raises ValueError."""
+    """Return the number in a checkpoint's line; raise ValueError."""
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _LONG_MAX):
         raise ValueError(f"broken entry {line[:300]!r}")
     return int(text)
 
 
 def parse_offsets(path: str) -> dict[tuple[str, int], int]:
-    """Read a checkpoint of `topic partition offset` lines."""
+    """Read a checkpoint with the lines `topic partition offset`."""
     found: dict[tuple[str, int], int] = {}
     for line in checkpoint_lines(path):
         parts = line.split(" ")
@@ -65,7 +65,7 @@ def parse_topic_id(path: str) -> bytes | None:
 
 
 def parse_properties(path: str) -> Iterator[Finding]:
-    """Check a meta.properties: version 0 (ZooKeeper) or 1 (KRaft), and the node's id."""
+    """Check a meta.properties: version 0 (ZooKeeper) or 1 (KRaft), and the node id."""
     try:
         text = read_text(path)
     except ValueError as error:
@@ -81,7 +81,7 @@ def parse_properties(path: str) -> Iterator[Finding]:
 
 
 def check_snapshot(path: str, log_end_offset: int, *, recovery: bool) -> Iterator[Finding]:
-    """Check a producer snapshot: version, checksum, length, and that all its offsets lie below its own."""
+    """Check a producer snapshot: version, checksum, length, and that all its offsets are before its own offset."""
     offset = offset_of(path.rpartition("/")[2]) or 0
     if offset > log_end_offset:
         yield Finding(path, None, f"is of an offset behind the log's end {log_end_offset}", recovery)
@@ -102,7 +102,7 @@ def check_snapshot(path: str, log_end_offset: int, *, recovery: bool) -> Iterato
 def offsets_in_order(
     path: str, log_start: int, end: int, high_watermark: int | None, recovery_point: int | None, *, clean: bool
 ) -> Iterator[Finding]:
-    """Check that log start <= high watermark <= end, and that the recovery point is not beyond the end."""
+    """Check that log start <= high watermark <= end, and that the recovery point is not after the end."""
     if log_start > end:
         yield Finding(path, None, f"the log start {log_start} lies behind the log's end {end}")
     elif high_watermark is not None and high_watermark > end:
@@ -114,7 +114,7 @@ def offsets_in_order(
 
 
 def parse_epochs(path: str) -> list[tuple[int, int]]:
-    """Read a leader-epoch-checkpoint; epochs and offsets must rise."""
+    """Read a leader-epoch-checkpoint; epochs and offsets must increase."""
     found: list[tuple[int, int]] = []
     for line in checkpoint_lines(path):
         parts = line.split(" ")
@@ -128,7 +128,7 @@ def parse_epochs(path: str) -> list[tuple[int, int]]:
 
 
 class EpochCheck:
-    """The epochs of one partition, in the order of offsets."""
+    """Checks the epochs of one partition in the order of offsets."""
 
     def __init__(self, directory: str) -> None:
         self._path = f"{directory}/{LEADER_EPOCHS}"
@@ -147,9 +147,9 @@ class EpochCheck:
             yield Finding(self._path, None, str(error))
 
     def begin(self, log_start: int, *, clean: bool) -> None:
-        """Note the log start: the checkpoint need not cover offsets before it.
+        """Set the log start: the checkpoint need not contain offsets before it.
 
-        Deleting records removes epochs at once, but the log start is written some time later.
+        Deleting records removes epochs immediately, but the log start is written some time later.
         """
         self._from = log_start if clean or not self._starts else max(log_start, self._starts[0])
 
@@ -170,7 +170,7 @@ class EpochCheck:
         self._last = max(epoch, self._last)
 
     def end(self, log_end: int, *, clean: bool) -> Iterator[Finding]:
-        """Finish at the end of the log."""
+        """Finish the checks at the end of the log."""
         if self._starts and self._starts[-1] > log_end:
             what = f"epoch {self._epochs[-1]} begins with offset {self._starts[-1]}, behind the log's end {log_end}"
             yield Finding(self._path, None, what, not clean)

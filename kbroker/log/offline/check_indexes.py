@@ -1,10 +1,10 @@
 """Compare a segment's indexes with its log, batch by batch.
 
 Owns the checks of `.index`, `.timeindex` and `.txnindex`. Never reads the log itself: the reader of the log passes each
-batch to `IndexChecks.batch`. An index with one wrong entry is wrong as a whole, so each index is reported at most once.
+batch to `IndexChecks.batch`. An index with one wrong entry is unusable, so each index is reported at most once.
 
-While a segment is being written, the unused end of its indexes consists of zeros, in kbroker's files as in Kafka's
-preallocated files.
+While a segment is being written, the unused end of its indexes consists of zeros, both in kbroker's files and in
+Kafka's preallocated files.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET, OffsetIndex, Ti
 from kbroker.log.segment.transaction_index import TXN_ENTRY, AbortedTxn, decode_aborted
 from kbroker.protocol.records import BatchHeader
 
-_Entry = tuple[int, int, int]  # position in the index file, and the two columns, offsets made absolute
+_Entry = tuple[int, int, int]  # position in the index file, and the two columns; offsets are absolute
 
 
 class Untrue(Exception):  # noqa: N818 - an outcome, caught one level up
-    """An index does not match its log; `position` in its file."""
+    """An index does not match its log; `position` is the position in the index file."""
 
     def __init__(self, position: int | None, what: str) -> None:
         super().__init__(what)
@@ -32,7 +32,7 @@ class Untrue(Exception):  # noqa: N818 - an outcome, caught one level up
 
 
 def used_entries(file: OpenFile, entry: struct.Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield (position, fields) of the entries before the zeros; raises Untrue if anything follows these."""
+    """Yield (position, fields) of the entries before the zeros; raise Untrue if other bytes follow the zeros."""
     for position, fields in file.entries(entry):
         if not any(fields):
             other = file.first_nonzero(position)
@@ -45,7 +45,7 @@ def used_entries(file: OpenFile, entry: struct.Struct) -> Iterator[tuple[int, tu
 
 
 class _Cursor:
-    """Walks an index in step with the log."""
+    """Reads an index in parallel with the log."""
 
     __slots__ = ("_entries", "current")
 
@@ -69,7 +69,7 @@ def _entries(file: OpenFile, index: type[OffsetIndex | TimeIndex], base: int) ->
 
 
 class _OffsetCheck:
-    """Each entry gives the position of a batch, and the last offset of that batch or of a later one."""
+    """Checks that each entry contains the position of a batch, and the last offset of that batch or of a later one."""
 
     def __init__(self, file: OpenFile, path: str, base: int) -> None:
         self.path = path
@@ -102,7 +102,7 @@ class _OffsetCheck:
 
 
 class _TimeCheck:
-    """Each entry points to a batch with its timestamp; all earlier batches have smaller timestamps."""
+    """Checks that each entry names a batch with its timestamp, and that all earlier batches have smaller timestamps."""
 
     def __init__(self, file: OpenFile, path: str, base: int) -> None:
         self.path = path
@@ -131,12 +131,12 @@ class _TimeCheck:
             place, offset, _ = self._cursor.current
             raise Untrue(place, f"offset {offset} lies beyond the log's {size} bytes")
         if resting and self._noted < self._largest:
-            # Kafka reads the segment's largest timestamp from the last entry alone.
+            # Kafka reads the segment's largest timestamp only from the last entry.
             raise Untrue(None, f"ends with timestamp {self._noted}, the log's largest is {self._largest}")
 
 
 class TxnCheck:
-    """Each aborted transaction that ends in the segment has exactly one entry, and there are no others."""
+    """Checks that each aborted transaction that ends in the segment has one entry, and that there are no others."""
 
     def __init__(self, file: OpenFile | None, path: str, base: int) -> None:
         self.path = path
@@ -190,7 +190,7 @@ def _txn_entries(file: OpenFile, base: int) -> Iterator[tuple[int, AbortedTxn]]:
 
 
 class IndexChecks:
-    """The three indexes of a segment; faults are kept in `findings`, at most one for each."""
+    """The checks of a segment's three indexes; `findings` contains at most one fault for each index."""
 
     def __init__(self, directory: str, base: int, log_size: int, *, recovery: bool) -> None:
         self._files = ExitStack()
@@ -206,7 +206,7 @@ class IndexChecks:
             try:
                 file = self._files.enter_context(OpenFile(path))
             except FileNotFoundError:
-                # Kafka creates the index of aborted transactions with its first entry.
+                # Kafka creates the index of aborted transactions only when it writes the first entry.
                 if kind is TxnCheck:
                     self._checks[suffix] = TxnCheck(None, path, base)
                 elif log_size:
@@ -217,7 +217,7 @@ class IndexChecks:
 
     @contextmanager
     def _judging(self, suffix: str, path: str) -> Iterator[None]:
-        """Turn an Untrue that the block raises into a finding, and stop checking that index."""
+        """Convert an Untrue that the block raises to a finding, and stop checking that index."""
         try:
             yield
         except Untrue as error:
@@ -236,7 +236,7 @@ class IndexChecks:
                 check.marker(offset, producer_id, expected, certain)
 
     def close(self, size: int, *, whole: bool, resting: bool) -> None:
-        """Finish. `whole` means that all of the log's `size` bytes were walked; then no index entry may be left.
+        """Finish. `whole` means that all of the log's `size` bytes were read; then no index entry may be left.
 
         `resting` means that no broker writes to the segment any more.
         """

@@ -1,4 +1,4 @@
-"""Print the files of a log directory as Apache Kafka's DumpLogSegments prints them, line for line.
+"""Print the files of a log directory exactly as Apache Kafka's DumpLogSegments prints them.
 
 Owns the text of each kind of file. Never judges a file (an audit does), and never writes. Checkpoints,
 `partition.metadata` and `meta.properties`, which Kafka's tool ignores, are printed entry by entry.
@@ -44,20 +44,20 @@ from kbroker.protocol.records import (
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _DELETE_HORIZON_BIT: Final = 0x40
 _MAX_BATCH: Final = 1 << 28
-"""Largest batch, packed or unpacked, whose records are still printed; in bytes."""
+"""The largest batch, compressed or uncompressed, whose records are still printed; in bytes."""
 _AS_JAVA: Final = "kbroker.as-java"
 _SUFFIXES: Final = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 _ENDS: Final = {ABORT_MARKER: "ABORT", COMMIT_MARKER: "COMMIT"}
 
 
 class UnknownFile(Exception):  # noqa: N818 - its text is the reason, in one line
-    """A file whose name matches no kind of file in a log directory."""
+    """The name of a file matches no kind of file in a log directory."""
 
 
 def dump_order(directory: str) -> list[str]:
     """Return the files of a partition's directory for `dump`: segment by segment, then the other files.
 
-    Raises NoLogDir for any other directory, OSError.
+    Raise OSError, and NoLogDir for any other directory.
     """
     if list(partitions_of(directory)) != [directory]:
         raise NoLogDir(f"{directory} is no directory of a partition; name one of the partitions in it")
@@ -69,9 +69,9 @@ def dump_order(directory: str) -> list[str]:
 
 
 def dump(path: str, *, deep: bool = False, contents: bool = False) -> Iterator[str]:
-    """Yield the lines about one file; `deep` adds the records of a log, `contents` their keys and values.
+    """Yield the lines about one file; `deep` adds the records of a log, `contents` adds their keys and values.
 
-    Raises UnknownFile, OSError, and ValueError for a file whose content does not match its name.
+    Raise UnknownFile, OSError, and ValueError for a file whose content does not match its name.
     """
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1]
@@ -214,7 +214,7 @@ def _offset_index(file: OpenFile, base: int) -> Iterator[str]:
         yield f"{file.path} is empty."
     for place, (relative, position) in file.entries(OFFSET_ENTRY):
         if relative == 0 and place:
-            return  # from here on the index is unused
+            return  # the rest of the index is unused
         yield f"offset: {base + relative} position: {position}"
 
 

@@ -1,8 +1,9 @@
 """Repair a data directory as the next start would after a crash, without starting a broker.
 
-Owns the order: lock, cut every log at its first bad batch from the recovery point on, remove the given records, update
-the checkpoints. Never changes other records below a recovery point. Never writes the mark of a clean stop: the next
-start must check the logs, too, and begin new leader epochs, which show clients that a tail was lost.
+Owns the order: lock the directory, truncate every log at its first bad batch after the recovery point, remove the given
+records, and update the checkpoints. Never changes other records before a recovery point. Never writes the mark of a
+clean stop: the next start must also check the logs, and begin new leader epochs, which show clients that the end of a
+log was lost.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CHUNK = 1 << 20
 
 
 class NoSuchRecord(Exception):  # noqa: N818 - named after the request
-    """A record that was to be removed does not exist, or its batch cannot be read."""
+    """A record that was to be removed does not exist, or its batch is unreadable."""
 
 
 class Repaired(NamedTuple):
@@ -42,9 +43,9 @@ class Repaired(NamedTuple):
 
 
 def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Repaired]:
-    """Repair a data directory or one partition of it; the records at `dropped` offsets are removed, too.
+    """Repair a data directory or one partition of it; also remove the records at the `dropped` offsets.
 
-    Raises NoLogDir, LogDirError, OSError, and NoSuchRecord. In the last case, the records listed before the missing one
+    Raise NoLogDir, LogDirError, OSError, and NoSuchRecord. In the last case, the records listed before the missing one
     have been removed.
     """
     done: list[Repaired] = []
@@ -69,7 +70,7 @@ def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Rep
                     recovery_point=points.get(key, 0),
                     log_start_offset=starts.get(key, 0),
                     high_watermark=marks.get(key, 0),
-                    compacted=True,  # the topic's policy is unknown
+                    compacted=True,  # because the topic's policy is unknown
                 ),
             )
             try:
@@ -95,7 +96,7 @@ def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Rep
 
 
 def _drop_record(log: PartitionLog, offset: int, now_ms: int) -> None:
-    """Rewrite a segment without one record, as compaction does; a batch that becomes empty stays as an empty batch."""
+    """Rewrite a segment without one record, as compaction does; a batch without records stays as an empty batch."""
     if not log.log_start_offset <= offset < log.log_end_offset:
         raise NoSuchRecord(f"{log.directory} has the offsets {log.log_start_offset} to {log.log_end_offset - 1}")
     segment = log.segments[log.segments.index_at(offset)]

@@ -1,6 +1,6 @@
-"""Rebuilds the producers of a log from a snapshot and the batches after it.
+"""Rebuilds the producers' state of a log from a snapshot and the batches after it.
 
-Owns the effect of a stored batch on the producers. Never changes a log, and never validates a batch.
+Owns the effect of a stored batch on the producers' state. Never changes a log, and never validates a batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbroker.protocol.records import BatchHeader, read_marker
 
 _RECALLED_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 200
-"""Headers read between two turns: half a millisecond."""
+"""The number of headers read in one turn, which takes half a millisecond."""
 
 
 def aborted_entry(completed: CompletedTxn, producers: ProducerState) -> AbortedTxn:
@@ -42,7 +42,7 @@ def apply_to_producers(
     read_batch: Callable[[], bytes | memoryview],
     on_completed: Callable[[CompletedTxn], None] | None = None,
 ) -> None:
-    """Apply a batch of the log; reads only the header, except for a control batch."""
+    """Apply a batch of the log to the producers' state; read only the header, except for a control batch."""
     if header.producer_id >= 0:
         if not header.is_control:
             producers.apply_batch(header, header.base_offset)
@@ -58,27 +58,27 @@ def apply_to_producers(
 def rebuild_producers(
     producers: ProducerState, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int
 ) -> None:
-    """Rebuild the producers as of `end_offset`, from the newest valid snapshot and the log after it."""
+    """Rebuild the producers' state at `end_offset` from the newest valid snapshot and the log after it."""
     whole(rebuild_in_pieces(producers, snapshots, segments, end_offset))
 
 
 async def rebuild_in_pieces(
     producers: ProducerState, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int
 ) -> None:
-    """Do the same as `rebuild_producers` in pieces; nothing may be appended in between."""
+    """Do the work of `rebuild_producers` in pieces; no batch may be appended meanwhile."""
     lowest = segments[0].base_offset if segments else end_offset
     found = snapshots.newest(end_offset)
     begin = max(found[0], lowest) if found else lowest
-    # Producers whose records were deleted stay known: their next retry must not be taken for a new batch.
+    # Producers whose records were deleted are still known, so that their next retry is not mistaken for a new batch.
     producers.reset(found[1] if found else [])
     await _recall_batches(producers, segments, begin)
     await _replay(producers, segments, begin, end_offset)
 
 
 async def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> None:
-    """Add earlier batches of each producer to a snapshot at `end`, which has only the last batch of each.
+    """Add each producer's earlier batches to a snapshot at `end`, which contains only the last batch of each.
 
-    After a restart, a producer may therefore still retry any of its last batches, if they are in the last megabyte
+    Therefore, after a restart a producer may still retry any of its last batches if these are in the last megabyte
     before `end`.
     """
     segment = next((segment for segment in reversed(segments) if segment.base_offset < end), None)
@@ -108,7 +108,7 @@ def replay(
     end_offset: int,
     on_completed: Callable[[CompletedTxn], None] | None = None,
 ) -> None:
-    """Apply the batches of `segments` from `begin_offset` up to `end_offset`."""
+    """Apply the batches of `segments` from `begin_offset` to `end_offset` to the producers' state."""
     whole(_replay(producers, segments, begin_offset, end_offset, on_completed))
 
 

@@ -1,9 +1,9 @@
 """The `<offset>.snapshot` files, which contain a partition's state of each producer.
 
-Owns the format, and which snapshots exist: one at the base of each segment, and the newest. Never validates a batch. An
-unreadable snapshot is removed, since the log has the same information, only slower to read. Deleted segments are the
-exception: only snapshots still contain their producers. So the newest snapshot that is surely on disk (`unsynced` lists
-the others) stays until a newer one is on disk.
+Owns the format, and which snapshots exist: one at the base of each segment, and the newest snapshot. Never validates a
+batch. An unreadable snapshot is removed, since the log contains the same information, which is only slower to read.
+Deleted segments are the exception: only snapshots still contain their producers. So the newest snapshot that is
+certainly on disk (`unsynced` lists the others) stays until a newer snapshot is on disk.
 
     version i16 (1) | CRC-32C u32 of the rest | count i32 | entries of
     producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 |
@@ -70,7 +70,7 @@ def _head(count: int, crc: int) -> bytes:
 
 
 def decode_snapshot(content: bytes) -> list[ProducerEntry]:
-    """Decode a snapshot file's content; raises ValueError if it is invalid."""
+    """Decode a snapshot file's content; raise ValueError if it is invalid."""
     if len(content) < SNAPSHOT_HEAD.size:
         raise ValueError("is cut off")
     version, crc, count = SNAPSHOT_HEAD.unpack_from(content)
@@ -96,7 +96,7 @@ def write_snapshot(path: str, entries: Collection[ProducerEntry], *, sync: bool)
 
 
 class Snapshots:
-    """Snapshot files of one partition, by the offset up to which each is valid."""
+    """The snapshot files of one partition; the key of each is the offset up to which it is valid."""
 
     __slots__ = ("_directory", "_outlived", "offsets", "unsynced")
 
@@ -106,7 +106,7 @@ class Snapshots:
         self.offsets = sorted(offset for offset in map(offset_of, names) if offset is not None)
         self.unsynced: set[int] = set()
         """The snapshots that a flush still has to sync."""
-        self._outlived: set[int] = set()  # not at a segment's base; removed once a newer one is on disk
+        self._outlived: set[int] = set()  # not at a segment's base; removed when a newer one is on disk
 
     def move(self, directory: str) -> None:
         self._directory = directory
@@ -119,7 +119,7 @@ class Snapshots:
         return place < len(self.offsets) and self.offsets[place] == offset
 
     def take(self, entries: Collection[ProducerEntry], offset: int, *, sync: bool) -> None:
-        """Write the producers at `offset`, unless that snapshot exists."""
+        """Write a snapshot of the producers at `offset`, unless it exists already."""
         if offset in self or offset == 0:
             return
         write_snapshot(self._path(offset), entries, sync=sync)
@@ -128,10 +128,10 @@ class Snapshots:
             self.unsynced.add(offset)
 
     async def take_in_pieces(self, taking: SnapshotTaking, is_wanted: Callable[[], bool]) -> bool:
-        """Write a snapshot in pieces; return whether it was completed. Raises OSError.
+        """Write a snapshot in pieces; return whether it was completed. Raise OSError.
 
-        The snapshot is abandoned as soon as `is_wanted` returns false. Neither this nor a crash loses data: the next
-        start only has to read more of the log, from an older snapshot on.
+        The snapshot is abandoned when `is_wanted` returns False. Neither this nor a crash loses data: the next start
+        only has to read more of the log, from an older snapshot on.
         """
         path, offset = self._path(taking.offset), taking.offset
         temporary = path + ".tmp"
@@ -156,37 +156,37 @@ class Snapshots:
                 remove_quietly(temporary)
 
     def doubt(self, offset: int) -> None:
-        """Count the snapshots from `offset` on, and the newest, as possibly not on disk after a crash."""
+        """Count the snapshots from `offset` on, and the newest one, as possibly not on disk after a crash."""
         self.unsynced.update(self.offsets[bisect_left(self.offsets, offset) :])
         self.unsynced.update(self.offsets[-1:])
 
     def to_sync(self) -> dict[int, str]:
-        """Return the snapshots that a flush has to sync, with their paths."""
+        """Return the snapshots that a flush has to sync, and their paths."""
         return {offset: self._path(offset) for offset in sorted(self.unsynced)}
 
     def synced(self, offsets: Iterable[int]) -> list[str]:
-        """Note the synced snapshots; returns the files of unneeded snapshots."""
+        """Record which snapshots are synced; return the files of snapshots that are no longer needed."""
         self.unsynced.difference_update(offsets)
         newest = self.newest_synced
         return [self.forget(offset) for offset in sorted(self._outlived) if offset < newest]
 
     @property
     def newest_offset(self) -> int:
-        """The offset of the newest snapshot, -1 without one."""
+        """The offset of the newest snapshot; -1 if there is none."""
         return self.offsets[-1] if self.offsets else -1
 
     @property
     def newest_synced(self) -> int:
-        """The offset of the newest one that is surely on disk, -1 without one."""
+        """The offset of the newest snapshot that is certainly on disk; -1 if there is none."""
         return next((offset for offset in reversed(self.offsets) if offset not in self.unsynced), -1)
 
     def outlive(self, offset: int) -> None:
-        """Mark a snapshot at no segment's base: it is removed when a newer one is on disk."""
+        """Mark a snapshot that is not at a segment's base: it is removed when a newer snapshot is on disk."""
         if offset in self:
             self._outlived.add(offset)
 
     def newest(self, upper: int) -> tuple[int, list[ProducerEntry]] | None:
-        """Read the newest valid snapshot at or below `upper`; broken ones on the way are removed."""
+        """Read the newest valid snapshot at or before `upper`; remove broken snapshots that are newer."""
         while place := bisect_right(self.offsets, upper):
             offset = self.offsets[place - 1]
             try:
@@ -201,7 +201,7 @@ class Snapshots:
         remove_quietly(self.forget(offset))
 
     def forget(self, offset: int) -> str:
-        """Drop a snapshot from the list; returns its file, for the caller to remove."""
+        """Remove a snapshot from the list; return the path of its file, which the caller must remove."""
         self.unsynced.discard(offset)
         self._outlived.discard(offset)
         if offset in self:
@@ -209,10 +209,10 @@ class Snapshots:
         return self._path(offset)
 
     def forget_with_segments(self, offsets: Iterable[int]) -> list[str]:
-        """Drop the snapshots at the bases of deleted segments; returns their files, for the caller to remove.
+        """Remove the snapshots at the bases of deleted segments from the list; return their files to be removed.
 
-        The newest snapshot on disk stays: until a newer one is on disk, it alone contains the producers without
-        remaining records. Newer snapshots stay, too.
+        The newest snapshot on disk stays: until a newer one is on disk, only this snapshot contains the producers
+        without remaining records. Newer snapshots also stay.
         """
         newest = self.newest_synced
         files = []
@@ -224,14 +224,14 @@ class Snapshots:
         return files
 
     def remove_outside(self, lower: int, upper: int) -> None:
-        """Remove snapshots at or below `lower` and beyond `upper`."""
+        """Remove snapshots at or before `lower` and after `upper`."""
         for offset in self.offsets[: bisect_right(self.offsets, lower)]:
             self.remove(offset)
         for offset in self.offsets[bisect_right(self.offsets, upper) :]:
             self.remove(offset)
 
     def remove_stray(self, bases: Iterable[int]) -> None:
-        """Keep the snapshots at segments' bases, and the newest one."""
+        """Remove all snapshots except those at segments' bases and the newest one."""
         kept = {*bases, *self.offsets[-1:]}
         for offset in [offset for offset in self.offsets if offset not in kept]:
             self.remove(offset)

@@ -1,14 +1,14 @@
 """The idempotent and transactional producers of one partition.
 
 Owns every producer's last batches, the open transactions, and the rules for a batch's epoch and sequence (Kafka's
-ProducerAppendInfo); the guard of a batch that opens a transaction here (KIP-890); and the producers' state at the
-offset of a snapshot. Never asks a coordinator: the handlers do. Never touches a file, and never changes anything during
-a check: check first, append, then apply, so that a failed append leaves no trace.
+ProducerAppendInfo). Also owns the guard of a batch that opens a transaction here (KIP-890), and the producers' state at
+the offset of a snapshot. Never sends requests to a coordinator: the handlers do. Never uses a file, and never changes
+its state during a check: the caller checks first, then appends, then applies, so that a failed append has no effect.
 
-One guard (`Verification`) stands for one transaction of one producer, between the question to the transaction
-coordinator and the append. It is dropped when the transaction begins here, and when a marker is appended. The
-coordinator's answer from before the marker then has no guard any more, so a late batch cannot open a transaction that
-the coordinator does not know.
+One guard (`Verification`) represents one transaction of one producer, from the request to the transaction coordinator
+until the append. It is removed when the transaction begins here, and when a marker is appended. So a batch that the
+coordinator has verified before the marker has no guard after the marker. Such a late batch cannot open a transaction
+that the coordinator does not know.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, EndTxnMarker
 
 UNCHECKED: Final = object()
-"""Passed as the guard if there is no verification: it is switched off, or the caller is not a client."""
+"""The guard if there is no verification: it is disabled, or the caller is not a client."""
 
 
 @dataclass(slots=True, eq=False)
 class Verification:
-    """The running verification of one producer; `epoch_bump` from transaction version 2 on."""
+    """The running verification of one producer. `epoch_bump` is True from transaction version 2 on."""
 
     epoch: int
     lowest_sequence: int
@@ -38,16 +38,17 @@ class Verification:
     started_ms: int
 
     def note(self, epoch: int, sequence: int) -> None:
-        """Add another batch that waits for the same answer."""
+        """Add another batch that waits for the same response."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch and sequence < self.lowest_sequence:
             self.lowest_sequence = sequence
 
     def check_sequence(self, header: BatchHeader, *, known: bool) -> None:
-        """Raise AppendError for a batch that would overtake an earlier one, which the producer will retry.
+        """Raise AppendError if a batch with a lower sequence, which the producer will retry, must precede this batch.
 
-        A producer of version 2 that the partition does not know begins with sequence 0 (KAFKA-14920).
+        The first batch of a producer with transaction version 2 that the partition does not know must have sequence 0
+        (KAFKA-14920).
         """
         sequence = header.base_sequence
         if sequence > self.lowest_sequence or (self.epoch_bump and sequence != 0 and not known):
@@ -62,11 +63,11 @@ _numbers: Final = count(1)
 
 
 class SnapshotTaking:
-    """The producers of one log at the time of creation, at `offset`.
+    """The producers of one log at the time when this object is created, at `offset`.
 
-    A snapshot of very many producers is taken in pieces while they continue to produce: a producer that is about to
-    change is copied before the change, the others one after the other. The order of producers in a snapshot has no
-    meaning.
+    A snapshot of very many producers is taken in pieces while they continue to produce. A producer that is about to
+    change is copied before the change; the others are copied one after the other. The order of producers in a snapshot
+    has no meaning.
     """
 
     __slots__ = ("_changing", "_entries", "count", "number", "offset")
@@ -86,7 +87,7 @@ class SnapshotTaking:
             self._changing.append(entry.copy())
 
     def pieces(self) -> Iterator[list[ProducerEntry]]:
-        """Yield all producers, some at a time, in their state at the start, despite changes in between."""
+        """Yield all producers, some at a time, in their state at the start, even if they change meanwhile."""
         for begin in range(0, self.count, _COPIED_AT_ONCE):
             due = [entry for entry in self._entries[begin : begin + _COPIED_AT_ONCE] if entry.snapshot != self.number]
             for entry in due:
@@ -99,7 +100,7 @@ class SnapshotTaking:
 
 RETAINED_BATCHES: Final = 5
 CREDIBLE_IDS: Final = 1 << 62
-"""A broker may have assigned a producer id below this. Clients made up all others; these are not checked."""
+"""Brokers assign only producer ids below this. Clients have invented all other ids, which are not checked."""
 
 _NO_COORDINATOR_EPOCH: Final = -1
 
@@ -122,7 +123,7 @@ class ProducedBatch(NamedTuple):
 
 
 def produced_batch(header: BatchHeader, base_offset: int) -> ProducedBatch:
-    """Return the fields of a batch at `base_offset` that are kept in memory."""
+    """Return those fields of a batch at `base_offset` that are kept in memory."""
     delta = header.last_offset_delta
     return ProducedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp)
 
@@ -136,19 +137,19 @@ class ProducerEntry:
     coordinator_epoch: int = _NO_COORDINATOR_EPOCH
     last_timestamp: int = -1
     current_txn_first_offset: int = -1
-    """First offset of its open transaction, -1 without one."""
+    """The first offset of the producer's open transaction; -1 if there is none."""
     batches: list[ProducedBatch] = field(default_factory=list)
     """The last five data batches of this epoch, oldest first."""
     snapshot: int = 0
     """The number of the last snapshot in pieces that already contains this producer."""
 
     def copy(self) -> ProducerEntry:
-        """Return a copy with the fields of a snapshot, which does not change any more."""
+        """Return a copy for a snapshot, which no longer changes."""
         return replace(self, batches=self.batches[-1:])
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record, -1 if none is known."""
+        """The sequence number of the last record; -1 if none is known."""
         return self.batches[-1].last_sequence if self.batches else -1
 
     def add(self, epoch: int, batch: ProducedBatch) -> None:
@@ -159,7 +160,7 @@ class ProducerEntry:
         self.last_timestamp = batch.timestamp
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin a new epoch, which drops all earlier batches."""
+        """Begin a new epoch, and remove all earlier batches."""
         if epoch != self.producer_epoch:
             self.producer_epoch = epoch
             self.batches.clear()
@@ -168,15 +169,15 @@ class ProducerEntry:
 _MAX_EPOCH: Final = 32767
 _AT_ONCE: Final = 1000
 MAX_VERIFICATIONS: Final = 1000
-"""Maximum of guards kept on a partition.
+"""The most guards that a partition keeps.
 
-Nearly all are used or dropped at once. Beyond this number the oldest is dropped, since a client may send any number of
-ids.
+Nearly all guards are used or removed immediately. If there are more guards than this, the oldest is removed, since a
+client may send any number of ids.
 """
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction that a marker has just ended; `last_offset` is the marker's."""
+    """A transaction that a marker has just ended; `last_offset` is the marker's offset."""
 
     producer_id: int
     first_offset: int
@@ -194,17 +195,17 @@ class ProducerState:
         self.first_unstable = -1
         """The first offset of the earliest transaction that is open or whose marker is not replicated.
 
-        -1 without such a transaction.
+        It is -1 if there is no such transaction.
         """
         self.taking: SnapshotTaking | None = None
-        """The snapshot that is being taken in pieces, if any."""
-        self._ongoing: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id, in order of offset
+        """The snapshot that is being taken in pieces; None if there is none."""
+        self._ongoing: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id, ordered by offset
         self.unreplicated: dict[int, int] = {}
-        """Ended transactions above the high watermark: first offset -> offset of the marker."""
+        """The ended transactions whose markers are above the high watermark: first offset -> offset of the marker."""
         self._verifications: dict[int, Verification] = {}  # by producer id
 
     def reset(self, entries: list[ProducerEntry]) -> None:
-        """Start again from a snapshot."""
+        """Replace the complete state by a snapshot."""
         self.entries = {entry.producer_id: entry for entry in entries}
         self._ongoing = OrderedDict(
             sorted(
@@ -225,8 +226,9 @@ class ProducerState:
     ) -> Verification | None:
         """Return the guard for the append of a batch that may open a transaction.
 
-        Returns None if the transaction is already open. Raises AppendError for a stale epoch. With a guard, the caller
-        asks the coordinator whether the partition is in the transaction, and then passes the guard to the append.
+        Return None if the transaction is already open. Raise AppendError for an old epoch. If a guard is returned, the
+        caller checks with the coordinator whether the partition is in the transaction, and then passes the guard to the
+        append.
         """
         entry = self.entries.get(producer_id)
         if entry is not None:
@@ -242,11 +244,14 @@ class ProducerState:
         return held
 
     def forget_verification(self, producer_id: int) -> None:
-        """Drop the guard of a client that is not a producer of the transaction."""
+        """Remove the guard of a client that is not a producer of the transaction."""
         self._verifications.pop(producer_id, None)
 
     def check_batch(self, header: BatchHeader, origin: AppendOrigin, guard: object = UNCHECKED) -> ProducedBatch | None:
-        """Check a data batch with a producer id: None to append it, or the batch it repeats; raises AppendError."""
+        """Check a data batch with a producer id; return the earlier batch that it repeats, or None to append it.
+
+        Raise AppendError for an invalid batch.
+        """
         entry = self.entries.get(header.producer_id)
         if origin is CLIENT and entry is not None and header.producer_epoch == entry.producer_epoch:
             first, last = header.base_sequence, header.last_sequence
@@ -261,7 +266,7 @@ class ProducerState:
             if held is not None and origin is CLIENT:
                 held.check_sequence(header, known=entry is not None)
         if entry is None:
-            return None  # an unknown producer may start anywhere
+            return None  # an unknown producer may start with any sequence
         self._check_epoch(entry, header.producer_epoch, header.producer_epoch < entry.producer_epoch)
         if origin is CLIENT:
             _check_sequence(entry, header)
@@ -273,7 +278,7 @@ class ProducerState:
         return None
 
     def is_repeated(self, header: BatchHeader) -> bool:
-        """Whether a client's batch was appended before (`check_batch`, which is called for every batch, says where)."""
+        """Whether a client's batch was appended before; `check_batch`, called for every batch, returns that batch."""
         entry = self.entries.get(header.producer_id)
         if entry is None or header.producer_epoch != entry.producer_epoch:
             return False
@@ -281,9 +286,9 @@ class ProducerState:
         return any((each.first_sequence, each.last_sequence) == place for each in entry.batches)
 
     def _check_guard(self, entry: ProducerEntry | None, header: BatchHeader, guard: object) -> Verification | None:
-        """Refuse a batch that would open an unverified transaction; return the guard that is held.
+        """Refuse a batch that would open an unverified transaction; return the producer's current guard.
 
-        If the transaction ended between the coordinator's response and this append, its guard was dropped. Without this
+        If the transaction ended between the coordinator's response and this append, its guard was removed. Without this
         check the partition would have a transaction that no marker will ever end (KIP-890).
         """
         held = self._verifications.get(header.producer_id)
@@ -301,7 +306,7 @@ class ProducerState:
     def check_marker(
         self, header: BatchHeader, marker: EndTxnMarker, origin: AppendOrigin, transaction_version: int
     ) -> None:
-        """Check the end of a transaction; raises AppendError for a stale producer or coordinator."""
+        """Check the end of a transaction; raise AppendError for an outdated producer or coordinator."""
         if origin is REPLICATION:
             return
         entry = self.entries.get(header.producer_id)
@@ -317,8 +322,8 @@ class ProducerState:
     def _check_marker_epoch(self, entry: ProducerEntry, header: BatchHeader, transaction_version: int) -> None:
         epoch, current = header.producer_epoch, entry.producer_epoch
         if transaction_version >= 2:
-            # From version 2 on the coordinator bumps the epoch for the marker. An equal epoch is therefore a retry of a
-            # written marker, and is harmless once the transaction is closed.
+            # From transaction version 2 on, the coordinator increases the epoch for the marker. An equal epoch is
+            # therefore a retry of a written marker, and is harmless when the transaction has ended.
             is_retry = epoch == current and (entry.current_txn_first_offset < 0 or epoch == _MAX_EPOCH)
             self._check_epoch(entry, epoch, epoch <= current and not is_retry)
         else:
@@ -334,7 +339,7 @@ class ProducerState:
     # -- applying ---------------------------------------------------------------------------------------------
 
     def apply_batch(self, header: BatchHeader, base_offset: int) -> None:
-        """Note a data batch with a producer id that was appended at `base_offset`."""
+        """Record a data batch with a producer id that was appended at `base_offset`."""
         entry = self.entries.get(header.producer_id)
         if entry is None:
             entry = self._begin(header.producer_id)
@@ -349,19 +354,19 @@ class ProducerState:
             self._find_unstable()
 
     def preview_marker(self, header: BatchHeader, marker: EndTxnMarker, offset: int) -> CompletedTxn | None:
-        """Return the transaction that a marker at `offset` will end, None if the producer has none open here."""
+        """Return the transaction that a marker at `offset` will end; None if the producer has no open transaction."""
         entry = self.entries.get(header.producer_id)
         if entry is None or entry.current_txn_first_offset < 0:
             return None
         return CompletedTxn(header.producer_id, entry.current_txn_first_offset, offset, not marker.commit)
 
     def stable_after(self, completed: CompletedTxn) -> int:
-        """Return the last stable offset that will apply once the marker of a transaction is replicated."""
+        """Return the last stable offset that will apply when the marker of a transaction is replicated."""
         others = (first for first, producer_id in self._ongoing.items() if producer_id != completed.producer_id)
         return next(others, completed.last_offset + 1)
 
     def apply_marker(self, header: BatchHeader, marker: EndTxnMarker, offset: int) -> None:
-        """Note that a transaction has ended with a marker at `offset`."""
+        """Record that a transaction has ended with a marker at `offset`."""
         completed = self.preview_marker(header, marker, offset)
         entry = self.entries.get(header.producer_id)
         if entry is None:
@@ -370,7 +375,8 @@ class ProducerState:
             self.taking.keep(entry)
         held = self._verifications.get(header.producer_id)
         if held is not None and not (held.epoch_bump and held.epoch == header.producer_epoch):
-            # From version 2 on a marker has the epoch of the next transaction, which may have begun already.
+            # From transaction version 2 on, a marker has the epoch of the next transaction, which may have begun
+            # already.
             del self._verifications[header.producer_id]
         entry.set_epoch(header.producer_epoch)
         entry.coordinator_epoch = marker.coordinator_epoch
@@ -388,23 +394,23 @@ class ProducerState:
         return entry
 
     def begin_snapshot(self, offset: int) -> SnapshotTaking:
-        """Begin to take a snapshot of the producers as they are, at `offset`."""
+        """Start taking a snapshot of the producers in their current state, at `offset`."""
         self.taking = SnapshotTaking(self.entries.values(), offset)
         return self.taking
 
     def end_snapshot(self, taking: SnapshotTaking) -> None:
-        """Drop a snapshot, whether complete or not."""
+        """Stop taking a snapshot, whether it is complete or not."""
         if self.taking is taking:
             self.taking = None
 
     def on_high_watermark(self, offset: int) -> None:
-        """Drop ended transactions whose markers lie below `offset`."""
+        """Remove ended transactions whose markers are before `offset`."""
         if self.unreplicated:
             self.unreplicated = {first: end for first, end in self.unreplicated.items() if end >= offset}
             self._find_unstable()
 
     async def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Drop producers without an open transaction that were silent for `expiration_ms`; returns their number."""
+        """Remove producers without open transaction that sent no batch for `expiration_ms`; return their number."""
         known = list(self.entries.values())
         latest = now_ms - expiration_ms
         count = 0
@@ -435,7 +441,7 @@ def _check_sequence(entry: ProducerEntry, header: BatchHeader) -> None:
     elif entry.batches:
         in_order = sequence == (entry.batches[-1].last_sequence + 1) & 0x7FFFFFFF
     else:
-        # Only a marker of this epoch is known: the first data batch starts at 0.
+        # Only a marker of this epoch is known: the first data batch must start at 0.
         in_order = sequence == 0 or entry.producer_epoch == -1
     if not in_order:
         raise AppendError(

@@ -1,7 +1,7 @@
 """The proven part of a segment's file that existed at the start.
 
-Owns the record of what is proven for one segment, and reduces it when the file is cut. Never reads the file:
-checks_at_first_read.py compares its batches.
+Owns the record of the part that is proven for one segment, and reduces it when the file is truncated. Never reads the
+file: checks_at_first_read.py compares its batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Link(NamedTuple):
 
 
 class Spans:
-    """Proven stretches of one file, disjoint and in order; positions in bytes."""
+    """The proven ranges of one file, disjoint and in order; positions in bytes."""
 
     __slots__ = ("_ends", "_links", "_starts")
 
@@ -30,14 +30,14 @@ class Spans:
         self._links: list[Link] = []
 
     def around(self, position: int) -> tuple[int, Link] | None:
-        """Return the end of the stretch that contains or ends at `position`, and the link there."""
+        """Return the end of the range that contains or ends at `position`, and the link at this end."""
         slot = bisect_right(self._starts, position) - 1
         if slot < 0 or self._ends[slot] < position:
             return None
         return self._ends[slot], self._links[slot]
 
     def add(self, start: int, end: int, link: Link) -> None:
-        """Note that `start` to `end` is proven. If there are too many stretches, the first half is dropped."""
+        """Record that `start` to `end` is proven. If there are too many ranges, forget the first half."""
         first = bisect_right(self._starts, start)
         if first and self._ends[first - 1] >= start:
             first -= 1
@@ -60,14 +60,14 @@ class FoundFile:
 
     def __init__(self, size: int = 0) -> None:
         self.unchecked = size
-        """The CRCs up to here are not checked yet."""
+        """The position before which the CRCs are not checked yet."""
         self._not_proven_up_to(size)
 
     def _not_proven_up_to(self, size: int) -> None:
         self.unproven = size
-        """The headers up to here have not all been compared with each other."""
+        """The position before which not all headers have been compared with each other."""
         self.end_proven = False
-        """Whether the last batch has been found intact and at the right place."""
+        """Whether the last batch has been found intact, with the right offset and epoch."""
         self._spans: Spans | None = None
 
     def cut(self, size: int) -> None:
@@ -75,16 +75,16 @@ class FoundFile:
         self._not_proven_up_to(min(self.unproven, size))
 
     def recovered(self, size: int) -> None:
-        """Note that recovery has checked all CRCs of a file of `size` bytes."""
+        """Record that recovery has checked all CRCs of a file of `size` bytes."""
         self.unchecked = 0
         self._not_proven_up_to(size)
 
     def proven_around(self, position: int) -> tuple[int, Link] | None:
-        """Return the end of the proven stretch around `position`, and the link there."""
+        """Return the end of the proven range around `position`, and the link at this end."""
         return self._spans.around(position) if self._spans is not None else None
 
     def prove(self, start: int, end: int, link: Link) -> None:
-        """Note that the batches from `start` to `end` are consistent, and the link at the end."""
+        """Record that the batches from `start` to `end` are consistent, and the link at the end."""
         spans = self._spans = self._spans or Spans()
         spans.add(start, end, link)
         whole = spans.around(0)

@@ -6,8 +6,9 @@ segment_indexes.py checks the entries, and rebuilds a wrong index.
     .index       relative offset u32 | position u32        the batch at `position` reaches up to the offset
     .timeindex   timestamp i64 | relative offset u32       no earlier batch has a larger timestamp
 
-Files are mapped, and preallocated in doubling steps, so that an idle partition costs nothing and a full disk raises
-OSError instead of a SIGBUS. The unused end of a file being written is zeros; closing and rolling cut it off.
+Files are mapped, and preallocated in doubling steps, so that an idle partition uses no resources and a full disk raises
+OSError instead of a SIGBUS. The unused end of a file being written consists of zeros; closing and rolling remove this
+end.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class _IndexFile:
-    """Entries of two rising columns, one of them a relative offset, in a mapped file of at most `max_bytes`."""
+    """Entries of two increasing columns, one of them a relative offset, in a mapped file of at most `max_bytes`."""
 
     __slots__ = ("_base", "_capacity", "_map", "_most", "_odd", "_path", "count")
 
     entry: ClassVar[struct.Struct]
     offset_column: ClassVar[int]
-    least_step: ClassVar[int]  # the least rise of the second column between two entries
-    spare: ClassVar[int]  # entries that are kept free
+    least_step: ClassVar[int]  # the least increase of the second column between two entries
+    spare: ClassVar[int]  # the number of entries that are kept free
 
     def __init__(self, path: str, base_offset: int, max_bytes: int) -> None:
         self._path = path
@@ -54,7 +55,7 @@ class _IndexFile:
 
     @property
     def last(self) -> tuple[int, int] | None:
-        """The last entry, its offset absolute."""
+        """The last entry, with its absolute offset."""
         return self._absolute(self.count - 1)
 
     def _absolute(self, slot: int) -> tuple[int, int] | None:
@@ -70,7 +71,7 @@ class _IndexFile:
         return first, second
 
     def put(self, first: int, second: int) -> None:
-        """Append an entry; skipped if the index or the disk is full."""
+        """Append an entry, or skip it if the index or the disk is full."""
         if self.count < self._capacity or self._grow():
             assert self._map is not None
             self.entry.pack_into(self._map, self.count * self.entry.size, first, second)
@@ -98,7 +99,7 @@ class _IndexFile:
         return True
 
     def last_at_most(self, target: int, column: int) -> int:
-        """Return the last slot whose `column` is at most `target`, -1 without one."""
+        """Return the last slot whose `column` is at most `target`; -1 if there is none."""
         low, high = 0, self.count
         entries, unpack, size = self._map, self.entry.unpack_from, self.entry.size
         while low < high:
@@ -110,7 +111,7 @@ class _IndexFile:
         return low - 1
 
     def in_order(self) -> bool:
-        """Check length and order of the last entries."""
+        """Whether the file's length and the order of the last entries are valid."""
         if self._odd or self.count > self._most + 1:
             return False
         previous = (-1, -1)
@@ -122,12 +123,12 @@ class _IndexFile:
         return previous[self.offset_column] <= MAX_RELATIVE_OFFSET
 
     def empty(self) -> None:
-        """Drop all entries; their space can be reused."""
+        """Remove all entries; their space can be reused."""
         self.count = 0
         self._odd = False
 
     def keep(self, count: int) -> None:
-        """Drop all entries after the first `count`, also from the file: they might later be taken for valid ones."""
+        """Remove all entries after the first `count`, also in the file: they might later be mistaken for valid ones."""
         if count < self.count:
             assert self._map is not None
             begin, end = count * self.entry.size, self.count * self.entry.size
@@ -135,7 +136,7 @@ class _IndexFile:
             self.count = count
 
     def trim(self) -> None:
-        """Close, and cut the file to its entries."""
+        """Close the file, and truncate it to its entries."""
         self.close()
         if os.path.getsize(self._path) != self.count * self.entry.size:
             os.truncate(self._path, self.count * self.entry.size)
@@ -143,7 +144,7 @@ class _IndexFile:
     def close(self) -> None:
         """Unmap the file; the object cannot be used any more.
 
-        The kernel writes the pages at any time: an index is compared with the log whenever it is opened.
+        The kernel may write the pages at any time, so an index is compared with the log whenever it is opened.
         """
         if self._map is not None:
             self._map.close()
@@ -152,28 +153,28 @@ class _IndexFile:
 
 
 class OffsetIndex(_IndexFile):
-    """Sparse map from offsets to positions in bytes within one segment's log file."""
+    """A sparse map from offsets to positions in bytes in one segment's log file."""
 
     __slots__ = ()
     entry, offset_column, least_step, spare = OFFSET_ENTRY, 0, 1, 0
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
-        """Return the last (offset, position) at or before `offset`, None to search from the file's beginning."""
+        """Return the last (offset, position) at or before `offset`; None to search from the file's beginning."""
         return self._absolute(self.last_at_most(offset - self._base, 0))
 
     def append(self, last_offset: int, position: int) -> None:
-        """Note that the batch at `position` ends with `last_offset`."""
+        """Add an entry: the batch at `position` ends with `last_offset`."""
         last = self.last
-        # A scan of a damaged file may pass any value.
+        # A scan of a damaged file may pass any value here.
         if (last[0] if last else self._base - 1) < last_offset <= self._base + MAX_RELATIVE_OFFSET:
             self.put(last_offset - self._base, position)
 
 
 class TimeIndex(_IndexFile):
-    """Sparse map from timestamps in ms to offsets within one segment."""
+    """A sparse map from timestamps in ms to offsets in one segment."""
 
     __slots__ = ()
-    # One entry stays free for the largest timestamp, which is noted when the segment is closed.
+    # One entry stays free for the largest timestamp, which is appended when the segment is closed.
     entry, offset_column, least_step, spare = TIME_ENTRY, 1, 0, 1
 
     def lookup(self, timestamp: int) -> tuple[int, int] | None:
@@ -181,7 +182,7 @@ class TimeIndex(_IndexFile):
         return self._absolute(self.last_at_most(timestamp, 0))
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry (timestamp, last offset of its batch) if the timestamp is larger than that of the last entry."""
+        """Add (timestamp, last offset of its batch) if the timestamp is larger than the last entry's timestamp."""
         last = self.last
         if timestamp > (last[0] if last else -1) and 0 <= offset - self._base <= MAX_RELATIVE_OFFSET:
             self.put(timestamp, offset - self._base)

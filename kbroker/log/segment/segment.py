@@ -4,9 +4,9 @@ Owns `<base offset>.log` and, through their own modules, `.index`, `.timeindex` 
 content, and never decides when to roll, delete or truncate.
 
 The log file is a plain sequence of batches as they were sent (see kbroker.protocol.records). Everything except
-appending to an open segment is done lazily: an idle segment holds no descriptor and no mapping, and open_files.py
-decides which segments have to close theirs. Code that uses a file while another one may be opened keeps the file's
-handle, not its descriptor's number.
+appending to an open segment is done lazily: an idle segment uses no descriptor and no mapping, and open_files.py
+decides which segments have to close their files. Code that uses a file while another file may be opened keeps the
+file's handle instead of its descriptor's number.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from kbroker.log.segment.segment_indexes import SegmentIndexes
 from kbroker.log.segment.transaction_index import TxnIndex
 from kbroker.protocol.records import LOG_OVERHEAD, MAGIC, BatchHeader
 
-_HEAD = struct.Struct(">qiibIhi")  # of a batch: base offset, length, leader epoch, magic, CRC, attributes, last delta
-_TAIL_LENGTH = 128  # batches whose positions are remembered, so that reads near the end touch no index
+_HEAD = struct.Struct(">qiibIhi")  # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
+_TAIL_LENGTH = 128  # the batches whose positions are kept, so that reads near the end use no index
 
 
 class Segment:
@@ -81,31 +81,31 @@ class Segment:
         self.base_offset = base_offset
         self._created_ms = now_ms
         self._jitter_ms = jitter_ms
-        self._first_timestamp: int | None = None  # of the first batch, the start of the age; None while empty
+        self._first_timestamp: int | None = None  # the first batch's; the segment's age starts there
         self.size = 0
         self.ends_whole = True
-        """Whether the file ended with the last whole batch when the segment became active."""
+        """Whether the file ended with the last complete batch when the segment became active."""
         self.found = FoundFile()
         self.indexes = SegmentIndexes(directory, base_offset, config.index_interval_bytes, config.segment_index_bytes)
         self.txns = TxnIndex(directory, base_offset)
         self.files = files
-        """Decides how many segments may have files open."""
+        """Limits the number of segments with open files."""
         self.deleted = False
-        """Whether the segment has left its log, and its files are renamed."""
-        self._used = False  # since the last check; an append only changes the size
+        """Whether the segment was removed from its log, and its files are renamed."""
+        self._used = False  # whether used since the last check; an append changes only the size
         self._checked_size = 0
         self._handle: FileHandle | None = None
-        self._inode = 0  # of the log file, once it is marked for deletion
+        self._inode = 0  # the log file's inode, after it is marked for deletion
         self.tail_start = base_offset
-        """The tail arrays describe all offsets from here on, which this process has written."""
-        self._tail_last = array("q")  # last offset of each batch
+        """The offset from which on the tail arrays describe all offsets; this process has written these batches."""
+        self._tail_last = array("q")  # the last offset of each batch
         self._tail_positions = array("q")
 
     @classmethod
     def create(
         cls, directory: str, base_offset: int, config: LogConfig, now_ms: int, files: OpenFiles, *, jitter_ms: int = 0
     ) -> Segment:
-        """Create an empty segment and its files; raises OSError."""
+        """Create an empty segment and its files; raise OSError."""
         segment = cls(directory, base_offset, config, now_ms, files, jitter_ms)
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             os.close(open_descriptor(segment.path(suffix), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
@@ -116,7 +116,7 @@ class Segment:
 
     @classmethod
     def open(cls, directory: str, base_offset: int, config: LogConfig, now_ms: int, files: OpenFiles) -> Segment:
-        """Open an existing log file; nothing but its size is read before it is needed."""
+        """Open an existing log file. Only its size is read; all other data is read when it is needed."""
         segment = cls(directory, base_offset, config, now_ms, files)
         segment.size = os.stat(segment.path()).st_size
         segment.found = FoundFile(segment.size)
@@ -136,7 +136,7 @@ class Segment:
     def _open_log(self) -> FileHandle:
         if self.deleted:
             handle = FileHandle(self.path() + DELETED_SUFFIX, os.O_RDONLY)
-            # Two compactions within file.delete.delay.ms leave two segments of one name.
+            # After two compactions within file.delete.delay.ms, two deleted segments have the same name.
             if os.fstat(handle.fd).st_ino != self._inode:
                 raise OSError(errno.ESTALE, "another segment has taken the name of a deleted one")
             self.files.keep(self)
@@ -149,10 +149,10 @@ class Segment:
     # -- writing ----------------------------------------------------------------------------------------------
 
     def append(self, buffers: tuple[bytes | memoryview, ...], size: int, last_offset: int, timestamp: int) -> None:
-        """Append one batch of `size` bytes that ends with `last_offset`; OSError leaves the segment unchanged.
+        """Append one batch of `size` bytes that ends with `last_offset`; an OSError leaves the segment unchanged.
 
-        `timestamp` is the batch's largest. If even cutting off a partial write fails, the error has `unrepaired` set,
-        and nothing may be appended any more.
+        `timestamp` is the batch's largest timestamp. If a partial write cannot be removed, the error has `unrepaired`
+        set, and no batch may be appended any more.
         """
         fd = (self._handle or self.handle).fd
         position = self.size
@@ -198,7 +198,7 @@ class Segment:
     # -- finding ----------------------------------------------------------------------------------------------
 
     def find(self, offset: int) -> tuple[int, int] | None:
-        """Return (position, size) of the first batch that ends at or after `offset`, None if there is none."""
+        """Return (position, size) of the first batch that ends at or after `offset`; None if there is none."""
         if offset >= self.tail_start:
             tail = self._tail_last
             index = bisect_left(tail, offset)
@@ -220,7 +220,7 @@ class Segment:
         return None
 
     def shows(self, position: int, size: int, offset: int) -> bool:
-        """Whether the file still has the batch that `find` returned for `offset`, a batch written by this process.
+        """Whether the file still contains the batch that `find` returned for `offset`, which this process has written.
 
         The batch may begin after `offset` if the leader's compaction has left a hole.
         """
@@ -236,7 +236,7 @@ class Segment:
         return bool(behind < base and base + last_delta == tail[index])
 
     def is_whole_from(self, offset: int) -> bool:
-        """Whether batches follow one another to the end of the file, from one at or before `offset` on."""
+        """Whether the batches from one at or before `offset` to the end of the file follow one another."""
         if offset >= self.tail_start or not self.size:
             return True
         end = start = self.place_before(offset)
@@ -245,17 +245,17 @@ class Segment:
         return end == self.size
 
     def place_before(self, offset: int) -> int:
-        """Return a position to start a scan for `offset`, taken from the index only if the log confirms it."""
+        """Return a position to start a scan for `offset`; the index is used only if the log confirms its entry."""
         return self._indexed(offset)[0]
 
     def _indexed(self, offset: int) -> tuple[int, BatchHeader | None]:
-        """Return a position before `offset`, and the header of the batch there if it was read."""
+        """Return a position before `offset`, and the header of the batch at this position if it was read."""
         index = self._offset_index()
         entry = index.lookup(offset)
         if entry is None:
             return 0, None
         header = read_header(self.handle, entry[1], self.size)
-        # A batch that begins at or before the offset is a valid start, whatever else the index entry contains.
+        # A batch that begins at or before the offset is a valid start, even if the index entry is otherwise wrong.
         if header is not None and self.base_offset <= header.base_offset <= offset:
             return entry[1], header
         self._rebuild_indexes()
@@ -263,7 +263,7 @@ class Segment:
         return (entry[1] if entry else 0), None
 
     def offset_beyond(self, position: int) -> int:
-        """Return an offset larger than all offsets before `position`, as near as the index allows."""
+        """Return an offset after all offsets before `position`, as near as the index allows."""
         index = self._offset_index()
         slot = index.last_at_most(position, 1) + 1
         return self.base_offset + (index.get(slot)[0] if slot < index.count else MAX_RELATIVE_OFFSET)
@@ -277,7 +277,7 @@ class Segment:
     def place_by_time(self, timestamp: int, start_offset: int) -> int | None:
         """Return the batch position from which to search for `timestamp` at or after `start_offset`.
 
-        Returns None if all timestamps of the segment are smaller.
+        Return None if all timestamps of the segment are smaller.
         """
         if not self.size or self.max_timestamp < timestamp:
             return None
@@ -294,13 +294,13 @@ class Segment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp in the segment, -1 if no record has one."""
+        """The largest timestamp in the segment; -1 if no record has a timestamp."""
         if not self.indexes.known:
             self._offset_index()
         return self.indexes.max_timestamp
 
     def written_ms(self) -> int:
-        """Return the largest timestamp, or the file's modification time if no record has one; raises OSError."""
+        """Return the largest timestamp, or the file's modification time if there is none; raise OSError."""
         largest = self.max_timestamp
         return largest if largest >= 0 else int(os.stat(self.path()).st_mtime * 1000)
 
@@ -311,12 +311,12 @@ class Segment:
         return self._checked_indexes()[1]
 
     def _checked_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return the indexes, opened, checked against the log and completed on first use."""
+        """Open the indexes, check them with the log and complete them on first use; return them."""
         self._used = True
         if not self.indexes.is_open:
             handle = self.handle
             self.files.opened(self)
-            # If this process created the segment and has not added an index entry yet, everything is in memory.
+            # If this process created the segment and has not added an index entry yet, all facts are in memory.
             if self.tail_start != self.base_offset:
                 self.indexes.complete(handle, self.size)
         return self.indexes.open()
@@ -327,12 +327,12 @@ class Segment:
     # -- recovery ---------------------------------------------------------------------------------------------
 
     def begin_recovery(self) -> None:
-        """Empty all indexes; the caller continues with `indexes.note` for each sound batch, and `end_recovery`."""
+        """Empty all indexes; the caller must then call `indexes.note` for each valid batch, and `end_recovery`."""
         self.indexes.reset()
         self.txns.reset()
 
     def end_recovery(self, size: int) -> None:
-        """Finish a walk that found sound batches up to `size`; the rest is cut off."""
+        """Finish a recovery that found valid batches up to `size`; truncate the file to this size."""
         if size < self.size:
             os.ftruncate(self.handle.fd, size)
             self.size = size
@@ -341,10 +341,10 @@ class Segment:
         self._forget_tail()
 
     def become_active(self, known_end: int = 0) -> int:
-        """Prepare for appending; returns the offset after the last whole batch, and sets `ends_whole`.
+        """Prepare for appending; return the offset after the last complete batch, and set `ends_whole`.
 
-        `known_end` is that offset according to a clean stop, 0 without one. If the last batch has the right length but
-        claims another offset, which no CRC covers, `known_end` counts.
+        `known_end` is that offset according to a clean stop, or 0 if unknown. If the last batch has the right length
+        but another offset, which no CRC covers, `known_end` is used.
         """
         end = self.base_offset
         whole = 0
@@ -371,15 +371,15 @@ class Segment:
     # -- lifecycle --------------------------------------------------------------------------------------------
 
     def prepare_cut(self, offset: int) -> tuple[int, int] | None:
-        """Open and check everything that `truncate_to` needs: a failure here changes nothing."""
+        """Open and check all files that `truncate_to` needs: a failure here changes nothing."""
         found = self.find(offset)
         if found is not None:
-            self._checked_indexes()  # with entries for the remaining part, which stay valid
+            self._checked_indexes()  # the entries for the remaining part stay valid
             _ = self.handle
         return found
 
     def truncate_to(self, offset: int) -> None:
-        """Remove all batches that reach `offset` or beyond."""
+        """Remove all batches that end at or after `offset`."""
         found = self.prepare_cut(offset)
         if found is None:
             return
@@ -394,7 +394,7 @@ class Segment:
         self.txns.truncate_to(offset)
 
     def seal(self) -> None:
-        """Write the files' final form: indexes complete and cut to their entries."""
+        """Write the files' final content: complete the indexes, and truncate them to their entries."""
         if self.size:
             self._checked_indexes()
             self.indexes.note_largest()
@@ -416,7 +416,7 @@ class Segment:
         return used
 
     def release_unused(self, *, force: bool, idle: bool) -> None:
-        """Close open files, by `force` or if `idle` and unused since the last call."""
+        """Close open files, if `force`, or if `idle` and unused since the last call."""
         if self._handle is not None or self.indexes.is_open:
             if force or (idle and not self._used):
                 self.release()
@@ -430,13 +430,13 @@ class Segment:
     def mark_replaced(self) -> tuple[list[str], list[str]]:
         """Rename the log file to a name that loading ignores.
 
-        Returns the files to remove later, as slices may still need them, and those to remove at once: an index without
-        its log is useless, and loading removes it.
+        Return two lists: the files to remove later, since slices may still need them, and the files to remove
+        immediately. An index without its log is useless, and loading removes it.
         """
         return self._mark((LOG_SUFFIX,)), [self.path(suffix) for suffix in SEGMENT_SUFFIXES[1:]]
 
     def mark_deleted(self) -> list[str]:
-        """Rename the files to names that loading ignores; returns those to remove later."""
+        """Rename the files to names that loading ignores; return the files to remove later."""
         return self._mark(SEGMENT_SUFFIXES)
 
     def _mark(self, suffixes: tuple[str, ...]) -> list[str]:
@@ -445,7 +445,7 @@ class Segment:
         if not again:
             with contextlib.suppress(OSError):
                 self._inode = os.stat(self.path()).st_ino
-        self.deleted = True  # set first: it tells a reader on another thread why its file has changed
+        self.deleted = True  # set first: a reader on another thread checks this when its file has changed
         renamed: list[str] = []
         for suffix in suffixes:
             path = self.path(suffix)

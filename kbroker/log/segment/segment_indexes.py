@@ -1,7 +1,7 @@
 """The offset index and the time index of one segment, kept consistent with its log file.
 
-Decides when the indexes are opened, compared with the log, completed, emptied and rebuilt, and which batches get an
-entry. Owns the segment's largest timestamp, which is read from the time index. Never changes the log.
+Decides when the indexes are opened, compared with the log, completed, emptied and rebuilt, and for which batches an
+entry is added. Owns the segment's largest timestamp, which is read from the time index. Never changes the log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.log.segment.index_files import OffsetIndex, TimeIndex
 
 
 class SegmentIndexes:
-    """Both indexes of a segment; positions in bytes, times in ms. Closed, they hold no file."""
+    """Both indexes of a segment; positions in bytes, times in ms. While closed, they keep no file open."""
 
     __slots__ = (
         "_base",
@@ -38,7 +38,7 @@ class SegmentIndexes:
         self._interval = interval
         self._max_bytes = max_bytes
         self._open: tuple[OffsetIndex, TimeIndex] | None = None
-        self._closed: tuple[int, int] | None = None  # entries of each when both were closed complete
+        self._closed: tuple[int, int] | None = None  # the number of entries of each, when both were closed complete
         self._indexed = 0  # position of the batch with the last entry
         self.full = False
         self.damaged = False
@@ -47,14 +47,14 @@ class SegmentIndexes:
         """Whether the largest timestamp is known without reading the indexes."""
         self.max_timestamp = -1
         self.max_offset = base_offset
-        """Last offset of the first batch that has the largest timestamp."""
+        """The last offset of the first batch that contains the largest timestamp."""
 
     @property
     def is_open(self) -> bool:
         return self._open is not None
 
     def open(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return the files without any check."""
+        """Open the files without any check, and return them."""
         if self._open is None:
             self._open = retried(self._open_both)
         return self._open
@@ -69,7 +69,7 @@ class SegmentIndexes:
             raise
 
     def note(self, position: int, last_offset: int, timestamp: int) -> None:
-        """Note the batch at `position`, which follows all noted ones; `timestamp` is its largest."""
+        """Record the batch at `position`, which follows all recorded batches; `timestamp` is its largest timestamp."""
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
             self.max_offset = last_offset
@@ -77,7 +77,7 @@ class SegmentIndexes:
             try:
                 offsets, times = self._open or self.open()
             except OSError:
-                return  # no descriptor, for example: the batch is written, and the next append tries again
+                return  # for example, no free descriptor: the batch is written, and the next append retries
             offsets.append(last_offset, position)
             times.maybe_append(self.max_timestamp, self.max_offset)
             self._indexed = position
@@ -90,9 +90,9 @@ class SegmentIndexes:
         self.known = False
 
     def complete(self, file: OpenFile, size: int) -> None:
-        """Compare the entries with the log file, which has `size` bytes, and add missing ones.
+        """Compare the entries with the log file, which has `size` bytes, and add missing entries.
 
-        That may mean reading all headers of the log, so it is done once, and not again after a temporary close.
+        This may require reading all headers of the log, so it is done once, and not again after a temporary close.
         """
         offsets, times = self.open()
         if self.known and self._closed == (offsets.count, times.count):
@@ -106,24 +106,24 @@ class SegmentIndexes:
         self._note_from(trust.start, file, size)
 
     def rebuild(self, file: OpenFile, size: int) -> None:
-        """Drop all entries and read the log's headers again."""
+        """Remove all entries and read the log's headers again."""
         self.reset()
         self._note_from(0, file, size)
 
     def cut(self, file: OpenFile, size: int, offset: int) -> None:
-        """Drop everything at `offset` and beyond, after the log was cut to `size` bytes; the entries must be valid."""
+        """Remove the entries from `offset` on, after the log was truncated to `size` bytes; entries must be valid."""
         offsets, times = self.open()
         offsets.keep(offsets.last_at_most(size - 1, 1) + 1)
         times.keep(times.last_at_most(offset - 1 - self._base, 1) + 1)
         self._closed = None
-        # The time index knows the largest timestamp up to each entry of the offset index: only later batches are read
-        # again.
+        # The time index contains the largest timestamp up to each entry of the offset index, so only later batches are
+        # read again.
         self.max_timestamp, self.max_offset = times.last or (-1, self._base)
         last = offsets.last
         self._note_from(last[1] if last else 0, file, size)
 
     def reset(self) -> None:
-        """Empty the files; the caller continues with `note` for each batch, and `end_rebuild`."""
+        """Empty the files; the caller must then call `note` for each batch, and `end_rebuild`."""
         if self._open is not None:
             for index in self._open:
                 index.close()
@@ -132,7 +132,7 @@ class SegmentIndexes:
         self._indexed = 0
 
     def end_rebuild(self) -> None:
-        """Finish after all existing batches have been noted."""
+        """Finish after all existing batches have been recorded."""
         offsets, times = self.open()
         self.damaged = False
         self.full = offsets.is_full or times.is_full
@@ -150,7 +150,7 @@ class SegmentIndexes:
         self._indexed = last[1] if last else 0
         position = start
         for position, header in scan_headers(file, start, size):
-            # A batch emptied by compaction still has a timestamp, but no record with it.
+            # A batch that compaction has emptied still has a timestamp, but no record with this timestamp.
             self.note(position, header.last_offset, header.max_timestamp if header.record_count else -1)
             position += header.size
         self.damaged |= position != size
@@ -164,7 +164,7 @@ class SegmentIndexes:
         self.open()[1].maybe_append(self.max_timestamp, self.max_offset)
 
     def close(self) -> None:
-        """Close the files, cut to their entries; they are checked again at the next use."""
+        """Truncate the files to their entries and close them; they are checked again at the next use."""
         if self._open is not None:
             both, self._open, self._closed = self._open, None, None
             for index in both:
@@ -180,9 +180,9 @@ class _Trust(NamedTuple):
 
     start: int
     newest: tuple[int, int] | None
-    """The largest timestamp up to `start`, and its offset; None if the indexes are wrong or empty."""
+    """The largest timestamp before `start`, and its offset; None if the indexes are wrong or empty."""
     damaged: bool = False
-    """Whether a batch that does not match its CRC was found."""
+    """Whether a batch was found that does not match its CRC."""
 
 
 def _compare_last(offsets: OffsetIndex, times: TimeIndex, file: OpenFile, size: int, base_offset: int) -> _Trust:
@@ -196,7 +196,7 @@ def _compare_last(offsets: OffsetIndex, times: TimeIndex, file: OpenFile, size: 
     nearest = offsets.lookup(newest[1])
     for position, header in scan_headers(file, nearest[1] if nearest else 0, size):
         if header.last_offset < newest[1]:
-            if header.record_count and header.max_timestamp > newest[0]:  # the newest is the largest up to there
+            if header.record_count and header.max_timestamp > newest[0]:  # the newest entry is the largest before it
                 return _Trust(0, None, not is_intact(file, position, header))
             continue
         if header.base_offset <= newest[1] and header.max_timestamp == newest[0]:
@@ -206,6 +206,6 @@ def _compare_last(offsets: OffsetIndex, times: TimeIndex, file: OpenFile, size: 
 
 
 def _begins_at(file: OpenFile, size: int, base_offset: int, entry: tuple[int, int]) -> bool:
-    """Whether a batch that may contain the entry's offset begins at its position."""
+    """Whether a batch that may contain the entry's offset begins at the entry's position."""
     header = read_header(file, entry[1], size)
     return header is not None and base_offset <= header.base_offset <= entry[0]

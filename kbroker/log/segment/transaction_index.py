@@ -5,8 +5,8 @@ abort marker.
 
     version i16 (0) | producer id i64 | first offset i64 | last offset i64 | last stable offset i64
 
-`last offset` is the marker's. An entry belongs to the segment that contains the marker. Entries are few, so they are
-kept in memory after the first read.
+`last offset` is the marker's offset. An entry belongs to the segment that contains the marker. There are few entries,
+so they are kept in memory after the first read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def encode_aborted(entries: Iterable[AbortedTxn]) -> bytes:
 
 
 def decode_aborted(fields: Sequence[int], previous: int) -> AbortedTxn:
-    """Return an entry, which must lie after the offset of the previous one; raises ValueError."""
+    """Return an entry; raise ValueError unless its offset is after the previous entry's offset."""
     version, entry = fields[0], AbortedTxn(*fields[1:])
     if version != 0:
         raise ValueError(f"version {version}")
@@ -46,7 +46,7 @@ def decode_aborted(fields: Sequence[int], previous: int) -> AbortedTxn:
 
 
 class TxnIndex:
-    """Aborted transactions whose markers lie in one segment, in the order of their markers."""
+    """The aborted transactions whose markers are in one segment, in the order of their markers."""
 
     __slots__ = ("_base", "_entries", "_path", "missing", "on_first", "proven")
 
@@ -59,24 +59,24 @@ class TxnIndex:
         self.proven = False
         """Whether the entries are known to match the log."""
         self.on_first: Callable[[int], None] = lambda _base: None
-        """Called with the segment's base when the first entry is appended."""
+        """A function that is called with the segment's base offset when the first entry is appended."""
 
     def move(self, directory: str) -> None:
         self._path = offset_name(directory, self._base, TXN_INDEX_SUFFIX)
 
     @property
     def entries(self) -> list[AbortedTxn]:
-        """The entries; read on first use."""
+        """The entries, which are read on first use."""
         if self._entries is None:
             self._entries = self._read()
         return self._entries
 
     def accept(self) -> None:
-        """Note that the entries match the log."""
+        """Record that the entries match the log."""
         self.proven = True
 
     def is_void(self) -> bool:
-        """Whether the file exists and is empty, so that nothing need be read; raises OSError."""
+        """Whether the file exists and is empty, so that it need not be read; raises OSError."""
         try:
             return os.stat(self._path).st_size == 0
         except FileNotFoundError:
@@ -99,12 +99,12 @@ class TxnIndex:
         return entries
 
     def create(self) -> None:
-        """Create the file if it is missing: otherwise it would have to be rebuilt from the log."""
+        """Create the file if it is missing; without it, the entries would have to be rebuilt from the log."""
         os.close(open_descriptor(self._path, os.O_WRONLY | os.O_CREAT))
         self.missing, self.proven = False, True
 
     def append(self, entry: AbortedTxn) -> None:
-        """Write an entry; an OSError changes nothing."""
+        """Write an entry; if this raises OSError, nothing has changed."""
         entries = self.entries
         size = len(entries) * TXN_ENTRY.size
         fd = open_descriptor(self._path, os.O_WRONLY | os.O_CREAT)
@@ -121,7 +121,7 @@ class TxnIndex:
         entries.append(entry)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop transactions whose marker is at or beyond `offset`."""
+        """Remove transactions whose markers are at or after `offset`."""
         kept = [entry for entry in self.entries if entry.last_offset < offset]
         if len(kept) != len(self.entries):
             os.truncate(self._path, len(kept) * TXN_ENTRY.size)
@@ -133,7 +133,7 @@ class TxnIndex:
         os.close(open_descriptor(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
 
     def collect(self, start_offset: int, end_offset: int, into: list[AbortedTxn]) -> bool:
-        """Add the entries that overlap [start, end); True if no later segment can contain more of them."""
+        """Add the entries that overlap [start, end); return whether no later segment can contain such entries."""
         for entry in self.entries:
             if entry.last_offset >= start_offset and entry.first_offset < end_offset:
                 into.append(entry)
