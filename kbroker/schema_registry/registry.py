@@ -141,7 +141,7 @@ class Registry:
         return None
 
     async def compare(self, subject: str, version: int | None, request: Request, *, normalize: bool) -> Sequence[str]:
-        """Return what speaks against a schema: beside one version, or beside those that the subject's config names."""
+        """Return why a schema is incompatible with one version, or with the versions that the config selects."""
 
         async def draft(state: State) -> Draft:
             name = state.aliased(normalised(subject))

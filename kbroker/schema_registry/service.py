@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """The broker that leads `_schemas`, or NOBODY while none does; `url` is that of its registry, if it has one."""
+    """The broker that leads `_schemas`, or NOBODY; `url` is the URL of that broker's registry, if it has one."""
 
     broker: int
     url: str | None = None
