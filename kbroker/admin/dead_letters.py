@@ -321,8 +321,7 @@ class Originals:
         return next((each for each in piece.records if each.offset == offset), None)
 
     def _fetched(self, key: Key, offset: int) -> Piece | None:
-        """Return records from an offset on, or None if they can never be read. Raises AdminError if not readable now.
-        """
+        """Return records from an offset on; None if they are never readable. Raises AdminError if not readable now."""
         if key in self._closed:
             return None
         if key in self._failed:

@@ -33,8 +33,7 @@ class Failures(AdminError):  # noqa: N818 - an outcome
 
 
 def check_code(code: int, failure: str, message: str | None = None, hint: str = "") -> None:
-    """Raise AdminError for an error code; its text is the failure, the reason (with the broker's message) and a hint.
-    """
+    """Raise AdminError for an error code; its text is `failure`, the reason (with the broker's message) and a hint."""
     error = code_error(code)
     if error is not None:
         raise AdminError(f"{failure}: {error_text(error, message)}{hint}")

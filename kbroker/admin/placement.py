@@ -42,8 +42,7 @@ def leaders(admin: Any, topic: str | None = None, partition: int | None = None) 
 
 
 def move(admin: Any, targets: Mapping[Key, Sequence[int] | None]) -> list[Key]:
-    """Start moving partitions to other replicas (None cancels a move); return the accepted partitions. Raises Failures.
-    """
+    """Start moving partitions to other replicas (None: cancel the move); return the accepted ones. Raises Failures."""
     requested = {TopicPartition(*key): None if to is None else list(to) for key, to in targets.items()}
     answers = admin.alter_partition_reassignments(requested)
     failures = [

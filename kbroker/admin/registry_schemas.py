@@ -54,8 +54,7 @@ class RegistrySchemas:
         self._known: OrderedDict[int | str, Schema] = OrderedDict()
         self._failed: OrderedDict[int | str, tuple[float, AdminError]] = OrderedDict()
         self._silent: tuple[float, AdminError] = (0.0, AdminError())
-        """The time until which no request is sent, because the registry did not answer, and the error of that request.
-        """
+        """The time until which no request is sent, because the registry did not answer, and the error."""
 
     def of_id(self, number: int) -> Schema:
         """Return the schema of an id; raises AdminError if the id is unknown, or if the schema cannot be used."""
@@ -80,8 +79,7 @@ class RegistrySchemas:
             return f"{what}: {error}"
 
     def latest(self, subject: str) -> Schema | str:
-        """Return the latest schema of a subject, or the reason why it has no usable one; raises AdminError otherwise.
-        """
+        """Return the latest schema of a subject, or the reason why it has no usable one; raises AdminError."""
         try:
             return self._parsed(self.registry.ask("GET", "subjects", subject, "versions", "latest"))
         except Unknown:

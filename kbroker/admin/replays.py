@@ -40,8 +40,7 @@ _BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 """The most dead letters of one transaction, and its approximate limit of bytes."""
 _BATCH: Final = 16 * 1024
 _AFTER_A_REFUSAL: Final = 512 * 1024
-"""The bytes of a batch, and those after a refusal: larger, since each refusal shows the bad records of one batch only.
-"""
+"""The bytes of a batch, and those after a refusal: larger, because a refusal shows bad records of one batch only."""
 _PATIENCE_S: Final = 30.0
 MOST_ROWS: Final = 10_000
 """How many rows a preview contains; dead letters of further rows are counted together."""

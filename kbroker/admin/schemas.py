@@ -63,8 +63,7 @@ class SchemaRegistry:
             raise WrongInput(f"{ca}: {error}") from None
 
     def ask(self, method: str, *path: object, body: Any = None, **query: object) -> Any:
-        """Send a request; return the answer. Names in the path may contain any characters; a query of None is left out.
-        """
+        """Send a request; return the answer. Names in the path may contain any characters; drops queries of None."""
         where = "".join(f"/{quote(str(part), safe='')}" for part in path)
         given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
         sent = {name: value for name, value in given.items() if value is not None}
@@ -86,8 +85,7 @@ class SchemaRegistry:
             raise AdminError(f"{self.url} is no schema registry: {error}") from None
 
     def level(self, subject: str | None = None) -> str | None:
-        """Return the compatibility level of a subject, or the global level; None if the login has no right to read it.
-        """
+        """Return the compatibility level of a subject, or the global one; None if the login may not read it."""
         try:
             found = self.ask("GET", "config", *([] if subject is None else [subject]), defaultToGlobal=True)
         except Forbidden:

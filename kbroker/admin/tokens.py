@@ -28,7 +28,9 @@ _Answer = TypeVar("_Answer")
 def create_token(
     admin: Any, owner: Principal | None, renewers: Sequence[Principal], life_ms: int
 ) -> CreateDelegationTokenResponse:
-    """Create a token; by default the caller owns it. A lifetime of -1 ms means the broker's maximum. Raises AdminError.
+    """Create a token; by default the caller owns it.
+
+    A lifetime of -1 ms means the broker's maximum. Raises AdminError.
     """
     request = CreateDelegationTokenRequest(
         owner_principal_type=owner.kind if owner else None,
@@ -40,8 +42,7 @@ def create_token(
 
 
 def renew_token(admin: Any, token_id: str, period_ms: int) -> int:
-    """Renew a token for a period from now on (-1: the broker's default); return its new expiry time. Raises AdminError.
-    """
+    """Renew a token for a period from now on (-1: the broker's default); return its new expiry. Raises AdminError."""
     request = RenewDelegationTokenRequest(_hmac_of(admin, token_id), period_ms)
     return _request(admin, request, RenewDelegationTokenResponse, f"cannot renew {token_id}").expiry_timestamp_ms
 

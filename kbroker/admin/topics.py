@@ -88,8 +88,7 @@ def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:
 
 
 def describe_topic(admin: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of a topic from its metadata: partitions with offsets, and the configs that it overrides.
-    """
+    """Return the description of a topic from its metadata: partitions with offsets, and overridden configs."""
     name = topic["name"]
     led = {
         TopicPartition(name, p["partition_index"]): p["leader_id"] for p in topic["partitions"] if p["leader_id"] >= 0

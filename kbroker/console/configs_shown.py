@@ -50,7 +50,7 @@ class Row:
 
 
 def rows_of(subject: Subject, found: Iterable[DescribeConfigsResourceResult]) -> list[Row]:
-    """Return configs ordered by name, those set on the entity first."""
+    """Return configs ordered by name; configs that are set on the entity itself come first."""
     shown = [_row(subject, each) for each in found]
     return sorted(shown, key=lambda each: (not each.own, each.key))
 

@@ -163,12 +163,12 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
 
 
 def _topics(health: str, names: list[str]) -> str:
-    """Return the address of the list of ailing topics; it shows internal topics only if one of them ails."""
+    """Return the address of the list of ailing topics; the list includes internal topics only if one of them ails."""
     return place("/topics", health=health, internal="1" if INTERNAL.intersection(names) else None)
 
 
 def _named(of_partitions: list[str]) -> str:
-    """Return topics by name, each once, internal topics last."""
+    """Return a text with the topics' names, without duplicates; internal topics come last."""
     names = sorted(dict.fromkeys(of_partitions), key=lambda name: name in INTERNAL)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"Topic{'s' if len(names) > 1 else ''}: {', '.join(names[:_NAMED])}{more}."

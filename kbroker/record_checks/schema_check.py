@@ -238,8 +238,7 @@ class SchemaCheck:
         return errors
 
     async def _look_up(self, lookup: SchemaLookup, side: _Side, tokens: Iterable[bytes]) -> _Found:
-        """Find out which tokens pass; look up failing tokens again after `look`, with all that is acknowledged by then.
-        """
+        """Find out which tokens pass; look up failing tokens again after `look` has updated the answers."""
         allowed: dict[bytes, int] = {}
         refused: set[bytes] = set()
         unknown: list[bytes] = []

@@ -86,8 +86,7 @@ class Application:
             await response(scope, receive, send)
 
     def at_once(self, target: bytes) -> bytes | None:
-        """Return the JSON that answers a GET of a target if it is the same for all clients, and known without waiting.
-        """
+        """Return the JSON that answers a GET of a target for every client; None if it is not known immediately."""
         found = None if self._authorizer is not None else _TARGET.fullmatch(target)
         version = None if found is None else self._registry.by_id_at_once(int(found[1]))
         if version is None:

@@ -117,8 +117,7 @@ class Logins:
         return hmac.digest(self._secret, b"".join(b"%d:%b" % (len(each), each) for each in parts), "sha256")
 
     def _matching(self, password: str, found: dict[str, ScramCredential]) -> str | None:
-        """Return the mechanism whose credential matches a password; hash for each mechanism, even without a credential.
-        """
+        """Return the mechanism whose credential matches a password; hash even if a mechanism has no credential."""
         matching = None
         for mechanism, of_nobody in self._unknown_users.items():
             credential = found.get(mechanism, of_nobody)

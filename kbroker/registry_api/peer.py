@@ -80,8 +80,7 @@ class Peers:
 
     @asynccontextmanager
     async def ask(self, url: str, method: str, target: bytes, headers: Headers, body: bytes) -> AsyncIterator[Answer]:
-        """Send a request, and yield its answer. Raises NotSent and Unanswered, the latter also while the body is read.
-        """
+        """Send a request, and yield its answer. Raises NotSent and Unanswered (also while the body is read)."""
         connection = await self._connection(url)
         is_whole = False
         try:

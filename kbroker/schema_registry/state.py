@@ -154,8 +154,7 @@ class State:
                 yield from self.versions(name, deleted=True)
 
     def has_subject(self, subject: str | None, *, deleted: bool = False) -> bool:
-        """Whether a subject has versions; for a context, or for None (all contexts), whether any of its subjects has.
-        """
+        """Whether a subject has versions; for a context, or None (all contexts), whether any of its subjects has."""
         if subject is not None and not parse(subject).is_context:
             return any(deleted or not each.deleted for each in self._subjects.get(subject, {}).values())
         context = GLOBAL_CONTEXT if subject is None else parse(subject).context

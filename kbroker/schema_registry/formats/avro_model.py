@@ -337,8 +337,7 @@ def _sorted(value: Any) -> Any:
 
 
 def whole(full: str) -> str:
-    """Return a full name that means the same in every namespace: the libraries treat a name without a dot as relative.
-    """
+    """Return a full name that means the same in every namespace: libraries treat a name without a dot as relative."""
     return full if "." in full else f"{NO_NAMESPACE}.{full}"
 
 

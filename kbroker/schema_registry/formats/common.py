@@ -89,8 +89,7 @@ class Schema(ABC):
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """All names that values may use: a record's name, a title, or the names of all (also nested) Protobuf messages.
-        """
+        """All names that values may use: a record's name, a title, or all message names of a Protobuf file."""
 
     @property
     @abstractmethod
