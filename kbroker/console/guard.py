@@ -84,8 +84,7 @@ async def _refuse(status: int, text: str, send: Send) -> None:
 def refusal(
     method: str, headers: Iterable[tuple[bytes, bytes]], *, public: bool, scheme: str
 ) -> tuple[int, str] | None:
-    """Return status and text of the refusal that a request's headers require, or None; header names are in lower case.
-    """
+    """Return status and text of the refusal that a request's headers require, or None; names are in lower case."""
     found: dict[str, list[str]] = {}
     for name, value in headers:
         found.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1").strip())

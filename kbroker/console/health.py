@@ -109,7 +109,7 @@ def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
 
 
 def _of_clients(samples: Samples) -> Iterator[Finding]:
-    groups, hang, unsettled = samples.groups, samples.hanging, samples.unsettled  # each may be replaced meanwhile
+    groups, hang, unsettled = samples.groups, samples.hanging, samples.unsettled  # the sampler may replace them
     for name in sorted(groups):
         lag, still = samples.lags.get(name), samples.standing.of(name, STANDING_S)
         if unsettled.get(name, 0.0) >= UNSETTLED_S:

@@ -29,8 +29,7 @@ It is twice the commit interval of Kafka Connect's sinks, which is a minute.
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An unchanged committed offset: when it was first and last observed (s), and the partition's end offset each time.
-    """
+    """An unchanged committed offset: when it was first and last seen (s), and the partition's end offset both times."""
 
     offset: int
     since: float
