@@ -179,7 +179,7 @@ class Letters:
     """The dead letters that a topic contained when this object was created."""
 
     def __init__(self, admin: Any, topic: str, partitions: tuple[int, ...] = ()) -> None:
-        """Raises AdminError if the topic, or one of the partitions, does not exist or has no leader."""
+        """Find the partitions' bounds; raises AdminError if the topic or a partition is missing or has no leader."""
         self.topic = topic
         self._reader = PartitionReader(admin)
         there = sorted(each.partition_index for each in topic_view(admin, topic, self._reader).partitions)

@@ -30,7 +30,7 @@ def partitions_of(admin: Any, names: Iterable[str] | None = None) -> dict[Key, d
 
 
 def leaders(admin: Any, topic: str | None = None, partition: int | None = None) -> dict[Key, int]:
-    """Return the leaders of all partitions, of one topic's, or of one partition; raises AdminError if it is missing."""
+    """Return the leaders of all partitions, of one topic's, or of one partition; raises AdminError if none matches."""
     found = partitions_of(admin, None if topic is None else [topic])
     chosen = {key: int(each["leader_id"]) for key, each in found.items() if partition is None or key[1] == partition}
     if topic is not None and not chosen:

@@ -39,7 +39,7 @@ def known_partitions(consumer: Any, topic: str) -> set[int]:
 
 
 def position(consumer: Any, partition: TopicPartition) -> int:
-    """Return the next offset of a partition; -1 while it is unknown."""
+    """Return the next offset of a partition, or -1 while the offset is unknown."""
     offset = consumer.position(partition, timeout_ms=1_000)
     return -1 if offset is None else int(offset)
 

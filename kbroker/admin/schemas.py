@@ -95,7 +95,7 @@ class SchemaRegistry:
 
 
 def pretty(found: Mapping[str, Any]) -> str:
-    """Return the schema text of a registry's answer, indented if it is JSON."""
+    """Return the schema's text from a registry's answer; indent the text if it is JSON."""
     text = str(found["schema"])
     if found.get("schemaType") == "PROTOBUF":
         return text

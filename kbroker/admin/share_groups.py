@@ -29,7 +29,7 @@ from kbroker.protocol.messages.share_groups import (
 
 
 class ShareOffset(NamedTuple):
-    """A share group's start offset and lag in a partition: None if it is not stored yet, or unknown."""
+    """A share group's start offset (None if not stored yet) and lag (None if unknown) in a partition."""
 
     start_offset: int | None
     lag: int | None

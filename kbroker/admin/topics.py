@@ -76,7 +76,7 @@ def _refusal(topic: Mapping[str, Any]) -> Refusal | None:
 
 
 def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:
-    """Return the metadata of the existing ones of these topics, by name; None stands for all topics."""
+    """Return the metadata, by name, of the given topics that exist; None means all topics."""
     found = {}
     for topic in admin.describe_topics(None if names is None else list(names)):
         error = code_error(topic["error_code"])

@@ -135,7 +135,7 @@ class TransactionalPartition:
         self._sequence = 0
         self._closed = False
         self.topics_seen = 0
-        """How many topics with this name were found so far: it grows when the topic was created anew."""
+        """How many topics with this name were found so far: the number grows when the topic was created anew."""
 
     # -- the steps of a writer; all raise Fenced, TooLarge, PartitionDenied and Unanswered
 

@@ -144,7 +144,7 @@ def show(
 ) -> None:
     """Show dead letters that were not replayed yet, with their records, origins and delivery counts.
 
-    The record is read from the topic of origin, or from the copy in the dead letter if it is gone there.
+    The record is read from the topic of origin; if it is gone there, the copy in the dead letter is shown.
     """
     with ending_at_signals(), connection.admin() as admin:
         name = _chosen(admin, topic, group)
@@ -289,7 +289,7 @@ def purge_letters(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Delete dead letters up to an offset of each partition. They cannot be restored."""
+    """Delete dead letters up to an offset of each partition, for good."""
     _check_execute(execute=execute, dry_run=dry_run)
     if sum([replayed, before_offset is not None, everything]) != 1:
         raise click.UsageError("choose one of --replayed, --before-offset and --all")

@@ -181,7 +181,7 @@ def delete(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Delete the records of partitions before an offset, which becomes the first one. They cannot be restored."""
+    """Delete the records of partitions before an offset, for good. The partitions then begin at this offset."""
     choices = [before_offset is not None, before_time is not None, everything, offsets_file is not None]
     if sum(choices) != 1 or (offsets_file is None) == (topic is None):
         raise click.UsageError("give a topic and --before-offset, --before-time or --all, or --offset-json-file alone")

@@ -83,7 +83,7 @@ def create(
 def list_tokens(
     owner_principal: tuple[Principal, ...], with_hmac: bool, output: Output, connection: Connection
 ) -> None:
-    """List the tokens that you have the right to see."""
+    """List the tokens that you may see."""
     with connection.admin() as admin:
         found = described_tokens(admin, owner_principal)
     rows = [_row(each, with_hmac) for each in found]

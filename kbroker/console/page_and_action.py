@@ -67,7 +67,7 @@ class Action:
     secret: frozenset[str] = field(default_factory=frozenset)
     """Fields that must not appear in the log."""
     long: frozenset[str] = field(default_factory=frozenset)
-    """Fields of which the log shows only the length."""
+    """Fields whose length, but not content, appears in the log."""
     of_console: bool = False
     """Whether `run` gets the console instead of an admin client: it changes the console, or needs its connection."""
 

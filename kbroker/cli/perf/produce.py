@@ -74,8 +74,8 @@ def produce(
 ) -> None:
     """Send records and measure: records and MB (of 1,048,576 bytes) a second, and times to the acknowledgement.
 
-    A record's time begins when it is passed to the client, even if the client has no room for it yet. Ctrl-C ends the
-    measurement early, and prints the figures so far.
+    A record's time begins when the record is passed to the client, even if the client has no room for it yet. Ctrl-C
+    ends the measurement early, and prints the figures so far.
     """
     if sum([record_size is not None, payload_file is not None, payload_monotonic]) != 1:
         raise click.UsageError("give one of --record-size, --payload-file and --payload-monotonic")

@@ -209,7 +209,7 @@ def _types(root: avro_model.Type) -> list[avro_model.Type]:
 
 
 def _free_types(root: avro_model.Type) -> set[str]:
-    """Return the names of types whose values take no bytes, or of which no finite value exists."""
+    """Return the names of types whose values take no bytes, or that have no finite value."""
     named = [each for each in _types(root) if each.full]
     free: set[str] = {each.full for each in named if each.kind in ("record", "error", "fixed")}
     changed = True

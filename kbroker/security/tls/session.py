@@ -62,7 +62,7 @@ class Session:
         """Whether the other side has sent close_notify."""
 
     def shake(self, data: memoryview) -> bool:
-        """Process bytes of a handshake; return whether it is done. Raises Broken."""
+        """Process bytes of a handshake; return whether the handshake is done. Raises Broken."""
         if not self._taken and data and data[0] != FIRST_BYTE:
             protocol = protocol_without_tls(bytes(data[:4]))
             raise Broken(f"this is no TLS, but looks like {protocol}" if protocol else "this is no TLS")
