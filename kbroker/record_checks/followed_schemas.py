@@ -127,7 +127,7 @@ class _Copy:
 
 
 class FollowedSchemas:
-    """The state of this broker's registry if the broker leads the topic, or else the copy. For one event loop."""
+    """The state of this broker's registry if it has one and leads the topic, or else the copy. For one event loop."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
