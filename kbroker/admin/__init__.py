@@ -1,10 +1,10 @@
 """Requests to any Kafka cluster, by Kafka's protocol: connections, requests, and their responses.
 
-Owns the connection to a cluster, requests that kafka-python lacks, and the texts of errors. Knows nothing of the
-broker, and never prints: the command line and the console build on it.
+Owns the connection to a cluster, requests that kafka-python lacks, and the texts of errors. Does not know the broker's
+code, and never prints: the command line and the console build on it.
 
 A change that all surfaces offer is a row of `kbroker/changes.py`. Any other change is one function here that uses an
-admin client. The function returns once the change is visible; it returns refusals as data (`errors.Refusal`), or raises
+admin client. The function returns when the change is visible. It returns refusals as data (`errors.Refusal`), or raises
 AdminError. A verb (`cli/<verb>.py`) or an action of the console (`ACTIONS` of `console/pages/<subject>.py`) parses the
 arguments, calls the function and writes the text of a success.
 """

@@ -48,7 +48,7 @@ def add_acls(admin: Any, acls: Sequence[Acl]) -> list[tuple[Acl, str | None]]:
 
 
 def described_acls(admin: Any, wanted: AclFilter) -> Iterator[Acl]:
-    """Return the ACLs that a filter matches; raises AdminError."""
+    """Return the ACLs that match a filter; raises AdminError."""
     answer = _answered(ask_any(admin, DescribeAclsRequest(*astuple(wanted)), DescribeAclsResponse))
     error = code_error(answer.error_code)
     if error is not None:
@@ -67,7 +67,10 @@ def _acl(resource: DescribeAclsResource | DeleteAclsMatchingAcl, acl: AclDescrip
 
 
 def remove_acls(admin: Any, filters: Sequence[AclFilter]) -> tuple[list[Acl], list[str]]:
-    """Remove the ACLs that filters match; return the removed ones, and errors of failed removals. Raises AdminError."""
+    """Remove the ACLs that match the filters; return the removed ACLs, and the errors of failed removals.
+
+    Raises AdminError.
+    """
     requested = [DeleteAclsFilter(*astuple(each)) for each in filters]
     answer = _answered(ask_any(admin, DeleteAclsRequest(filters=requested), DeleteAclsResponse))
     removed: list[Acl] = []

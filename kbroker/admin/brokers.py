@@ -1,6 +1,6 @@
 """The brokers of a cluster: their replicas, log directories and APIs.
 
-Owns how a broker is described. Never prints.
+Owns the description of a broker. Never prints.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersion
 from kbroker.protocol.messages.inter_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 _WITH_FENCED: Final = 2
-"""The first DescribeCluster version with fenced brokers, which are registered but serve no clients."""
+"""The first DescribeCluster version that returns fenced brokers: these are registered but serve no clients."""
 
 
 def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the live brokers, each with two counts of `partitions`: those it leads, and those it hosts."""
+    """Return the live brokers, each with the number of `partitions` that it leads and the number that it hosts."""
     cluster = admin.describe_cluster()
     leads = Counter(each["leader_id"] for each in partitions.values())
     has = Counter(broker for each in partitions.values() for broker in each["replica_nodes"])
@@ -75,7 +75,7 @@ def unregister_broker(admin: Any, broker_id: int) -> None:
 
 
 def one_broker(admin: Any, partitions: Mapping[Key, Mapping[str, Any]], broker_id: int) -> dict[str, Any]:
-    """Return one of `listed_brokers`; raises AdminError if it is not alive."""
+    """Return one broker of `listed_brokers`; raises AdminError if the broker is not alive."""
     for each in listed_brokers(admin, partitions):
         if each["id"] == broker_id:
             return each
@@ -83,7 +83,7 @@ def one_broker(admin: Any, partitions: Mapping[Key, Mapping[str, Any]], broker_i
 
 
 def listed_replicas(admin: Any, broker_ids: Sequence[int], topics: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the replicas in brokers' log directories, of some topics or all: size, lag, and whether each is moving."""
+    """Return the replicas in brokers' log directories, of some topics or all, with size, lag and whether they move."""
     return [
         {
             "broker": int(broker["broker"]),

@@ -1,6 +1,6 @@
-"""Carries out a change of the table `kbroker.changes` on any Kafka, and puts refusals into words.
+"""Carries out a change of the table `kbroker.changes` on any Kafka, and describes refusals in words.
 
-Owns which broker gets its requests, and for how long they are sent again. Never prints.
+Owns which broker receives the requests of a change, and how long they are retried. Never prints.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MISSING: Final = {"topic": no_such_topic, "group": no_such_group}
 
 
 class _Cluster:
-    """An admin client as the sender of a change's requests.
+    """Sends the requests of a change through an admin client.
 
-    After the first answer part of the change may be made. From then on a lost connection raises Unanswered, so that
-    the report has every name.
+    After the first answer, a part of the change may already be made. From then on a lost connection raises Unanswered,
+    so that the report contains every name.
     """
 
     def __init__(self, admin: Any) -> None:
@@ -54,13 +54,13 @@ class _Cluster:
         for each in groups:
             node = coordinators.get(each)
             if node is None:
-                alone.append([each])  # its request finds the coordinator, or the reason why there is none
+                alone.append([each])  # the request for this group finds the coordinator, or why there is none
             else:
                 found.setdefault(node, []).append(each)
         return [*found.values(), *alone]
 
     def ask_controller(self, request: Any, kind: type[Answer], code: Callable[[Answer], int]) -> Answer:
-        if isinstance(request, DeleteTopicsRequest):  # Apache Kafka before 2.8 reads the names of another field
+        if isinstance(request, DeleteTopicsRequest):  # Apache Kafka before 2.8 reads another field
             request.topic_names = [str(each.name) for each in request.topics]
         return self._answered(lambda: ask_controller(self._admin, request, kind), code)
 
@@ -73,7 +73,7 @@ class _Cluster:
         return 0 if found["error_code"] else len(found["partitions"])
 
     def wait_for_partitions(self, topics: Sequence[str], count: int) -> None:
-        with contextlib.suppress(KafkaError):  # they are changed in any case
+        with contextlib.suppress(KafkaError):  # the topics are changed in any case
             if count:
                 wait_for_topics(self._admin, topics, count)
             else:
@@ -82,7 +82,7 @@ class _Cluster:
     def _answered(self, ask: Callable[[], Answer], code: Callable[[Answer], int]) -> Answer:
         """Send a request, and repeat it while the answer has a retriable error; return the answer.
 
-        Raises Unanswered if the error stays, or if the connection is lost later than at the first request.
+        Raises Unanswered if the error stays, or if the connection is lost after the first request was answered.
         """
 
         def once() -> Answer:
@@ -109,7 +109,7 @@ def carry_out(
 ) -> tuple[list[str], list[Refusal]]:
     """Make a change; return the names of the changed entities, and the refusals. Raises AdminError, WrongInput.
 
-    With `if_exists` an entity that does not exist is neither. A name that is given twice counts once.
+    With `if_exists` an entity that does not exist is in neither list. A name that is given twice counts once.
     """
     names = list(dict.fromkeys(names))
     if not names:

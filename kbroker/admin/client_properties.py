@@ -23,7 +23,7 @@ from kbroker.config.sources import parse_properties
 
 Texts = Mapping[str, str]
 Warn = Callable[[str], None]
-"""Receives a warning: one line for people."""
+"""A function that receives a warning of one line for people."""
 
 
 def normal(name: str) -> str:
@@ -41,7 +41,7 @@ def translate(name: str, text: str) -> Texts:
 
 
 def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str]:
-    """Return the key=value lines of a file; raises AdminError that begins with `what`, a name for the file."""
+    """Return the key=value lines of a file; raises AdminError whose text begins with `what`, a name for the file."""
     try:
         return parse_properties(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -53,7 +53,7 @@ def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str
 def resolved(texts: Texts, what: str, warn: Warn) -> dict[str, str]:
     """Return a file's settings with their variables resolved by the config providers that the file configures.
 
-    Raises AdminError that begins with `what`, a name for the file.
+    Raises AdminError whose text begins with `what`, a name for the file.
     """
     try:
         providers = Providers(texts.get(PROVIDERS, ""), texts)
@@ -127,7 +127,7 @@ _KNOWN: Final[Mapping[str, Any]] = {
 }
 # kafka-python itself would treat any other value as PLAINTEXT.
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-# Settings whose values are objects, and settings that have options of their own.
+# Settings whose values are objects, and settings for which the command line has its own options.
 _NOT_TEXT: Final = frozenset(
     [
         "bootstrap_servers",
@@ -142,7 +142,7 @@ _NOT_TEXT: Final = frozenset(
 
 
 def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Read client settings; names may have dots and dashes for underscores. Raises WrongInput."""
+    """Parse client settings; names may contain dots or dashes instead of underscores. Raises WrongInput."""
     found = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -204,7 +204,7 @@ _TOKENS: set[str] = set()
 
 
 def log_in_by_token(token_id: str) -> None:
-    """Make this process's clients that log in with this name declare it as a delegation token's id."""
+    """Register a delegation token's id: clients that log in with it then declare it as a token."""
     _TOKENS.add(token_id)
     for mechanism in ScramClient.MECHANISMS:
         register_sasl_mechanism(mechanism, _Mechanism, overwrite=True)

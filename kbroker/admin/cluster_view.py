@@ -58,9 +58,9 @@ class ClusterView:
     brokers: Sequence[MetadataResponseBroker]
     topics: dict[str, TopicView]
     refused: dict[str, int] = field(default_factory=dict)
-    """The error codes of topics that may exist, by name."""
+    """The error codes, by name, of topics that might exist but that the broker did not describe."""
     taken: float = field(default_factory=time.monotonic)
-    """When the view was requested, by the monotonic clock."""
+    """The time at which the view was requested, on the monotonic clock."""
 
     def partitions(self) -> Iterator[tuple[Key, MetadataResponsePartition]]:
         """Yield all partitions of all topics."""
@@ -69,7 +69,7 @@ class ClusterView:
                 yield (topic.name, each.partition_index), each
 
     def leaders(self, topics: Sequence[str] | None = None) -> dict[Key, int]:
-        """Return the leader of each partition that has one, of all topics or of some."""
+        """Return the leaders of the partitions of all topics or of some; partitions without a leader are left out."""
         chosen = self.topics.values() if topics is None else [self.topics[name] for name in topics]
         return {
             (topic.name, each.partition_index): each.leader_id
@@ -79,20 +79,20 @@ class ClusterView:
         }
 
     def missing_brokers(self) -> dict[int, int]:
-        """Return the brokers that have replicas but are not alive, each with its number of replicas."""
+        """Return the brokers that host replicas but are not alive, each with its number of replicas."""
         alive = {each.node_id for each in self.brokers}
         counts = Counter(broker for _, each in self.partitions() for broker in each.replica_nodes)
         return {broker: count for broker, count in sorted(counts.items()) if broker not in alive}
 
 
 def is_misled(partition: MetadataResponsePartition) -> bool:
-    """Whether another replica leads although the preferred one is in sync."""
+    """Whether another replica leads a partition although its preferred replica is in sync."""
     preferred = partition.replica_nodes[0] if partition.replica_nodes else -1
     return partition.leader_id >= 0 and partition.leader_id != preferred and preferred in partition.isr_nodes
 
 
 def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView:
-    """Request the whole cluster, or some of its topics, without those that are missing or that the broker hides."""
+    """Request the metadata of all topics or some; topics that are missing or hidden by the broker are left out."""
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     answer = ask_any(admin, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MetadataResponse)
     if answer is None:

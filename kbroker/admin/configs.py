@@ -1,6 +1,7 @@
 """The configs of topics, brokers, loggers, groups and client metrics: reading and setting them.
 
-Owns the kinds of entities with configs, and which values were set on the entity itself. Never prints.
+Owns the kinds of entities that have configs, and the distinction of values that were set on the entity itself. Never
+prints.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _OWN: Final = {
 }
 """The source of a value that was set on the entity itself; a logger's value always counts as set."""
 _WITH_TYPES: Final = 1
-"""The first ListConfigResources version that lists other types than client metrics."""
+"""The first ListConfigResources version that lists types other than client metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Subject:
 
 
 def listed_subjects(admin: Any, kinds: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return type and name of the entities with configs, of all types if none are given; raises AdminError."""
+    """Return type and name of the entities with configs, of the given types or of all; raises AdminError."""
     request = ListConfigResourcesRequest([TYPES[kind] for kind in kinds])
     at_least = 0 if list(kinds) == ["client-metrics"] else _WITH_TYPES
     answer = ask_any(admin, request, ListConfigResourcesResponse, at_least)
@@ -106,7 +107,7 @@ def topic_config(admin: Any, names: Sequence[str], key: str) -> dict[str, str]:
 
 
 def alter_configs(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig], *, dry_run: bool) -> None:
-    """Set and unset configs, all or none, and wait until they are readable; raises AdminError."""
+    """Set and unset configs, all of them or none, and wait until they are readable; raises AdminError."""
     resource = IncrementalResource(TYPES[subject.kind], subject.name, list(ops))
     request = IncrementalAlterConfigsRequest([resource], dry_run)
     (result,) = _request(admin, subject, request, IncrementalAlterConfigsResponse).responses
@@ -156,5 +157,5 @@ def source_name(each: DescribeConfigsResourceResult) -> str:
     """Return Kafka's name of a value's source."""
     try:
         return ConfigSource(each.config_source).name
-    except ValueError:  # of a newer Kafka
+    except ValueError:  # a source that only a newer Kafka has
         return str(each.config_source)

@@ -31,12 +31,12 @@ from kbroker.admin.tls_mismatch import tls_fault, unreadable_file
 T = TypeVar("T")
 
 _patience: Final = ContextVar("patience", default=15.0)
-"""How many seconds `patiently` retries a call."""
+"""The seconds for which `patiently` retries a call."""
 _PAUSE_S: Final = 0.1
 _LAST_PORT: Final = 65_535
 _PROTOCOL: Final = re.compile(r"^[0-9a-zA-Z\-%._]*://")
 
-# The client's waiting times, shortened for a person at a terminal.
+# The client's timeouts, shortened for a person who waits at a terminal.
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "bootstrap_timeout_ms": 5_000,
     "reconnect_backoff_max_ms": 1_000,
@@ -53,7 +53,7 @@ class _Forgetful(dict[Any, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach a cluster: its bootstrap addresses, and client settings by kafka-python's names."""
+    """How to reach a cluster: its bootstrap addresses, and client settings under kafka-python's names."""
 
     bootstrap: str
     settings: Mapping[str, Any]
@@ -77,19 +77,19 @@ class Connection:
         return client
 
     def consumer(self, **own: Any) -> Any:
-        """Make a KafkaConsumer; -X settings override `own`."""
+        """Create a KafkaConsumer; settings of -X override `own`."""
         self._require_reachable()
         return self._made(KafkaConsumer, own)
 
     def producer(self, **own: Any) -> Any:
-        """Make a KafkaProducer; -X settings override `own`."""
+        """Create a KafkaProducer; settings of -X override `own`."""
         self._require_reachable()
         return self._made(KafkaProducer, own)
 
     def _require_reachable(self) -> None:
         """Raise Unreachable if no address accepts a connection, or a TLS file cannot be read.
 
-        The client itself would fail only after some seconds, and would not give the reason.
+        The client itself would fail only after some seconds, and without the reason.
         """
         if (reason := unreadable_file(self.settings)) is not None:
             raise Unreachable(reason)
@@ -97,7 +97,7 @@ class Connection:
             raise Unreachable(reason)
 
     def unreachable(self) -> str | None:
-        """Return why no bootstrap address accepts a connection, or None; not checked if the client uses a proxy."""
+        """Return why no bootstrap address accepts a connection, or None; also None if the client uses a proxy."""
         if self.settings.get("proxy_url") or self.settings.get("socks5_proxy"):
             return None
         patience_ms = self.settings.get("bootstrap_timeout_ms") or _DEFAULTS["bootstrap_timeout_ms"]
@@ -110,7 +110,7 @@ class Connection:
         return f"no broker answers at {'; '.join(reasons)}"
 
     def _made(self, kind: Any, own: Mapping[str, Any] | None = None) -> Any:
-        """Make a client; if it finds no broker, close the thread and sockets that it would leave open."""
+        """Create a client; if it finds no broker, close the thread and sockets that it would leave open."""
         begun: list[Any] = []
 
         def begin(**settings: Any) -> Any:
@@ -131,7 +131,7 @@ class Connection:
 
 
 def _unreachable(address: str, patience_s: float) -> str | None:
-    """Return why HOST:PORT accepts no connection; None if it does."""
+    """Return why HOST:PORT accepts no connection, or None if it accepts one."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), patience_s).close()
@@ -139,7 +139,7 @@ def _unreachable(address: str, patience_s: float) -> str | None:
         return "no answer"
     except socket.gaierror as err:
         return "unknown host" if err.errno == socket.EAI_NONAME else str(err.strerror).lower()
-    except UnicodeError:  # a host name with an empty or too long label raises this
+    except UnicodeError:  # a host name with an empty label, or one that is too long, raises this
         return "unknown host"
     except OSError as err:
         return (err.strerror or str(err)).lower()
@@ -147,9 +147,9 @@ def _unreachable(address: str, patience_s: float) -> str | None:
 
 
 def addresses(text: str) -> str:
-    """Check HOST:PORT,... and return it without blanks; raises WrongInput.
+    """Check a text like HOST:PORT,... and return it without blanks; raises WrongInput.
 
-    A protocol prefix, like PLAINTEXT:// in a broker's listeners, is ignored, as in Java's clients.
+    Ignores a protocol prefix, like PLAINTEXT:// in a broker's listeners, as Java's clients do.
     """
     found = [_PROTOCOL.sub("", each.strip()) for each in text.split(",") if each.strip()]
     for each in found:
@@ -197,8 +197,8 @@ def patience(seconds: float | None) -> Iterator[None]:
 def patiently(call: Callable[[], T], *, reads: bool = False) -> T:
     """Retry a call while the cluster asks for it: coordinators load, leaders move.
 
-    A call that only `reads` is also retried when its broker is unreachable: for some seconds after a broker's end,
-    Metadata still returns its address.
+    If `reads` is set, the call only reads, and is also retried when its broker is unreachable: Metadata still returns a
+    broker's address for some seconds after the broker has ended.
     """
     deadline = time.monotonic() + _patience.get()
     while True:

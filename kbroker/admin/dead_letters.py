@@ -3,9 +3,9 @@
 Owns the meaning of the headers of share groups (KIP-1191: `__dlq.errors.*`, text) and of Kafka Connect
 (`__connect.errors.*`), and the search for the original record. Never writes: replays.py does. Never prints.
 
-A share group's dead letter has the record's key and value only if the group has
-`errors.deadletterqueue.copy.record.enable`, and never its headers. So the record itself is looked for first, at its
-offset in the topic of origin; the copy stands for it once retention has removed it.
+A share group's dead letter contains the record's key and value only if the group has
+`errors.deadletterqueue.copy.record.enable`, and it never contains the record's headers. So this module first reads the
+original record at its offset in the topic of origin, and uses the copy only if retention has removed the original.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from kbroker.protocol.records import Headers
 SHARE: Final = "__dlq.errors."
 CONNECT: Final = "__connect.errors."
 MOST_CAUSES: Final = 1_000
-"""How many causes are told apart; further ones are counted together."""
+"""How many causes are counted separately; all further causes are counted together."""
 _OTHERS: Final = "(other causes)"
 _LONGEST: Final = 300
-"""The characters of a name and of an error's text by which causes are told apart."""
+"""How many characters of a name or an error's text are compared to distinguish causes."""
 _MOST_DIGITS: Final = 18
 _BYTES_AT_ONCE: Final = 256 * 1024
 _MOST_PIECES: Final = 16
-"""The bytes that one look at a partition of origin fetches, and how many partitions' pieces are kept."""
+"""The bytes that one read of a partition of origin fetches, and for how many partitions the result is kept."""
 _TOPIC_NAME: Final = "errors.deadletterqueue.topic.name"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a dead letter comes from, and why: fields without a readable header are None."""
+    """The origin of a dead letter, and the reason for it; a field is None without a readable header."""
 
     topic: str | None
     partition: int | None
     offset: int | None
     group: str | None
-    """The share group, or the connector."""
+    """The name of the share group, or of the connector."""
     deliveries: int | None
     message: str | None
 
@@ -86,13 +86,13 @@ class Cause:
     message: str | None
     count: int = 0
     replayed: int = 0
-    """How many of them were replayed already."""
+    """How many of these dead letters were already replayed."""
     first_ms: int = 0
     last_ms: int = 0
 
 
 def origin_of(headers: Headers) -> Origin:
-    """Read the headers of a dead letter; the last header of a name counts. Never fails."""
+    """Parse the headers of a dead letter; the last header of a name counts. Never fails."""
     texts = {name: value.decode("utf-8", "replace") for name, value in headers if value is not None}
     at = CONNECT if f"{CONNECT}topic" in texts and f"{SHARE}topic" not in texts else SHARE
     group, message = ("connector.name", "exception.message") if at == CONNECT else ("group", "message")
@@ -112,22 +112,22 @@ def _number(text: str | None) -> int | None:
 
 
 def is_own_header(name: str) -> bool:
-    """Return whether a header tells of a record's death; it is no header of the record itself."""
+    """Whether a header describes why the record became a dead letter, and so is no header of the record itself."""
     return name.startswith((SHARE, CONNECT))
 
 
 def mark_of(topic: str) -> str:
-    """Return the name of the group whose committed offsets say how far a topic is replayed."""
+    """Return the name of the group whose committed offsets are the mark up to which a topic is replayed."""
     return f"kbroker-deadletter-{topic}"
 
 
 def replayed_to(admin: Any, topic: str) -> dict[int, int]:
-    """Return the offset of each partition before which all is replayed, of those where something is.
+    """Return each partition's mark, the offset before which everything is replayed; leave out unmarked partitions.
 
-    Waits for the end of a transaction that moves it. Raises AdminError, also if the topic does not exist.
+    Waits for the end of a transaction that moves the mark. Raises AdminError, also if the topic does not exist.
     """
     view, group = topic_view(admin, topic), mark_of(topic)
-    # Asked for all topics, Kafka leaves out a partition whose first offset is pending.
+    # In an answer for all topics, Kafka leaves out a partition whose first committed offset is pending.
     wanted = [each.partition_index for each in view.partitions]
     request = OffsetFetchRequest(
         group_id=group,
@@ -158,7 +158,7 @@ def _mark_asked(admin: Any, topic: str, group: str, request: OffsetFetchRequest)
 
 
 def _offset_error(answer: OffsetFetchResponse) -> int:
-    """Return the first error; that there is no such group is none."""
+    """Return the first error code, or 0; a missing group is not an error."""
     topics: list[Any] = [*answer.topics, *(each for group in answer.groups for each in group.topics)]
     codes = [answer.error_code, *(group.error_code for group in answer.groups)]
     codes += [each.error_code for topic in topics for each in topic.partitions]
@@ -166,7 +166,7 @@ def _offset_error(answer: OffsetFetchResponse) -> int:
 
 
 def topic_of_group(admin: Any, group: str) -> str:
-    """Return a group's dead letter topic; raises AdminError if it has none."""
+    """Return a group's dead letter topic; raises AdminError if the group has none."""
     configs = described_configs(admin, Subject("group", group), documentation=False)
     name = next((each.value for each in configs if each.name == _TOPIC_NAME), None)
     name = (name or "").strip()
@@ -176,10 +176,10 @@ def topic_of_group(admin: Any, group: str) -> str:
 
 
 class Letters:
-    """The dead letters of a topic, as they were at one moment."""
+    """The dead letters that a topic contained when this object was created."""
 
     def __init__(self, admin: Any, topic: str, partitions: tuple[int, ...] = ()) -> None:
-        """Raises AdminError if the topic, or one of the partitions, does not exist or has no leader."""
+        """Find the partitions' bounds; raises AdminError if the topic or a partition is missing or has no leader."""
         self.topic = topic
         self._reader = PartitionReader(admin)
         there = sorted(each.partition_index for each in topic_view(admin, topic, self._reader).partitions)
@@ -188,26 +188,26 @@ class Letters:
             if index not in there:
                 raise AdminError(f"topic {topic} has no partition {index}")
         self.bounds = self._reader.bounds(topic, chosen)
-        """The first offset of each partition, and the one behind the last."""
+        """The first offset of each partition, and the offset after the last record."""
         leaders = self._reader.leaders(topic)
         self.led = {(topic, index): leaders[index] for index in chosen}
         self.unreadable = 0
-        """How many batches were passed over so far because they cannot be read."""
+        """How many batches were skipped so far because they cannot be read."""
 
     def end_before(self, ends: Mapping[int, int]) -> None:
-        """Leave out letters from these offsets on, and partitions without one."""
+        """Leave out dead letters at or after these end offsets, and partitions without an end offset."""
         self.bounds = {i: (first, min(end, ends[i])) for i, (first, end) in self.bounds.items() if i in ends}
 
     def read(self, begin: Mapping[int, int] | None = None, *, strict: bool = False) -> Iterator[DeadLetter]:
-        """Yield the committed letters of each partition in order, from offsets on.
+        """Yield the committed dead letters of each partition in order, beginning at offsets.
 
-        If `strict`, a batch that cannot be read raises UnreadableBatch; else it is counted and passed over.
+        A batch that cannot be read raises UnreadableBatch if `strict`; otherwise it is counted and skipped.
         """
         for index, (first, _) in self.bounds.items():
             yield from self._read(index, max(first, (begin or {}).get(index, first)), strict=strict)
 
     def firsts(self) -> Iterator[DeadLetter]:
-        """Yield the first committed letter of each partition that has one."""
+        """Yield the first committed dead letter of each partition that has one."""
         for index, (first, _) in self.bounds.items():
             yield from islice(self._read(index, first, strict=False), 1)
 
@@ -226,7 +226,7 @@ class Letters:
                 if at <= each.offset < end:
                     yield DeadLetter(each, origin_of(each.headers))
             if piece.next_offset <= at:
-                break  # the rest belongs to a transaction that is open
+                break  # the remaining records belong to an open transaction
             at = piece.next_offset
 
 
@@ -260,12 +260,12 @@ def causes_of(letters: Iterable[DeadLetter], replayed: Mapping[int, int]) -> lis
 
 
 def strangers_of(causes: list[Cause]) -> int:
-    """Count the records without an origin: those of another topic, or of a connector that writes no headers."""
+    """Count the records without an origin: records that are no dead letters, or whose connector writes no headers."""
     return sum(each.count for each in causes if each.topic is None and each.message != _OTHERS)
 
 
 class Originals:
-    """Looks up the records that dead letters tell of, in the topics of origin."""
+    """Reads the records that dead letters refer to from their topics of origin."""
 
     def __init__(self, admin: Any) -> None:
         self._reader = PartitionReader(admin)
@@ -274,14 +274,14 @@ class Originals:
         self._failed: dict[Key, AdminError] = {}
 
     def topic(self, name: str) -> TopicView | None:
-        """Return a topic of origin; None if it does not exist, or no topic can have this name. Raises TopicHidden."""
+        """Return a topic of origin; None if it does not exist, or if the name is invalid. Raises TopicHidden."""
         return self._reader.topic(name)
 
     def of(self, letter: DeadLetter) -> tuple[bytes | None, bytes | None, Headers] | None:
-        """Return key, value and headers of the dead record: of itself, or of its copy. None if both are gone.
+        """Return key, value and headers of the original record, or else of its copy; None if both are gone.
 
-        A record at the place of origin that differs from the copy is another one: the topic was made anew. Raises
-        AdminError if it cannot be told now whether the record is there.
+        If the record at the place of origin differs from the copy, it is another record, of a topic that was created
+        anew. Raises AdminError if the record cannot be read now.
         """
         copy, record = letter.record, self._record(letter.origin)
         has_copy = copy.key is not None or copy.value is not None
@@ -292,7 +292,7 @@ class Originals:
         return copy.key, copy.value, tuple(each for each in copy.headers if not is_own_header(each[0]))
 
     def told(self, letter: DeadLetter) -> tuple[tuple[bytes | None, bytes | None, Headers] | None, str | None]:
-        """Return what `of` returns, and why that is nothing."""
+        """Return the result of `of`; if there is none, also return the reason."""
         try:
             found = self.of(letter)
         except AdminError as error:
@@ -321,7 +321,7 @@ class Originals:
         return next((each for each in piece.records if each.offset == offset), None)
 
     def _fetched(self, key: Key, offset: int) -> Piece | None:
-        """Return records from an offset on; None if they cannot be read at all. Raises AdminError if not now."""
+        """Return records from an offset on; None if they are never readable. Raises AdminError if not readable now."""
         if key in self._closed:
             return None
         if key in self._failed:
@@ -329,13 +329,13 @@ class Originals:
         try:
             if self.topic(key[0]) is None:
                 return None
-            with patience(0 if self._failed else None):  # nobody waits for one leader after the other
+            with patience(0 if self._failed else None):  # only one wait for a leader, not one per partition
                 piece = self._reader.fetch(key, offset, most_bytes=_BYTES_AT_ONCE)
         except UnreadableBatch:
             return None
         except TopicHidden:
             return None
-        except PartitionRefused:  # for want of a right: the reader has waited for what may pass
+        except PartitionRefused:  # no permission: the reader has already retried other errors
             self._closed.add(key)
             return None
         except AdminError as error:

@@ -23,7 +23,7 @@ def no_such_topic(admin: Any, name: str) -> str:
 
 
 def missing_topic(name: str, known: Sequence[str]) -> str:
-    """Return the message of `no_such_topic`; the caller passes the existing topics."""
+    """Return the message of `no_such_topic`; `known` has the existing topics."""
     return f"topic {name} does not exist{_hint(name, lambda: known, '`kbroker topic list` shows those there are')}"
 
 
@@ -36,7 +36,7 @@ def no_such_group(admin: Any, name: str) -> str:
 def no_such_topic_config(keys: Iterable[str]) -> str:
     """Return a suggestion for refused topic configs: a key similar to the first unknown key, or an empty text.
 
-    The known keys are Kafka's; a broker may have others.
+    The known keys are Kafka's; a broker may have further keys.
     """
     unknown = next((key for key in keys if key not in TOPIC), None)
     near = [] if unknown is None else difflib.get_close_matches(unknown, TOPIC, 1, 0.75)

@@ -1,7 +1,7 @@
 """Records of partitions by Fetch requests, with facts from their batches: transaction, codec, producer.
 
-Owns the request, and which records belong to aborted transactions. A fetch without records returns at once, unless a
-wait is requested. Never joins a group and never commits.
+Owns the request, and which records belong to aborted transactions. A fetch without records returns immediately, unless
+the caller requests a wait. Never joins a group and never commits.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchR
 from kbroker.protocol.records import BatchHeader, Headers, compute_crc, iter_batches, read_records, stream_records
 
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""The bytes of one answer; a larger batch is returned whole."""
+"""The bytes of one answer; a larger batch is returned completely."""
 MOST_RECORDS: Final = 20_000
 MOST_KEPT: Final = 32 * 1024 * 1024
-"""The most records that one fetch returns, and the most bytes of keys and values. It may end within a batch.
+"""The limits of one fetch: its records, and the bytes of their keys and values. A fetch may end within a batch.
 
 A few kilobytes can decompress to hundreds of megabytes, or to a million records.
 """
 _MOST_UNPACKED: Final = 128 * 1024 * 1024
-"""The most decompressed bytes of one batch."""
+"""The most bytes to which one batch may decompress."""
 _ABORT: Final = 0
-"""The control record type of an abort, stored in the last two bytes of the key."""
+"""The type of a control record that marks an abort; the last two bytes of the key contain it."""
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -46,7 +46,7 @@ class Found:
     value: bytes | None
     headers: Headers
     appended: bool
-    """Whether the timestamp is the broker's (LogAppendTime)."""
+    """Whether the broker has set the timestamp (LogAppendTime)."""
     codec: str
     producer_id: int
     producer_epoch: int
@@ -59,7 +59,7 @@ class Found:
 
 
 class PartitionRefused(AdminError):  # noqa: N818 - an outcome
-    """A broker returns no records of a partition; `error` is the client's class of the reason."""
+    """A broker refuses to return records of a partition; `error` is the client's class of the reason."""
 
     def __init__(self, key: Key, error: Any) -> None:
         super().__init__(f"{key[0]}-{key[1]}: {error_text(error)}")
@@ -82,12 +82,12 @@ class Piece:
 
     records: list[Found] = field(default_factory=list)
     next_offset: int = 0
-    """The offset of the next fetch."""
+    """The offset at which the next fetch must begin."""
     end: int = 0
     """The end offset for a reader: the last stable offset with `committed`, else the high watermark."""
     begin: int = 0
     out_of_range: bool = False
-    """Whether the log does not reach to the offset, or begins behind it."""
+    """Whether the requested offset is after the log's end or before its first record."""
 
 
 def fetch(
@@ -101,9 +101,9 @@ def fetch(
     most_bytes: int = MOST_BYTES,
     epochs: Mapping[Key, int] | None = None,
 ) -> dict[Key, Piece]:
-    """Fetch records of partitions from offsets on, from the leaders; raises AdminError and those above.
+    """Fetch records of partitions from their leaders; raises AdminError, PartitionRefused and UnreadableBatch.
 
-    With `epochs`, the leaders' epochs, an earlier leader that does not know of the later one answers with an error.
+    `epochs` are the leaders' epochs: with them, an earlier leader that does not know of the later one returns an error.
 
     With `committed`, returns only committed records, and none after the start of an open transaction (as
     read_committed).
@@ -192,7 +192,7 @@ def unreadable_at(admin: Any, key: Key, offset: int) -> UnreadableBatch | None:
 
 
 class _Room:
-    """The remaining records and bytes of a fetch."""
+    """How many records and bytes a fetch may still return."""
 
     def __init__(self) -> None:
         self._records = MOST_RECORDS
@@ -208,7 +208,7 @@ class _Room:
 
 
 def _records(key: Key, header: BatchHeader, batch: memoryview, begin: int) -> Iterator[Found]:
-    """Yield the records of a batch from an offset on; pauses, because a broker may run in the same process."""
+    """Yield the records of a batch from an offset on; pause regularly, because a broker may run in the same process."""
     codec = _CODECS[header.codec] if header.codec < len(_CODECS) else str(header.codec)
     breaks = Pauses()
     for each in stream_records(batch, max_bytes=_MOST_UNPACKED, begin=begin):
@@ -232,14 +232,14 @@ def _records(key: Key, header: BatchHeader, batch: memoryview, begin: int) -> It
 
 
 class _Aborts:
-    """The aborted transactions in an answer, which lists them only if committed records were requested."""
+    """The aborted transactions in an answer; the answer lists them only if committed records were requested."""
 
     def __init__(self, response: PartitionData) -> None:
         self._waiting = sorted(response.aborted_transactions or (), key=lambda each: each.first_offset)
         self._open: set[int] = set()
 
     def enter(self, header: BatchHeader) -> bool:
-        """Return whether a batch belongs to an aborted transaction."""
+        """Whether a batch belongs to an aborted transaction; must be called for each batch in order."""
         while self._waiting and self._waiting[0].first_offset <= header.last_offset:
             self._open.add(self._waiting.pop(0).producer_id)
         return header.is_transactional and not header.is_control and header.producer_id in self._open

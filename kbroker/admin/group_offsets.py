@@ -1,6 +1,7 @@
 """The offsets of groups: reading and resetting committed offsets.
 
-Owns which offsets a reset commits, and the rule that a group with members cannot be reset. Never prints.
+Owns the choice of the offsets that a reset commits, and the rule that a group with members cannot be reset. Never
+prints.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from kbroker.admin.share_groups import alter_share_offsets, share_offsets
 from kbroker.changes import partitions_by_topic
 
 WITHOUT_MEMBERS: Final = ("Empty", "Dead", None)
-"""The states in which an administrator may set offsets: no members, or None, which means no such group."""
+"""The states in which an administrator may set offsets: the group has no members, or (None) does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a reset: exactly one of these is set."""
+    """The target of a reset: exactly one field is set."""
 
     earliest: bool = False
     latest: bool = False
@@ -38,7 +39,7 @@ class Target:
 
     @property
     def is_one(self) -> bool:
-        """Return whether exactly one target was chosen."""
+        """Whether exactly one target was chosen."""
         given = (self.offset, self.time_ms, self.shift, self.listed)
         return sum([self.earliest, self.latest, self.current, *(v is not None for v in given)]) == 1
 
@@ -50,7 +51,7 @@ def committed_offsets(admin: Any, name: str) -> dict[TopicPartition, int]:
 
 
 class PartitionOffsets:
-    """Offsets of partitions; without deleted partitions, and without those whose leader does not know the offset."""
+    """Offsets of existing partitions; partitions whose leader does not know the offset are left out."""
 
     def __init__(self, admin: Any, partitions: Iterable[TopicPartition]) -> None:
         self._admin = admin
@@ -91,7 +92,7 @@ def named_partitions(admin: Any, wanted: Sequence[str]) -> list[TopicPartition]:
 def new_offsets(
     admin: Any, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int], target: Target
 ) -> dict[TopicPartition, int]:
-    """Return each partition's offset after a reset, within the partition's bounds; raises AdminError."""
+    """Return each partition's offset after a reset, limited to the partition's bounds; raises AdminError."""
     offsets = PartitionOffsets(admin, partitions)
     for each in partitions:
         if each not in offsets.partitions:
@@ -123,7 +124,7 @@ def new_offsets(
 
 
 def offsets_of(admin: Any, name: str, kind: str | None) -> dict[TopicPartition, int]:
-    """Return the offsets that a reset may move: the committed ones, or the start offsets of a share group."""
+    """Return the offsets that a reset may change: the committed offsets, or the start offsets of a share group."""
     if kind != "share":
         return committed_offsets(admin, name)
     found = share_offsets(admin, name)
@@ -131,7 +132,7 @@ def offsets_of(admin: Any, name: str, kind: str | None) -> dict[TopicPartition, 
 
 
 def set_offsets(admin: Any, name: str, kind: str | None, new: Mapping[TopicPartition, int]) -> None:
-    """Set the offsets of a group of a type without members; raises Failures, AdminError."""
+    """Set the offsets of a group without members; `kind` is its type. Raises Failures, AdminError."""
     if kind == "share":
         alter_share_offsets(admin, name, new)
         return

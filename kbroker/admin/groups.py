@@ -1,4 +1,4 @@
-"""Descriptions of groups of every type by their coordinators.
+"""Descriptions of groups of every type, as returned by their coordinators.
 
 Owns one form of description for all group protocols, the lag, and KIP-848's request ConsumerGroupDescribe, which
 kafka-python lacks. Never prints.
@@ -32,7 +32,7 @@ from kbroker.protocol.messages.consumer_groups import (
 TYPES: Final = ("classic", "consumer", "share", "streams")
 """The group types of Apache Kafka 4.4."""
 _OF_OTHER_APIS: Final = {"share": describe_share_group, "streams": describe_streams_group}
-"""The types that only the list of groups tells from groups that do not exist."""
+"""The types of groups that DescribeGroups reports as missing: only the list of groups shows that they exist."""
 STATES: Final = (
     "Stable",
     "Empty",
@@ -55,7 +55,7 @@ _COORDINATOR_MOVING: Final = (
 
 
 def listed_groups(admin: Any, states: Iterable[str] = (), types: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
-    """Return groups by name, with state, type and protocol; `states` and `types` select groups, empty ones all."""
+    """Return groups by name, with state, type and protocol; `states` and `types` are filters if not empty."""
     filters = {"states_filter": list(states) or None, "types_filter": list(types) or None}
     groups = patiently(lambda: admin.list_groups(**filters))
     return {
@@ -70,7 +70,7 @@ def listed_groups(admin: Any, states: Iterable[str] = (), types: Iterable[str] =
 
 
 def _answered(admin: Any, name: str) -> Any:
-    """Describe one group; raises a retriable error while it has no coordinator (the client returns text instead)."""
+    """Describe one group; raises a retriable error while it has no coordinator (the client only returns a text)."""
     group = admin.describe_groups([name])[name]
     if group["error"] is not None and any(each in group["error"] for each in _COORDINATOR_MOVING):
         raise kafka.errors.CoordinatorLoadInProgressError(group["error"])
@@ -80,8 +80,9 @@ def _answered(admin: Any, name: str) -> Any:
 def group_of(admin: Any, name: str, kind: str | None = None) -> dict[str, Any] | None:
     """Return state, type, protocol and members of a group; None if it does not exist.
 
-    `kind` is its type, if the caller has a list of groups: else that is asked for, and it may be long. The members are
-    None if the broker lists a consumer group, and does not serve its description.
+    `kind` is the group's type, if the caller knows it from a list of groups. Otherwise this function requests that
+    list, which may be long. The members are None if the broker lists a consumer group but does not serve its
+    description.
     """
     if kind in _OF_OTHER_APIS:
         return _OF_OTHER_APIS[kind](admin, name)
@@ -129,9 +130,9 @@ def _member(member: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described_group(admin: Any, name: str, kind: str | None = None) -> dict[str, Any] | None:
-    """Return a group of `group_of` with its coordinator, and its offset in each partition; None if it does not exist.
+    """Return a group of `group_of` with its coordinator and its offset in each partition; None if it does not exist.
 
-    A share group has a start offset in each partition, and no owner: several members may have it.
+    A share group has a start offset in each partition, and no owner: several members may read the same partition.
     """
     group = group_of(admin, name, kind)
     if group is None:
@@ -171,7 +172,7 @@ def _share_rows(admin: Any, name: str) -> list[dict[str, Any]]:
 
 
 def member_counts(admin: Any, kinds: Mapping[str, str | None]) -> dict[str, int]:
-    """Return the number of members of groups, given their types; groups without an answer are left out."""
+    """Return the number of members of groups whose types are given; groups without an answer are left out."""
     found: dict[str, int] = {}
     classic = [name for name, kind in kinds.items() if kind not in ("consumer", "share", "streams")]
     with contextlib.suppress(kafka.errors.KafkaError):
@@ -193,8 +194,8 @@ _UNKNOWN: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 def describe_consumer_group(admin: Any, name: str) -> dict[str, Any] | None:
     """Return state, assignor and members of a consumer group.
 
-    None if the broker does not know the API (before Apache Kafka 3.7), has the protocol disabled, or has no consumer
-    group with this name.
+    Returns None if the broker does not know the API (before Apache Kafka 3.7), has disabled the protocol, or has no
+    consumer group with this name.
     """
     group = patiently(lambda: _consumer_answered(admin, name))
     if group is None or group.error_code in _UNKNOWN:

@@ -1,6 +1,6 @@
 """The content of brokers' log directories, partition by partition, and which directories have failed.
 
-Owns the request to several brokers at once; an unreachable broker is left out. Never prints.
+Owns the request to several brokers; an unreachable broker is left out. Never prints.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class LogDir:
     total: int
     usable: int
     replicas: dict[Key, int] = field(repr=False)
-    """Size by partition."""
+    """The bytes of each replica, by partition."""
     moving: int
     """The number of replicas that are moving into this directory from another one."""
 
     @property
     def used(self) -> int:
-        """Bytes of all replicas in it."""
+        """The bytes of all replicas in the directory."""
         return sum(self.replicas.values())
 
 
 def log_dirs(admin: Any, brokers: Iterable[int], topics: Sequence[str] | None = None) -> list[LogDir]:
-    """Return the log directories of brokers that answer, with all replicas or only those of some topics."""
+    """Return the log directories of the brokers that answer, with all replicas or only the replicas of some topics."""
     wanted = None if topics is None else _partitions(admin, topics)
     request = DescribeLogDirsRequest(topics=wanted)
     found: list[LogDir] = []

@@ -1,7 +1,7 @@
 """Requests that kafka-python lacks, sent on its connections: its TLS, SASL and timeouts apply to them.
 
 Owns the form of such a request for kafka-python, the choice of the broker that receives it, and every use of the
-client's internals. Never knows a particular API.
+client's internals. Does not depend on a particular API.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordin
 Answer = TypeVar("Answer")
 _API_VERSIONS: Final = 18
 _FIND_MANY: Final = 4
-"""The first version of FindCoordinator for several groups."""
+"""The first version of FindCoordinator that accepts several groups."""
 
 
 def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) -> Answer | None:
-    """Send a message of kbroker.protocol to a group's coordinator; None if this broker does not serve the API.
+    """Send a message of kbroker.protocol to a group's coordinator; return None if this broker does not serve the API.
 
     Raises kafka-python's errors (a retriable one while the group has no coordinator), and AdminError if the answer
     cannot be decoded.
@@ -36,9 +36,9 @@ def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) 
 
 
 def ask_patiently(admin: Any, group: str, request: Any, answer: type[Answer], code: Callable[[Answer], int]) -> Answer:
-    """Like `ask_coordinator`, again while the answer's error is retriable; raises AdminError if it is not served.
+    """Send a message like `ask_coordinator`, and retry it while the answer has a retriable error.
 
-    `code` returns an answer's error code.
+    `code` returns an answer's error code. Raises AdminError if the broker does not serve the API.
     """
 
     def once() -> Answer:
@@ -54,7 +54,10 @@ def ask_patiently(admin: Any, group: str, request: Any, answer: type[Answer], co
 
 
 def ask_any(admin: Any, request: Any, answer: type[Answer], at_least: int = 0) -> Answer | None:
-    """Like `ask_coordinator`, but to any broker; also returns None if the broker has only versions below `at_least`."""
+    """Send a message like `ask_coordinator`, but to any broker.
+
+    Also returns None if the broker serves only versions below `at_least`.
+    """
     return _ask(admin, None, request, answer, at_least)
 
 
@@ -73,9 +76,9 @@ def coordinator_of(admin: Any, group: str) -> int:
 
 
 def coordinators_of(admin: Any, groups: Sequence[str]) -> dict[str, int]:
-    """Return the ids of the coordinators of groups by one request (KIP-699), without those that it does not find.
+    """Return the coordinators' ids of groups with one request (KIP-699); groups without a coordinator are left out.
 
-    Empty for an older cluster.
+    Returns an empty dict for an older cluster.
     """
     request = FindCoordinatorRequest(key="", coordinator_keys=[*groups])
     answer = ask_any(admin, request, FindCoordinatorResponse, _FIND_MANY)
@@ -88,8 +91,8 @@ async def _coordinator(admin: Any, group: str) -> Any:
 
 
 def id_of(broker: Any) -> int:
-    """Return the broker id in a description of a broker by kafka-python."""
-    return int(broker["broker_id"] if "broker_id" in broker else broker["node_id"])  # Metadata's name for it
+    """Return the broker id from kafka-python's description of a broker."""
+    return int(broker["broker_id"] if "broker_id" in broker else broker["node_id"])  # Metadata calls the field node_id
 
 
 def live_brokers(admin: Any) -> list[int]:
@@ -100,7 +103,7 @@ def live_brokers(admin: Any) -> list[int]:
 def ask_controller(admin: Any, request: Any, answer: type[Answer], at_least: int = 0) -> Answer:
     """Send a message of kbroker.protocol to the controller or its proxy; raises like `ask_coordinator`.
 
-    A controller with only versions below `at_least` counts as one that does not serve the API.
+    A controller that serves only versions below `at_least` counts as a controller that does not serve the API.
     """
     sent = _Request(request, at_least)
     try:
@@ -113,10 +116,10 @@ def ask_controller(admin: Any, request: Any, answer: type[Answer], at_least: int
 def ask_broker(
     admin: Any, node: int, request: Any, answer: type[Answer], at_least: int = 0, at_most: int | None = None
 ) -> Answer:
-    """Send a message of kbroker.protocol to one broker; every broker serves the API. Raises like `ask_coordinator`.
+    """Send a message of kbroker.protocol to one broker; raises like `ask_coordinator`.
 
-    The request needs version `at_least`: it is not sent to a broker with only older versions. It is never sent in a
-    version above `at_most`.
+    For APIs that every broker serves. The request is not sent to a broker that serves only versions below `at_least`,
+    and never in a version above `at_most`.
     """
     sent = _Request(request, at_least, at_most)
     body = admin._manager.run(_send_to, admin, node, sent)  # noqa: SLF001 - as above
@@ -148,7 +151,7 @@ async def _send(admin: Any, group: str | None, request: _Request) -> bytes:
 
 
 class _Request:
-    """A message in the form that kafka-python's connections send; they set API_VERSION to the newest common version."""
+    """A message in the form that kafka-python sends; the connection sets API_VERSION to the newest common version."""
 
     _min_version = None
     _max_version = None
@@ -171,7 +174,7 @@ class _Request:
         self.header = _Header(RequestHeader(self.API_KEY, self.API_VERSION, correlation_id, client_id), flexible)
 
     def encode(self, framed: bool, header: bool) -> bytes:
-        """Return the request's bytes; kafka-python always wants the frame and the header."""
+        """Return the request's bytes; kafka-python always requests them with the frame and the header."""
         assert framed
         assert header
         assert self.API_VERSION is not None
@@ -180,7 +183,7 @@ class _Request:
 
 
 class _Header:
-    """A request's header; kafka-python asks it for the class that reads the response."""
+    """A request's header, from which kafka-python also gets the class that decodes the response."""
 
     def __init__(self, header: RequestHeader, flexible: bool) -> None:
         self._header = header
@@ -191,12 +194,13 @@ class _Header:
         return encode(self._header, 2 if self._flexible else 1)
 
     def get_response_class(self) -> _Response:
-        # An ApiVersions response always has header version 0: the client does not know the broker's versions yet.
+        # An ApiVersions response always has header version 0, because the client does not know the broker's versions
+        # yet.
         return _Response(self._flexible and self._header.request_api_key != _API_VERSIONS)
 
 
 class _Response:
-    """Reads a response's header and leaves its body as it is."""
+    """Decodes a response's header and leaves its body undecoded."""
 
     def __init__(self, flexible: bool) -> None:
         self._flexible = flexible

@@ -1,6 +1,7 @@
-"""A daemon thread that takes one call after the other for an event loop.
+"""A daemon thread that runs blocking calls for an event loop, one at a time.
 
-Unlike an executor's, it never keeps a process from ending: a call may wait for a network that does not answer.
+Unlike the thread of an executor, it never keeps a process from ending, even if a call waits for a network that does not
+answer.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ T = TypeVar("T")
 
 
 class Ended(AdminError):  # noqa: N818 - an outcome
-    """The thread takes no calls any more."""
+    """The thread accepts no more calls."""
 
 
 class OwnThread:
-    """Runs calls in the order in which they are made."""
+    """Runs calls in the order in which they were submitted."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
@@ -31,9 +32,9 @@ class OwnThread:
         self._thread.start()
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Return the result of a call. One whose caller does not wait any more before it begins is left out.
+        """Return the result of a call; skip the call if its caller stops waiting before the call begins.
 
-        Raises what the call raises, and Ended.
+        Raises Ended, and every exception of the call.
         """
         if self._ended:
             raise Ended("the thread has ended")
@@ -42,7 +43,7 @@ class OwnThread:
         return await future
 
     def close(self, patience_s: float) -> None:
-        """End the thread after the calls so far; give up waiting for it after a time, in seconds."""
+        """End the thread after the calls submitted so far; wait for it for at most `patience_s` seconds."""
         self._ended = True
         self._calls.put(None)
         self._thread.join(patience_s)

@@ -1,7 +1,7 @@
-"""Offsets of partitions by ListOffsets: the first and last ones, and those of the first records after a time.
+"""Offsets of partitions by ListOffsets: the first and last offsets, and those of the first records after a time.
 
-Owns the request with all of its special times (kafka-python has only some of them), and the forms in which people write
-a time: ms since 1970, or ISO 8601, which means UTC if it has no zone. Never prints.
+Owns the request with all of its special times (kafka-python has only some of them), and the formats in which people
+write a time: ms since 1970, or ISO 8601, which means UTC if it has no zone. Never prints.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kbroker.protocol.messages.logs import (
 
 
 def parse_time(text: str) -> int:
-    """Return a time in ms, from ms or ISO 8601; raises WrongInput."""
+    """Parse a time in ms or in ISO 8601; return it in ms. Raises WrongInput."""
     if text.isdecimal():
         return int(text)
     try:
@@ -37,7 +37,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_iso(text: str) -> int:
-    """Return a time in ms, from ISO 8601; raises ValueError."""
+    """Parse a time in ISO 8601; return it in ms. Raises ValueError."""
     when = datetime.datetime.fromisoformat(text)
     return int(when.replace(tzinfo=when.tzinfo or datetime.UTC).timestamp() * 1000)
 
@@ -49,17 +49,17 @@ SPECIAL: Final[Mapping[str, tuple[int, int]]] = {
     "earliest-local": (-4, 8),
     "latest-tiered": (-5, 9),
 }
-"""Special values in place of a time, and the API versions that have them (KIP-734, KIP-405, KIP-1005)."""
+"""Special values in place of a time, and the first API versions with them (KIP-734, KIP-405, KIP-1005)."""
 _ANY_VERSION: Final = 1
 _A_CLIENT: Final = -1
-"""The replica id of a client; a follower's id would also get offsets above the high watermark."""
+"""The replica id of a client; with a follower's id, brokers would also return offsets above the high watermark."""
 _TIMEOUT_MS: Final = 30_000
 
 
 def offsets_at(
     admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int = _ANY_VERSION
 ) -> tuple[dict[Key, tuple[int, int]], list[str]]:
-    """Return offset and timestamp of partitions from their leaders (-1 if none is found), and the leaders' errors."""
+    """Return partitions' offsets and timestamps (-1 if none is found) from the leaders, and the leaders' errors."""
     found, refused = {}, []
     for key, code, offset, timestamp in _request(admin, led, time_ms, at_least):
         error = code_error(code)
@@ -73,8 +73,8 @@ def offsets_at(
 def retried_offsets_at(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[TopicPartition, int]:
     """Return offsets of partitions from their leaders; retry while leaders move.
 
-    Partitions are left out whose leader does not know the offset yet: its high watermark is behind since the election
-    (KIP-207).
+    A partition is left out if its leader does not know the offset yet, because its high watermark is still behind since
+    the election (KIP-207).
     """
 
     def ask() -> dict[TopicPartition, int] | None:
@@ -92,7 +92,7 @@ def retried_offsets_at(admin: Any, led: Mapping[TopicPartition, int], spec: int)
 
 
 def known_offsets_at(admin: Any, led: Mapping[Key, int], time_ms: int) -> dict[Key, int]:
-    """Return offsets like `offsets_at`; without partitions whose broker is unreachable or no longer leads them."""
+    """Return offsets like `offsets_at`; leave out partitions whose broker is unreachable or no longer leads them."""
     found: dict[Key, int] = {}
     for broker in sorted(set(led.values())):
         of_one = {key: leader for key, leader in led.items() if leader == broker}
@@ -103,7 +103,7 @@ def known_offsets_at(admin: Any, led: Mapping[Key, int], time_ms: int) -> dict[K
 
 
 def _request(admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int) -> Iterator[tuple[Key, int, int, int]]:
-    """Ask the leaders; yield partition, error code, offset and timestamp."""
+    """Send ListOffsets to the leaders; yield partition, error code, offset and timestamp."""
     by_broker: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
     for (name, index), leader in led.items():
         topics = by_broker.setdefault(leader, {})

@@ -1,7 +1,7 @@
-"""Reading partitions one after the other, from whoever leads them at the time.
+"""Reads partitions one at a time from their current leaders.
 
-Owns the memory of topics, and the wait for a leader. Keeps to the topics that it has seen first: one of the same name
-that is made anew is another. Never decides what a missing record means.
+Owns the cache of topics, and the wait for a leader. Reads only the topics that it found first: a topic that is created
+anew under the same name is another topic. Never decides what a missing record means.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _LATEST, _EARLIEST = -1, -2
 
 
 class TopicHidden(AdminError):  # noqa: N818 - an outcome
-    """The broker does not tell of a topic, mostly for want of a right."""
+    """The broker does not describe a topic, mostly because the user lacks a right."""
 
 
 class PartitionReader:
-    """Topics as they were when first looked at, and records of their partitions."""
+    """Topics as they were when first requested, and the records of their partitions."""
 
     def __init__(self, admin: Any) -> None:
         self._admin = admin
         self._topics: dict[str, TopicView | None | TopicHidden] = {}
 
     def topic(self, name: str) -> TopicView | None:
-        """Return a topic; None if it does not exist, or no topic can have this name. Raises TopicHidden."""
+        """Return a topic; None if it does not exist, or if the name is invalid. Raises TopicHidden."""
         if topic_name_fault(name) is not None:
             return None
         if name not in self._topics:
@@ -48,9 +48,9 @@ class PartitionReader:
         return found
 
     def bounds(self, name: str, partitions: tuple[int, ...]) -> dict[int, tuple[int, int]]:
-        """Return the first offset of each partition, and the one behind the last. Raises AdminError, also without all.
+        """Return the first offset of each partition, and the offset after its last record.
 
-        The partitions exist.
+        The partitions must exist. Raises AdminError, also if the offsets of only some partitions are known.
         """
         found: dict[int, tuple[int, int]] = {}
 
@@ -70,14 +70,14 @@ class PartitionReader:
         return {index: found[index] for index in partitions}
 
     def leaders(self, name: str) -> Mapping[int, int]:
-        """Return the leader of each partition; -1 without one."""
+        """Return the leader of each partition, or -1 if it has none."""
         view = self.topic(name)
         if view is None:
             raise AdminError(f"topic {name} does not exist any more")
         return {each.partition_index: each.leader_id for each in view.partitions}
 
     def fetch(self, key: Key, offset: int, *, committed: bool = False, most_bytes: int = MOST_BYTES) -> Piece:
-        """Fetch records like fetching.fetch, and wait for a leader. Empty if there is no such partition."""
+        """Fetch records like fetching.fetch, but wait for a leader; return none if there is no such partition."""
 
         def once() -> Piece:
             leader = self.leaders(key[0]).get(key[1])
@@ -121,7 +121,7 @@ class PartitionReader:
         return patiently(once, reads=True)
 
     def _look_again(self, name: str) -> None:
-        """Ask for a topic's leaders; raises AdminError if it is gone, or another."""
+        """Request a topic's leaders; raises AdminError if the topic was deleted, or was created anew."""
         was = self.topic(name)
         found = self._topics[name] = self._looked_up(name)
         if isinstance(found, TopicHidden):

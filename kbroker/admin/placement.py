@@ -30,7 +30,7 @@ def partitions_of(admin: Any, names: Iterable[str] | None = None) -> dict[Key, d
 
 
 def leaders(admin: Any, topic: str | None = None, partition: int | None = None) -> dict[Key, int]:
-    """Return the leaders of all partitions, of a topic's, or of one; raises AdminError for a missing partition."""
+    """Return the leaders of all partitions, of one topic's, or of one partition; raises AdminError if none matches."""
     found = partitions_of(admin, None if topic is None else [topic])
     chosen = {key: int(each["leader_id"]) for key, each in found.items() if partition is None or key[1] == partition}
     if topic is not None and not chosen:
@@ -42,7 +42,7 @@ def leaders(admin: Any, topic: str | None = None, partition: int | None = None) 
 
 
 def move(admin: Any, targets: Mapping[Key, Sequence[int] | None]) -> list[Key]:
-    """Start moving partitions to other replicas (None cancels); return the accepted partitions. Raises Failures."""
+    """Start moving partitions to other replicas (None: cancel the move); return the accepted ones. Raises Failures."""
     requested = {TopicPartition(*key): None if to is None else list(to) for key, to in targets.items()}
     answers = admin.alter_partition_reassignments(requested)
     failures = [
@@ -71,7 +71,7 @@ def wait_until_moved(admin: Any, keys: Iterable[Key], report: Callable[[str], No
 
 
 def parse_replicas(text: str) -> list[int]:
-    """Return the broker ids of a list like 1,2,3, the preferred leader first."""
+    """Parse a list of broker ids like 1,2,3; the first is the preferred leader."""
     try:
         replicas = [int(each) for each in text.split(",")]
     except ValueError:
@@ -84,7 +84,7 @@ def parse_replicas(text: str) -> list[int]:
 def drain_plan(
     broker_id: int, replicas: Mapping[Key, Sequence[int]], racks: Mapping[int, str | None]
 ) -> tuple[dict[Key, list[int]], list[Key]]:
-    """Return partitions' new replicas without `broker_id`, and the partitions for which no other broker is left."""
+    """Return the new replicas of partitions without `broker_id`, and the partitions that no other broker can host."""
     load = Counter(broker for each in replicas.values() for broker in each)
     targets: dict[Key, list[int]] = {}
     stuck: list[Key] = []
@@ -106,9 +106,9 @@ def drain_plan(
 def elect_leaders(
     admin: Any, names: Sequence[str] | Mapping[str, Sequence[int]] | None, *, unclean: bool
 ) -> tuple[list[Key], list[str]]:
-    """Elect the preferred replicas as leaders, or with `unclean` any live replica where no in-sync replica is alive.
+    """Elect the preferred replicas as leaders; with `unclean`, elect any live replica if no in-sync replica is alive.
 
-    Returns the partitions with a new leader, and the failures; a partition that needs no election is in neither.
+    Returns the partitions with a new leader, and the failures; a partition that needs no election is in neither list.
     """
     wanted = None if not names else dict(names) if isinstance(names, Mapping) else list(names)
     answer = admin.elect_leaders(int(unclean), wanted, raise_errors=False)

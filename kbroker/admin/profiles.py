@@ -1,11 +1,11 @@
 """Profiles: named settings of a connection, each a file of client settings in the user's own directory.
 
-Owns their directory, and a warning if other users can read a secret in them. Owns the precedence when an address, a
-profile, a file and single settings together make a connection. Never connects, and never shows a value.
+Owns their directory, and the warning if other users can read a secret in a profile. Owns the precedence when an
+address, a profile, a file and single settings together define a connection. Never connects, and never shows a value.
 
     ~/.config/kbroker/profiles/staging.properties       $XDG_CONFIG_HOME/kbroker/... if that is set
 
-Kafka's own tools take such a file with --command-config; `bootstrap.servers` in it has the brokers' addresses.
+Kafka's own tools read such a file with --command-config; its `bootstrap.servers` contains the brokers' addresses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SECRETS: Final = ("password", "secret", "sasl_jaas_config", "ssl_keystore_key")
 
 
 def directory() -> Path:
-    """Return the directory of profiles; it need not exist."""
+    """Return the directory of profiles, which might not exist."""
     return Path(click.get_app_dir("kbroker")) / "profiles"
 
 
@@ -47,14 +47,14 @@ def names() -> list[str]:
 
 
 def file_of(name: str) -> Path:
-    """Return the path of a profile, which need not exist; raises WrongInput for an invalid name."""
+    """Return the path of a profile, which might not exist; raises WrongInput for an invalid name."""
     if _NAME.fullmatch(name) is None:
         raise WrongInput(f"a profile has a name of letters, digits, '.', '_' and '-', not {name!r}")
     return directory() / f"{name}{_SUFFIX}"
 
 
 def existing(name: str) -> Path:
-    """Return the path of a profile; raises AdminError if it does not exist."""
+    """Return the path of a profile; raises AdminError if the profile does not exist."""
     path = file_of(name)
     if not path.is_file():
         known = names()
@@ -64,7 +64,7 @@ def existing(name: str) -> Path:
 
 
 def read_profile(name: str, warn: Warn) -> tuple[Path, dict[str, str]]:
-    """Return a profile's file and settings; warn if others can read secrets in it. Raises AdminError."""
+    """Return a profile's file and settings; warn if other users can read secrets in it. Raises AdminError."""
     path = existing(name)
     settings = read_file(path, "profile")
     has_secret = any(is_secret(key) and "${" not in text for key, text in settings.items())
@@ -74,7 +74,7 @@ def read_profile(name: str, warn: Warn) -> tuple[Path, dict[str, str]]:
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a setting's value must not be shown."""
+    """Whether a setting's value must not be shown."""
     return any(each in normal(name) for each in _SECRETS)
 
 
@@ -104,6 +104,6 @@ def connection_of(
 
 
 def _taken(texts: dict[str, str], key: str) -> str | None:
-    """Remove and return a setting, by kafka-python's name; None if it is missing."""
+    """Remove and return the setting with this kafka-python name; None if it is missing."""
     names = [name for name in texts if normal(name) == key]
     return [texts.pop(name) for name in names][-1] if names else None

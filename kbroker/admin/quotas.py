@@ -32,7 +32,7 @@ from kbroker.quota.configured import (
 
 _T = TypeVar("_T")
 Entity = dict[str, str | None]
-"""An entity: names by entity type; None is the default entity."""
+"""An entity: its names by entity type; the name None means the default entity."""
 TYPES = {USER: "user", CLIENT_ID: "client_id", IP: "ip"}
 """The types of entities, and the options that name them."""
 LIMITS = {
@@ -46,7 +46,7 @@ LIMITS = {
 
 
 def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None]) -> None:
-    """Set limits of an entity, and remove those that are None; raises AdminError."""
+    """Set limits of an entity, and remove the limits whose value is None; raises AdminError."""
     ops = [OpData(key, remove=True) if value is None else OpData(key, value) for key, value in limits.items()]
     entry = AlteredEntry([AlteredEntity(*part) for part in entity.items()], ops)
     answer = _answered(ask_any(admin, AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse))
@@ -55,7 +55,7 @@ def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None])
 
 
 def described_quotas(admin: Any, entity: Entity, *, strict: bool) -> list[tuple[Entity, dict[str, float]]]:
-    """Return entities with limits: those that contain `entity`, or with `strict` only `entity`; raises AdminError."""
+    """Return the entities with limits that contain `entity`, or with `strict` only `entity`; raises AdminError."""
     components = [ComponentData(kind, OF_DEFAULT if name is None else EXACT, name) for kind, name in entity.items()]
     request = DescribeClientQuotasRequest(components=components, strict=strict)
     answer = _answered(ask_any(admin, request, DescribeClientQuotasResponse))
@@ -74,7 +74,7 @@ def entity_text(entity: Entity) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a limit, without a fraction if it is whole."""
+    """Return the text of a limit, without a fraction if it is an integer."""
     return str(int(value)) if value.is_integer() else str(value)
 
 

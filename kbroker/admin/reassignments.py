@@ -40,7 +40,7 @@ class Moves:
 
 
 def parse_moves(data: bytes) -> Moves:
-    """Read the JSON of a reassignment; raises WrongInput."""
+    """Parse the JSON of a reassignment; raises WrongInput."""
     moves = Moves()
     try:
         for each in json.loads(data)["partitions"]:
@@ -62,7 +62,7 @@ def parse_moves(data: bytes) -> Moves:
 
 
 def parse_partitions(data: bytes) -> dict[str, list[int]]:
-    """Read the JSON that names partitions for kafka-leader-election; raises WrongInput."""
+    """Parse the JSON that names partitions for kafka-leader-election; raises WrongInput."""
     found: dict[str, list[int]] = {}
     try:
         for each in json.loads(data)["partitions"]:
@@ -84,10 +84,10 @@ def as_document(replicas: Mapping[Key, Sequence[int]]) -> dict[str, Any]:
 def proposal(
     now: Mapping[Key, Sequence[int]], brokers: Sequence[int], racks: Mapping[int, str | None], *, by_rack: bool
 ) -> dict[Key, list[int]]:
-    """Return replicas of partitions on `brokers`, spread evenly; each partition keeps its number.
+    """Return replicas of partitions on `brokers`, spread evenly; each partition keeps its number of replicas.
 
-    The brokers get leaders in turn; each further replica is on the next broker, with `by_rack` on one in another rack
-    first. Raises WrongInput if there are too few brokers.
+    The brokers get leaders in turn. Each further replica is on the next broker; with `by_rack`, on the next broker in
+    another rack if possible. Raises WrongInput if there are too few brokers.
     """
     order = sorted(brokers)
     begin = random.randrange(len(order))
@@ -128,7 +128,7 @@ def set_throttles(
     rate: int | None,
     directories_rate: int | None,
 ) -> None:
-    """Limit the bytes per second of a move: of leaders on the brokers with replicas, of followers on the new brokers.
+    """Limit the bytes per second of a move: of leaders on the current brokers, and of followers on the new brokers.
 
     Raises AdminError.
     """

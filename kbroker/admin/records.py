@@ -1,6 +1,6 @@
 """Records of partitions: reading them up to the current end, writing one, and deleting those before an offset.
 
-Owns the offsets at which such a read starts and ends. If no partition is given for a record, its key selects the
+Owns the offsets at which such a read starts and ends. If a record is written without a partition, its key selects the
 partition, as in Kafka's clients. A missing topic is never created. Never prints.
 """
 
@@ -39,7 +39,7 @@ def known_partitions(consumer: Any, topic: str) -> set[int]:
 
 
 def position(consumer: Any, partition: TopicPartition) -> int:
-    """Return the next offset of a partition; -1 while it is unknown."""
+    """Return the next offset of a partition, or -1 while the offset is unknown."""
     offset = consumer.position(partition, timeout_ms=1_000)
     return -1 if offset is None else int(offset)
 
@@ -47,7 +47,7 @@ def position(consumer: Any, partition: TopicPartition) -> int:
 def forget_fetched(consumer: Any) -> None:
     """Make a consumer fetch again after a batch that it could not read.
 
-    Otherwise kafka-python 3.0 keeps the broken batch as the next one to read, and a poll never returns.
+    Otherwise kafka-python 3.0 keeps the broken batch as its next batch, and a poll never returns.
     """
     fetcher = consumer._fetcher  # noqa: SLF001 - the only public method for this changes the assignment
     if fetcher._next_partition_records is not None:  # noqa: SLF001
@@ -55,10 +55,10 @@ def forget_fetched(consumer: Any) -> None:
 
 
 def finish_join(consumer: Any) -> None:
-    """Make a member of a group take the result of a join that a poll did not wait for.
+    """Make a group's member finish a join for which a poll did not wait.
 
-    The group's leader joins again when the partitions of a topic have changed. If a poll ends meanwhile, kafka-python
-    3.0 may not wait for the result any more, so that the member neither fetches nor sends heartbeats.
+    The group's leader joins again when the partitions of a topic have changed. If a poll ends during that join,
+    kafka-python 3.0 may stop waiting for the result, and then the member neither fetches nor sends heartbeats.
     """
     coordinator = consumer._coordinator  # noqa: SLF001 - nothing public shows or ends this state
     if coordinator.rejoining and not coordinator.need_rejoin():
@@ -73,7 +73,7 @@ TO_THE_END: Final = -1
 def assign(
     consumer: Any, topics: Sequence[str], wanted: Sequence[int]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Assign the wanted partitions of topics, or all; return their current beginning and end offsets."""
+    """Assign the wanted partitions of topics, or all; return their current first offsets and end offsets."""
     assigned = []
     for topic in topics:
         known = known_partitions(consumer, topic)
@@ -85,13 +85,13 @@ def assign(
     try:
         first = patiently(lambda: consumer.beginning_offsets(assigned))
         ends = patiently(lambda: consumer.end_offsets(assigned))
-    except KeyError as error:  # kafka-python's error for it
+    except KeyError as error:  # kafka-python's error for a partition without a leader
         raise AdminError(f"{named(error.args[0])} has no leader") from None
     return first, dict(ends)
 
 
 def at_time(consumer: Any, ends: Mapping[TopicPartition, int], time_ms: int) -> dict[TopicPartition, int]:
-    """Return each partition's offset of the first record at or after a time; its end offset if all are older."""
+    """Return the offset of each partition's first record at or after a time; its end offset if all are older."""
     found = consumer.offsets_for_times(dict.fromkeys(ends, time_ms))
     return {each: ends[each] if at is None else at.offset for each, at in found.items()}
 
@@ -109,7 +109,7 @@ def first_offsets_at(connection: Connection, wanted: Mapping[Key, int], time_ms:
 def delete_records(
     admin: Any, wanted: Mapping[Key, int], led: Mapping[Key, int]
 ) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Delete records before offsets, by requests to the leaders; return the new log start offsets, and the failures."""
+    """Delete records before offsets by requests to the leaders; return the new log start offsets, and the failures."""
     rows, failures = [], []
     for broker in sorted({led[key] for key in wanted}):
         topics: dict[str, list[DeleteRecordsPartition]] = {}
@@ -132,7 +132,10 @@ _PATIENCE_S: Final = 10.0
 
 
 class AsItIs(Serializer):  # type: ignore[misc]
-    """A serializer that changes nothing: the client refuses a record of nulls unless a serializer returns them."""
+    """A serializer that changes nothing.
+
+    Without a serializer that returns them, the client refuses records whose key and value are None.
+    """
 
     def serialize(self, topic: str, headers: object, data: tuple[bytes | None]) -> bytes | None:  # noqa: ARG002
         return data[0]

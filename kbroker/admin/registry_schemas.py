@@ -1,7 +1,7 @@
-"""Schemas of a registry, by id: what a framed key or value is read and written with.
+"""The schemas of a registry by id, for reading and writing framed keys and values.
 
-Owns the cache, in bounded memory, and the resolution of references. A schema never changes under its id, so it is kept;
-that an id is unknown, or that no registry answers, is remembered for some seconds. Never registers a schema.
+Owns the cache, in bounded memory, and the resolution of references. The schema of an id never changes, so it is cached.
+A failure is cached for some seconds: an unknown id, or a registry that does not answer. Never registers a schema.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from kbroker.schema_registry.formats.common import InvalidSchema, Schema
 from kbroker.schema_registry.formats.parsing import parse
 
 MAGIC: Final = b"\0"
-"""The byte with which Confluent's framing begins; then come four bytes of the id, and the value."""
+"""The first byte of Confluent's framing; four bytes of the schema id follow, and then the value."""
 _MOST: Final = 500
 _MOST_REFERENCES: Final = 1_000
 _ASK_AGAIN_S: Final = 10.0
 
 
 class Unusable(AdminError):  # noqa: N818 - what it says of the schema
-    """A schema of the registry that cannot be read here."""
+    """A schema of the registry that this module cannot parse."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryPlace:
-    """Where a registry is, as it can be sent to another process: its URL, with a login, and its authority's file."""
+    """The address of a registry, which can be sent to another process: its URL with a login, and its CA's file."""
 
     url: str = field(repr=False)
     ca: str | None = None
 
     def schemas(self) -> RegistrySchemas:
-        """Return its schemas; raises AdminError for a URL or a file that cannot be used."""
+        """Return the registry's schemas; raises AdminError if the URL or the file cannot be used."""
         return RegistrySchemas(SchemaRegistry(self.url, self.ca))
 
 
@@ -54,16 +54,17 @@ class RegistrySchemas:
         self._known: OrderedDict[int | str, Schema] = OrderedDict()
         self._failed: OrderedDict[int | str, tuple[float, AdminError]] = OrderedDict()
         self._silent: tuple[float, AdminError] = (0.0, AdminError())
-        """Until when the registry is not asked, since it has not answered, and what was said of that."""
+        """The time until which no request is sent, because the registry did not answer, and the error."""
 
     def of_id(self, number: int) -> Schema:
-        """Return the schema of an id; raises AdminError if there is none, or if it cannot be used."""
+        """Return the schema of an id; raises AdminError if the id is unknown, or if the schema cannot be used."""
         return self._kept(number, "ids")
 
     def of_token(self, token: bytes) -> Schema | str:
-        """Return the schema that the first bytes of a framed value or of a header name, or why there is none.
+        """Return the schema named by the first bytes of a framed value or header, or the reason why there is none.
 
-        Raises AdminError if the registry does not answer, or not to this login: that is no fault of the bytes.
+        Raises AdminError if the registry does not answer, or refuses the login: in these cases the bytes may be
+        correct.
         """
         fault = framing.fault_of(token)
         if fault is not None:
@@ -78,7 +79,7 @@ class RegistrySchemas:
             return f"{what}: {error}"
 
     def latest(self, subject: str) -> Schema | str:
-        """Return the latest schema of a subject, or why there is none to read with; raises AdminError otherwise."""
+        """Return the latest schema of a subject, or the reason why it has no usable one; raises AdminError."""
         try:
             return self._parsed(self.registry.ask("GET", "subjects", subject, "versions", "latest"))
         except Unknown:
@@ -87,7 +88,7 @@ class RegistrySchemas:
             return str(error)
 
     def check(self) -> None:
-        """Raise AdminError if the registry does not answer, or is none."""
+        """Raise AdminError if the address does not answer, or is not a schema registry."""
         found = self.registry.ask("GET", "schemas", "types")
         if not isinstance(found, list) or "AVRO" not in found:
             raise AdminError(f"{self.registry.url} is no schema registry")
@@ -105,7 +106,7 @@ class RegistrySchemas:
             found = self._parsed(self.registry.ask("GET", "schemas", kind, name))
         except AdminError as error:
             noted = self._clock() + _ASK_AGAIN_S, error.with_traceback(None)
-            if isinstance(error, Unreachable):  # a page of records would wait for each of their ids
+            if isinstance(error, Unreachable):  # otherwise a page of records would wait once per id
                 self._silent = noted
             else:
                 self._keep(self._failed, name, noted)
@@ -114,7 +115,7 @@ class RegistrySchemas:
         return found
 
     def framed(self, subject: str, version: int | str, text: str) -> bytes:
-        """Return a value in JSON as the framed bytes of a version of a subject; raises AdminError, InvalidValue."""
+        """Encode a JSON value with a version of a subject; return the framed bytes. Raises AdminError, InvalidValue."""
         told = self.registry.ask("GET", "subjects", subject, "versions", version)
         number: int = _field(told, "id", int)
         return MAGIC + number.to_bytes(4, "big") + self.of_id(number).data_of(text)
@@ -139,7 +140,7 @@ class RegistrySchemas:
             raise Unusable(str(error)) from None
 
     def _add_references(self, told: Any, found: dict[str, str], within: set[tuple[str, int]]) -> None:
-        """Add the texts of what a schema refers to, each behind those that it needs."""
+        """Add the texts of the schemas that a schema references, each after the schemas that it needs itself."""
         for each in (told.get("references") if isinstance(told, dict) else None) or ():
             name, at = _field(each, "name", str), (_field(each, "subject", str), _field(each, "version", int))
             if name in found or at in within:
@@ -160,5 +161,5 @@ def _field(told: Any, name: str, kind: type[Any]) -> Any:
 
 
 def framed_id(data: bytes) -> int | None:
-    """Return the schema id of Confluent's framing; None without the framing."""
+    """Return the schema id from Confluent's framing; None if the bytes have no framing."""
     return int.from_bytes(data[1:5], "big") if len(data) >= 5 and data[:1] == MAGIC else None

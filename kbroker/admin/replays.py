@@ -1,12 +1,12 @@
-"""Replaying dead letters to their topics of origin, on any Kafka, and purging what was replayed.
+"""Replaying dead letters to their topics of origin, on any Kafka, and purging replayed dead letters.
 
-Owns where each letter goes, and the mark up to which a topic is replayed. The letters and the mark are written in one
-transaction after the other: what a replay wrote is neither lost nor written again, however it ends. The mark is the
-committed offsets of a group of its own (dead_letters.mark_of). Never prints.
+Owns the choice of each dead letter's target, and the mark up to which a topic is replayed. Each transaction writes some
+records together with the mark, so that no record is lost or written twice, however the replay ends. The mark is the
+committed offsets of a group that only replays use (dead_letters.mark_of). Never prints.
 
-A letter goes to the partition that it came from, in the order of the dead letter topic. One that cannot go anywhere
-stops the replay before it begins, unless the caller passes over such letters. One whose record the topic refuses, as a
-check of schemas does, stops it before the transaction that the letter is in.
+A dead letter is replayed to the partition of its origin, in the order of the dead letter topic. A dead letter that
+cannot be replayed stops the replay before it begins, unless the caller skips such dead letters. If a topic refuses a
+record, for example after a check of schemas, the replay stops before the transaction that contains this record.
 """
 
 from __future__ import annotations
@@ -37,42 +37,42 @@ from kbroker.protocol.records import Headers
 
 _AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 8 * 1024 * 1024
-"""The most letters, and about the most bytes, of one transaction."""
+"""The most dead letters of one transaction, and its approximate limit of bytes."""
 _BATCH: Final = 16 * 1024
 _AFTER_A_REFUSAL: Final = 512 * 1024
-"""The bytes of a batch; after a refusal more, since the bad letters of only one batch are known at a time."""
+"""The bytes of a batch, and those after a refusal: larger, because a refusal shows bad records of one batch only."""
 _PATIENCE_S: Final = 30.0
 MOST_ROWS: Final = 10_000
-"""How many rows of a preview are told apart; what goes further is counted together."""
+"""How many rows a preview contains; dead letters of further rows are counted together."""
 _OTHERS: Final = "(others)"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to replay: all that was not yet, unless something is said."""
+    """Which dead letters to replay, and how; by default all that are not replayed yet."""
 
     topic: str
     to: str | None = None
-    """Another topic than that of origin."""
+    """The target topic, if it is not the topic of origin."""
     partitions: tuple[int, ...] = ()
     count: int | None = None
-    """The most letters."""
+    """The most dead letters to replay."""
     again: bool = False
-    """Whether to begin at the first letter, also if it was replayed already; the mark goes back, too."""
+    """Whether to begin at the first dead letter, even if it was already replayed; this also resets the mark."""
     keep_headers: bool = False
-    """Whether the headers that tell of the death stay."""
+    """Whether to keep the headers that describe why the record became a dead letter."""
     skip: bool = False
-    """Whether to pass over letters that cannot be replayed; they count as replayed then."""
+    """Whether to skip dead letters that cannot be replayed; the skipped ones then count as replayed."""
     before: Mapping[int, int] | None = None
-    """The ends of the partitions, from a preview; letters that came later stay."""
+    """The ends of the partitions in a preview; later dead letters are not replayed."""
     mark: Mapping[int, int] | None = None
-    """The mark of a preview: the replay is refused if it has moved since."""
+    """The mark in a preview; the replay is refused if the mark has moved since."""
     most_bytes: int | None = None
-    """The bytes after which no further letter is replayed."""
+    """The bytes after which no further dead letter is replayed."""
 
 
 class Step(NamedTuple):
-    """A letter, and where it goes; `problem` says why it cannot be replayed."""
+    """A dead letter with its target; `problem` is the reason why it cannot be replayed."""
 
     letter: DeadLetter
     topic: str | None
@@ -84,7 +84,7 @@ class Step(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the record and of its letter: both are in memory."""
+        """Bytes of the record and of its dead letter: both are in memory."""
         copy = self.letter.record
         return _size(self.key, self.value, self.headers) + _size(copy.key, copy.value, copy.headers)
 
@@ -95,7 +95,7 @@ def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
 
 @dataclass(slots=True)
 class Row:
-    """The letters of one partition that go to the same partition, or have the same problem."""
+    """The dead letters of one partition that have the same target partition, or the same problem."""
 
     partition: int
     first_offset: int
@@ -107,19 +107,19 @@ class Row:
 
 
 class _Refused(Exception):  # noqa: N818 - an outcome
-    """Topics have refused records of these letters, and the transaction is aborted."""
+    """Topics have refused the records of some dead letters, and the transaction is aborted."""
 
     def __init__(self, part: list[Step]) -> None:
         super().__init__()
         self.part = part
-        """All letters of the transaction; those that were refused have a problem."""
+        """All dead letters of the transaction; each refused one has a problem."""
 
 
 class Replay:
-    """One replay: of the letters that there are when it is made, from the mark on."""
+    """One replay of the dead letters after the mark that exist when this object is created."""
 
     def __init__(self, admin: Any, wanted: Wanted) -> None:
-        """Raises AdminError, also if a topic does not exist."""
+        """Raise AdminError if a topic does not exist, or for another failure."""
         if wanted.to == wanted.topic:
             raise WrongInput("the letters cannot be replayed to the topic where they are")
         self._admin = admin
@@ -132,36 +132,37 @@ class Replay:
             raise WrongInput(f"{wanted.to} takes no replayed letters")
         self._mark: Mapping[int, int] | None = None
         self.is_cut = False
-        """Whether the last look ended before the last letter, because of `count` or `most_bytes`."""
+        """Whether the last preview or replay ended before the last dead letter, because of `count` or `most_bytes`."""
 
     @property
     def ends(self) -> dict[int, int]:
-        """The end of each partition: letters from there on are not replayed."""
+        """The end of each partition: dead letters at or after this offset are not replayed."""
         return {index: end for index, (_, end) in self._letters.bounds.items()}
 
     @property
     def mark(self) -> Mapping[int, int]:
-        """The offset of each partition before which all is replayed; read once, and anew when the replay begins."""
+        """The offset of each partition before which everything is replayed; read once, and again by `execute`."""
         if self._mark is None:
             self._mark = replayed_to(self._admin, self._wanted.topic)
         return self._mark
 
     def preview(self) -> list[Row]:
-        """Return where the letters go. Raises UnreadableBatch."""
+        """Return the targets of the dead letters. Raises UnreadableBatch."""
         rows: dict[tuple[object, ...], Row] = {}
         for step in self._steps():
             _count(rows, step)
         return list(rows.values())
 
     def execute(self, connection: Connection) -> list[Row]:
-        """Write the letters to where they go; return what was replayed, and what was passed over.
+        """Write the dead letters to their targets; return the replayed and the skipped dead letters.
 
-        An earlier replay that still runs ends. Raises AdminError if a letter cannot be replayed, or if the mark is not
-        that of the preview. What earlier transactions have written stays then, and the mark is behind it.
+        Ends an earlier replay that still runs. Raises AdminError if a dead letter cannot be replayed, or if the mark
+        differs from the mark in the preview. The records of earlier transactions then stay, and the mark is after their
+        dead letters.
         """
         rows: dict[tuple[object, ...], Row] = {}
         with ExitStack() as opened:
-            producer = opened.enter_context(_producer(connection, self._wanted.topic))  # the mark rests from here on
+            producer = opened.enter_context(_producer(connection, self._wanted.topic))  # fences other replays
             self._mark = None
             if self._wanted.mark is not None and self.mark != self._wanted.mark:
                 raise AdminError(f"the letters of {self._wanted.topic} were replayed meanwhile; look again")
@@ -170,7 +171,7 @@ class Replay:
             back = {index: first for index, (first, _) in self._letters.bounds.items()} if self._wanted.again else {}
             marks = dict(self.mark)
             for part in _parts(self._steps()):
-                while True:  # each turn leaves out one letter or more
+                while True:  # each turn leaves out at least one dead letter
                     if not self._wanted.skip:
                         check([_row(step) for step in part])
                     try:
@@ -179,7 +180,7 @@ class Replay:
                     except _Refused as refused:
                         part = refused.part
                     if self._wanted.skip:
-                        opened.close()  # kafka-python goes on with wrong sequences after a refusal
+                        opened.close()  # kafka-python uses wrong sequence numbers after a refusal
                         larger = self._batch_for(part)
                         producer = opened.enter_context(_producer(connection, self._wanted.topic, larger))
                         self._check_mark(marks)
@@ -189,7 +190,7 @@ class Replay:
         return list(rows.values())
 
     def _batch_for(self, part: list[Step]) -> int:
-        """Return the bytes of a batch that all topics of these letters take, also where they may not be asked."""
+        """Return a batch size in bytes that all target topics accept, even if their configs cannot be read."""
         sizes = [_AFTER_A_REFUSAL]
         try:
             for topic in {step.topic for step in part} - {None}:
@@ -200,14 +201,15 @@ class Replay:
         return max(_BATCH, min(sizes))
 
     def _check_mark(self, marks: Mapping[int, int]) -> None:
-        """Raise AdminError unless the mark is still there: without a producer, another replay may have moved it."""
+        """Raise AdminError if another replay has moved the mark while this replay had no producer."""
         if replayed_to(self._admin, self._wanted.topic) != marks:
             raise AdminError(f"the letters of {self._wanted.topic} were replayed meanwhile; look again")
 
     def _write(self, producer: Any, part: list[Step], back: Mapping[int, int]) -> dict[int, int]:
-        """Write some letters and the mark behind them, together or not at all; the mark of others goes `back`.
+        """Write the records of some dead letters and the mark after them in one transaction; return the new mark.
 
-        Returns the new mark. Raises AdminError, and _Refused if topics do not take the records of some letters.
+        Partitions without one of these dead letters get their mark from `back`. Raises AdminError, and _Refused if
+        topics refuse the records of some dead letters.
         """
         topic = self._wanted.topic
         marks = {**back, **{step.letter.record.partition: step.letter.record.offset + 1 for step in part}}
@@ -217,7 +219,7 @@ class Replay:
         try:
             producer.begin_transaction()
             sent, failure = _sent(producer, part)
-            with suppress(UnknownError):  # after a refusal kafka-python may say so: a batch was not done yet
+            with suppress(UnknownError):  # kafka-python may raise it after a refusal: a batch was not done
                 producer.flush(timeout=_PATIENCE_S)
             whys = [None if each is None else _why_refused(each) for each in sent]
             if any(whys):
@@ -236,7 +238,7 @@ class Replay:
             raise AdminError(f"{place} were not replayed: {what}{_text(error)}") from error
         try:
             _in_time(producer.commit_transaction)
-        except (KafkaError, TimeoutError) as error:  # the next replay ends the transaction, and reads the mark then
+        except (KafkaError, TimeoutError) as error:  # the next replay ends the transaction before it reads the mark
             raise AdminError(f"it is not known whether {place} were replayed: {_text(error)}; look again") from error
         return marks
 
@@ -286,7 +288,10 @@ class Replay:
 
 
 def _sent(producer: Any, part: list[Step]) -> tuple[list[Any], KafkaError | None]:
-    """Send letters, up to the first that the client does not take, and its error; it takes none after a refusal."""
+    """Send records until the client refuses one; return the sent ones and the client's error.
+
+    After a refusal the client accepts no further record.
+    """
     sent: list[Any] = []
     failure = None
     for step in part:
@@ -301,7 +306,7 @@ def _sent(producer: Any, part: list[Step]) -> tuple[list[Any], KafkaError | None
 
 
 def _why_refused(sent: Any) -> str | None:
-    """Return what a topic has against this record; None if it took it, or refused its batch for another reason."""
+    """Return why a topic refused this record; None if it did not, or refused its batch for another record or reason."""
     error: Any = None
     with suppress(KafkaError):
         try:
@@ -310,20 +315,20 @@ def _why_refused(sent: Any) -> str | None:
             error = refusal
     if error is None:
         return None
-    # kafka-python does not tell apart what the topic has against a record, and what against a whole batch.
+    # kafka-python raises the same error whether the topic refused this record or its batch.
     *_, error_at = sent._produce_future.value  # noqa: SLF001
     return None if error_at(-1) is error else str(error.args[0]).removesuffix(".")
 
 
 def _with_problem(step: Step, why: str | None) -> Step:
-    """Return a step without a topic if the topic has refused it."""
+    """Return a step without a target if the topic has refused its record."""
     if why is None:
         return step
     return step._replace(topic=None, partition=-1, problem=f"topic {step.topic} refuses its record: {why}")
 
 
 def check(rows: list[Row]) -> None:
-    """Raise AdminError if letters cannot be replayed."""
+    """Raise AdminError if some dead letters cannot be replayed."""
     wrong = [row for row in rows if row.problem is not None]
     if wrong:
         count = sum(row.count for row in wrong)
@@ -368,7 +373,7 @@ def _parts(steps: Iterator[Step]) -> Iterator[list[Step]]:
 
 @contextmanager
 def _producer(connection: Connection, topic: str, batch_size: int = _BATCH) -> Iterator[Any]:
-    """Open a producer that ends, and fences, every earlier replay of the topic."""
+    """Open a producer that fences, and so ends, every earlier replay of the topic."""
     producer = connection.producer(
         transactional_id=mark_of(topic),
         acks=-1,
@@ -377,7 +382,8 @@ def _producer(connection: Connection, topic: str, batch_size: int = _BATCH) -> I
         max_request_size=128 * 1024 * 1024,
         value_serializer=AsItIs(),
     )
-    # A topic that is deleted meanwhile stays away. kafka-python 3.0 does not pass its own setting on.
+    # A topic that is deleted during the replay must not be created again. kafka-python 3.0 ignores its own setting
+    # here.
     producer._metadata.config["allow_auto_create_topics"] = False  # noqa: SLF001
     try:
         try:
@@ -390,7 +396,10 @@ def _producer(connection: Connection, topic: str, batch_size: int = _BATCH) -> I
 
 
 def _in_time(call: Callable[[], object]) -> None:
-    """Call the client, which waits for as long as there is no coordinator. Raises TimeoutError, and what it raises."""
+    """Call the client in a thread, because the client waits without limit while there is no coordinator.
+
+    Raises TimeoutError, and every exception of the call.
+    """
     done: list[BaseException | None] = []
 
     def run() -> None:
@@ -411,7 +420,7 @@ def _in_time(call: Callable[[], object]) -> None:
 
 
 def _text(error: Exception) -> str:
-    """Return the reason; the client wraps the one that ended a transaction into a KafkaError with its own words."""
+    """Return the reason of an error; the client may wrap the original error into a KafkaError with its own text."""
     cause = next((each for each in (error, *error.args) if hasattr(each, "errno")), None)
     if isinstance(cause, (ProducerFencedError, InvalidProducerEpochError)):
         return "another replay of this topic has begun"
@@ -425,7 +434,7 @@ def _text(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """The letters of a partition that are purged: from `first_offset` on, before `before_offset`."""
+    """The dead letters of a partition to purge: from `first_offset` up to, but without, `before_offset`."""
 
     partition: int
     first_offset: int
@@ -433,17 +442,17 @@ class Purge:
 
     @property
     def most(self) -> int:
-        """The most letters that are purged: offsets may have gaps."""
+        """The highest possible number of purged dead letters: offsets may have gaps."""
         return self.before_offset - self.first_offset
 
 
 def purges(
     admin: Any, topic: str, before: Mapping[int, int] | int | None, partitions: tuple[int, ...] = ()
 ) -> list[Purge]:
-    """Return what a purge deletes: all letters, or those before an offset, of each partition or of all.
+    """Return what a purge deletes in each partition: all dead letters, or those before an offset.
 
-    Raises AdminError, also if a partition begins with a record that is no dead letter, unless `before` has offsets of
-    partitions: those of a mark or of a preview.
+    `before` is one offset, or has an offset for each partition (of a mark or a preview). Raises AdminError, also if a
+    partition begins with a record that is no dead letter, unless `before` has offsets for each partition.
     """
     found = []
     letters = Letters(admin, topic, partitions)
@@ -458,7 +467,7 @@ def purges(
 
 
 def _check_letters(letters: Letters) -> None:
-    """Raise AdminError if a partition begins with another record than a dead letter: it may be the wrong topic."""
+    """Raise AdminError if a partition begins with a record that is no dead letter: it may be the wrong topic."""
     for letter in letters.firsts():
         if letter.origin.topic is None:
             place = f"{letters.topic}-{letter.record.partition} offset {letter.record.offset}"
@@ -466,6 +475,6 @@ def _check_letters(letters: Letters) -> None:
 
 
 def purge(admin: Any, topic: str, wanted: list[Purge]) -> list[str]:
-    """Delete letters; return the failures."""
+    """Delete dead letters; return the failures."""
     led = Letters(admin, topic, tuple(each.partition for each in wanted)).led
     return delete_records(admin, {(topic, each.partition): each.before_offset for each in wanted}, led)[1]

@@ -1,23 +1,23 @@
-"""A registry's state in the topic `_schemas` of any Kafka, beside other instances that write the same topic.
+"""A registry's state in the topic `_schemas` of any Kafka, shared with other instances that write the same topic.
 
-Owns the order of a change, so that instances give dense and unique ids without an election:
+Owns the steps of a change, so that instances assign dense and unique ids without an election:
 
     take over   InitProducerId under the instances' transactional id: it fences the instance that wrote before
-    join        AddPartitionsToTxn; earlier transactions have their markers in the log now
+    join        AddPartitionsToTxn; after this step the log contains the markers of earlier transactions
     catch up    read to the high watermark
     decide      on this state
-    write       one transaction a decision; its batch must lie right where the state ends, else it is aborted
-    commit      refused once another instance has taken over; then the state takes the records, and the answer goes out
+    write       one transaction a decision; its batch must begin exactly at the state's end, else it is aborted
+    commit      refused if another instance has taken over; otherwise apply the records to the state, then answer
 
-An instance that nobody has fenced begins at "join". After a failure it takes over anew: if the commit's outcome was
-unknown, the log tells it, and the change is decided anew only if it was not made. A change that writes nothing needs no
-transaction.
+An instance that no other instance has fenced begins at "join". After a failure it begins at "take over". If the outcome
+of the commit was unknown, it finds the outcome in the log, and decides the change again only if it was not made. A
+change that writes nothing needs no transaction.
 
-Owns how fresh answers are. All that was acknowledged here is in the state. What other instances acknowledge comes with
-a fetch that always waits at the log's end. An answer that something does not exist, or is refused, is given only after
-one more look at the end of the log.
+Owns how fresh answers are. The state contains every change that this instance acknowledged. Changes of other instances
+arrive through a fetch that always waits at the log's end. Before this instance answers that something does not exist or
+is refused, it reads to the end of the log once more.
 
-The state belongs to the loop that called `open`; the client waits on two threads of its own. Never speaks HTTP.
+The state belongs to the loop that called `open`; the client waits on two threads of its own. Does not use HTTP.
 """
 
 from __future__ import annotations
@@ -45,48 +45,48 @@ from kbroker.schema_registry.shard import RegistryShard
 from kbroker.schema_registry.state import State
 
 TRANSACTIONAL_ID: Final = "kbroker-schema-registry"
-"""The transactional id of all instances, unless they are given another."""
+"""The default transactional id that all instances share."""
 PATIENCE_S: Final = 10.0
-"""How long a request waits for Kafka, in seconds."""
+"""The seconds for which a request waits for Kafka."""
 _WAIT_MS: Final = 500
-"""How long a fetch waits at the log's end."""
+"""The milliseconds for which a fetch waits at the log's end."""
 _LOOK_S: Final = 2.0
-"""How long an answer waits for a transaction of others that is open."""
+"""The seconds for which an answer waits for an open transaction of another instance."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 _MOST_WAITING: Final = 1_000
 _AT_ONCE: Final = 50
 """How many records are replayed between two turns of the loop."""
 _ENDS: Final = "The registry ends"
 _CLOSE_S: Final = 0.25
-"""How long the end waits for each thread; one that still connects ends by itself."""
+"""The seconds for which `close` waits for each thread; a thread that still connects ends later by itself."""
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
 class _Change:
-    """A decision that waits for its turn, until a time of the loop."""
+    """A change that waits for its turn, until a time on the loop's clock."""
 
     decide: Callable[[RegistryShard], Outcome]
     future: asyncio.Future[Any]
     until: float
     base: int = -1
-    """The offset of its records, once their commit was requested."""
+    """The offset of the change's first record, once its commit was requested."""
     reply: Any = None
     is_written: bool = False
-    """Whether its records were seen in the log, committed."""
+    """Whether the change's records were read from the log as committed."""
     trouble: str = ""
-    """Why it was tried again."""
+    """Why the last try failed."""
 
     def answer(self, reply: Any) -> None:
-        """Answer, unless nobody waits any more."""
+        """Set the reply, unless nobody waits for it any more."""
         if not self.future.done():
             self.future.set_result(reply)
 
 
 @dataclass(eq=False, slots=True)
 class _Replayed:
-    """What the log says up to an offset."""
+    """The state after a replay of the log up to an offset."""
 
     shard: RegistryShard = field(default_factory=RegistryShard)
     position: int = 0
@@ -122,11 +122,11 @@ class KafkaStore:
         return self._replayed.position
 
     async def open(self) -> None:
-        """Find or create the topic, and replay it. Raises AdminError and KafkaError, and leaves nothing open then."""
+        """Find or create the topic, and replay it. Raises AdminError and KafkaError after closing everything."""
         self._threads = (OwnThread("kbroker-registry-writer"), OwnThread("kbroker-registry-reader"))
         try:
             await self._threads[0].call(self._writer.topic)
-            with contextlib.suppress(_Behind):  # the transaction of an instance that was killed
+            with contextlib.suppress(_Behind):  # an instance that was killed left a transaction open
                 await self._catch_up()
         except BaseException:
             self.close()
@@ -139,7 +139,7 @@ class KafkaStore:
         ]
 
     def close(self) -> None:
-        """End all waits at once; later changes are refused."""
+        """End all waits immediately, and refuse later changes."""
         self._ended = True
         for task in self._tasks:
             task.cancel()
@@ -157,7 +157,7 @@ class KafkaStore:
     # -- what a registry asks
 
     def settled(self) -> Settled | None:
-        """Return None: whether others have written, only a request to the brokers tells."""
+        """Return None: only a request to the brokers shows whether other instances have written."""
         return None
 
     async def ask(self, question: Callable[[State], T]) -> T:
@@ -210,7 +210,7 @@ class KafkaStore:
         return Refusal.TIMED_OUT(f"Kafka did not answer in time{trouble and ': '}{trouble}")
 
     async def _served(self) -> None:
-        """Wait while the log is replayed anew."""
+        """Wait while the log is being replayed from its start."""
         if not self._is_current.is_set():
             try:
                 async with asyncio.timeout(self._patience_s):
@@ -219,10 +219,10 @@ class KafkaStore:
                 raise self._late() from None
 
     async def _look(self) -> None:
-        """Take in what was acknowledged anywhere before now; raises RegistryError if Kafka does not answer.
+        """Read all changes that any instance acknowledged before now; raises RegistryError if Kafka does not answer.
 
-        Requests at the same time share a look. It does not wait for ever for a transaction that somebody has left open:
-        nothing behind its beginning is committed for readers.
+        Concurrent requests share one read. It waits only for a limited time for a transaction that another instance has
+        left open: records after the beginning of that transaction are not committed for readers.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -239,7 +239,7 @@ class KafkaStore:
     # -- reading
 
     async def _follow(self) -> None:
-        """Take in what others write, as soon as it is committed."""
+        """Read the records of other instances as soon as they are committed."""
         pause = _FIRST_PAUSE_S
         while True:
             replayed = self._replayed
@@ -270,7 +270,7 @@ class KafkaStore:
             self._is_current.set()
 
     async def _catch_up(self) -> None:
-        """Read to the end that the log has now; raises _Behind if readers do not get so far within the time."""
+        """Read to the log's current end; raises _Behind if an open transaction still hides it after some time."""
         loop = asyncio.get_running_loop()
         end = await self._threads[0].call(self._writer.end_offset)
         self._saw_topic(0)
@@ -284,16 +284,17 @@ class KafkaStore:
                 raise _Behind(f"{SCHEMAS_TOPIC} has an open transaction before its end")
 
     def _saw_topic(self, which: int) -> None:
-        """Forget all if the topic was made anew since one of the connections has last looked."""
+        """Drop the state if the topic was created anew since the last check of this connection."""
         seen = self._writer.topics_seen, self._reader.topics_seen
         if self._topics_seen[which] not in (0, seen[which]):
             self._forget("it was deleted, and made anew")
         self._topics_seen = (seen[0], self._topics_seen[1]) if which == 0 else (self._topics_seen[0], seen[1])
 
     async def _take_in(self, replayed: _Replayed, at: int, piece: Piece, broken: UnreadableBatch | None) -> None:
-        """Replay what was read from an offset on, unless it is replayed already; requests go first now and then.
+        """Replay the records of a fetch that are not replayed yet; let requests run from time to time.
 
-        Both threads' answers may be taken in at the same time: each record counts once, in the order of the log.
+        Two such replays, one per thread, may run at the same time: each record still counts once, in the order of the
+        log.
         """
         if replayed is not self._replayed:
             return
@@ -330,7 +331,7 @@ class KafkaStore:
         replayed.position = offset + 1
 
     def _forget(self, reason: str) -> None:
-        """Begin again with the first record."""
+        """Drop the state, to replay the log from its first record."""
         log.error("%s is replayed from its first record: %s", SCHEMAS_TOPIC, reason)
         self._is_current.clear()
         self._replayed = _Replayed()
@@ -347,7 +348,7 @@ class KafkaStore:
                 self._current = None
 
     async def _make(self, change: _Change) -> None:
-        """Try a change until it has an answer, or nobody waits for it any more."""
+        """Try a change until it has a reply, or until nobody waits for it any more."""
         loop = asyncio.get_running_loop()
         self._current = change
         pause = _FIRST_PAUSE_S
@@ -377,7 +378,7 @@ class KafkaStore:
                 if not change.future.done():
                     change.future.set_exception(error)
                 return
-            # Instances that fence each other wait for different times, so that one of them comes to its end.
+            # Instances that fence each other pause for random times, so that one of them can finish its change.
             await asyncio.sleep(random.uniform(0, pause))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -396,7 +397,7 @@ class KafkaStore:
             self._holds = True
         await write(self._writer.join)
         await self._catch_up()
-        if not self._holds:  # the log is replayed anew
+        if not self._holds:  # the log must be replayed from its start
             return False, None
         if change.is_written:
             await write(lambda: self._writer.end(commit=False))
@@ -417,10 +418,10 @@ class KafkaStore:
         await write(lambda: self._writer.end(commit=True))
         if replayed is self._replayed:
             for number, (key, value) in enumerate(outcome.records):
-                if base + number >= replayed.position:  # the reader may have been faster
+                if base + number >= replayed.position:  # the reader may have replayed the record already
                     self._replay(replayed, base + number, key, value)
         return True, outcome.reply
 
 
 class _Behind(AdminError):  # noqa: N818 - an outcome
-    """Readers do not get to the log's end."""
+    """Readers of committed records do not reach the log's end."""

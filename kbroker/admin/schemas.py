@@ -1,7 +1,7 @@
-"""Requests to a schema registry with Confluent's API, over HTTP: that of kbroker, Confluent's, or any other.
+"""Requests to a schema registry with Confluent's API, over HTTP: the registry of kbroker, Confluent's, or any other.
 
-Owns the connection, with basic authentication if the address has a user, and the errors: a refusal has the registry's
-code and text. Uses the standard library only, since a verb makes few requests.
+Owns the connection, with basic authentication if the address contains a user. Owns the errors: a refusal contains the
+registry's code and text. Uses the standard library only, since a verb sends few requests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOT_OF_THE_REQUEST: Final = (
 
 
 class Refused(AdminError):  # noqa: N818 - an outcome
-    """The registry refuses this request: that is no fault of the login, and no failure of the registry."""
+    """The registry refuses this request; the login is accepted, and the registry works."""
 
 
 class Unknown(Refused):
@@ -40,7 +40,7 @@ class Unknown(Refused):
 
 
 class Forbidden(Refused):
-    """The login has no right to this."""
+    """The login lacks the right to send this request."""
 
 
 class SchemaRegistry:
@@ -63,7 +63,7 @@ class SchemaRegistry:
             raise WrongInput(f"{ca}: {error}") from None
 
     def ask(self, method: str, *path: object, body: Any = None, **query: object) -> Any:
-        """Return the answer to a request. Names in the path may have any characters; a query of None is left out."""
+        """Send a request; return the answer. Names in the path may contain any characters; drops queries of None."""
         where = "".join(f"/{quote(str(part), safe='')}" for part in path)
         given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
         sent = {name: value for name, value in given.items() if value is not None}
@@ -85,7 +85,7 @@ class SchemaRegistry:
             raise AdminError(f"{self.url} is no schema registry: {error}") from None
 
     def level(self, subject: str | None = None) -> str | None:
-        """Return the level of compatibility of a subject, or the global one; None where the login may not see it."""
+        """Return the compatibility level of a subject, or the global one; None if the login may not read it."""
         try:
             found = self.ask("GET", "config", *([] if subject is None else [subject]), defaultToGlobal=True)
         except Forbidden:
@@ -95,7 +95,7 @@ class SchemaRegistry:
 
 
 def pretty(found: Mapping[str, Any]) -> str:
-    """Return the text of a registry's answer with an indentation, if it is JSON."""
+    """Return the schema's text from a registry's answer; indent the text if it is JSON."""
     text = str(found["schema"])
     if found.get("schemaType") == "PROTOBUF":
         return text
@@ -106,7 +106,7 @@ def pretty(found: Mapping[str, Any]) -> str:
 
 
 def reference_in(text: str) -> dict[str, Any] | None:
-    """Return the reference that NAME=SUBJECT:VERSION is; None for another text."""
+    """Parse a reference like NAME=SUBJECT:VERSION; return None for any other text."""
     name, equals, at = text.partition("=")
     subject, colon, version = at.rpartition(":")
     if not (equals and colon and name and subject and version.isdecimal() and version.isascii()):

@@ -23,11 +23,11 @@ _PATIENCE_S: Final = 5.0
 
 
 class UnsuitableTopic(AdminError):  # noqa: N818 - an outcome
-    """The topic exists, and cannot keep schemas."""
+    """The topic exists, but could lose schemas."""
 
 
 def schemas_topic(admin: Any) -> TopicView:
-    """Return the topic, which is created if it is missing; raises UnsuitableTopic and AdminError."""
+    """Return the topic, or create it if it is missing; raises UnsuitableTopic and AdminError."""
     view = _found(admin)
     if view is None:
         brokers = len(cluster_view(admin, []).brokers)

@@ -1,6 +1,6 @@
-"""Share groups (KIP-932) of any Kafka: their members, and their start offsets, read and altered.
+"""Share groups (KIP-932) of any Kafka: their members, and reading and altering their start offsets.
 
-Owns the requests that kafka-python lacks for them, ShareGroupDescribe, DescribeShareGroupOffsets and
+Owns the requests for them that kafka-python lacks: ShareGroupDescribe, DescribeShareGroupOffsets and
 AlterShareGroupOffsets. Deleting is a row of kbroker/changes.py. Never prints.
 """
 
@@ -29,7 +29,7 @@ from kbroker.protocol.messages.share_groups import (
 
 
 class ShareOffset(NamedTuple):
-    """The group's place in a partition: None for a start offset that is not stored yet, and for an unknown lag."""
+    """A share group's start offset (None if not stored yet) and lag (None if unknown) in a partition."""
 
     start_offset: int | None
     lag: int | None
@@ -57,7 +57,7 @@ def describe_share_group(admin: Any, name: str) -> dict[str, Any] | None:
 
 
 def share_offsets(admin: Any, name: str) -> dict[TopicPartition, ShareOffset]:
-    """Return the start offset and the lag in each partition that the group has used. Raises AdminError."""
+    """Return the start offset and the lag of each partition that the group has used. Raises AdminError."""
     request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(name, topics=None)])
     answer = ask_patiently(
         admin, name, request, DescribeShareGroupOffsetsResponse, lambda answer: answer.groups[0].error_code

@@ -1,7 +1,7 @@
 """Streams groups (KIP-1071) of any Kafka: topology, members, tasks.
 
-Owns the request that kafka-python lacks for them, StreamsGroupDescribe. Their offsets are those of other groups
-(group_offsets.py). Never prints.
+Owns the request StreamsGroupDescribe, which kafka-python lacks. group_offsets.py reads and resets the offsets, like
+those of other groups.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kbroker.protocol.messages.streams_groups import (
 )
 
 Sources = Mapping[str, list[str]]
-"""The topics that a subtopology reads, by its id."""
+"""The source topics of each subtopology, by its id."""
 
 
 def describe_streams_group(admin: Any, name: str) -> dict[str, Any] | None:
     """Return state, epochs, topology and members with their tasks; None if there is no such streams group.
 
-    A member's `partitions` are those that its active tasks read. Raises AdminError.
+    A member's `partitions` are the partitions that its active tasks read. Raises AdminError.
     """
     request = StreamsGroupDescribeRequest(group_ids=[name])
     answer = ask_patiently(
@@ -100,7 +100,7 @@ def _partitions(tasks: Iterable[TaskIds], sources: Sources) -> list[dict[str, An
 
 
 def _tasks(tasks: DescribedTasks) -> dict[str, list[str]]:
-    """Return the tasks of each kind by Kafka Streams' names, like 0_1: partition 1 of subtopology 0."""
+    """Return the tasks of each kind with Kafka Streams' names, like 0_1 for partition 1 of subtopology 0."""
     kinds = {"active": tasks.active_tasks, "standby": tasks.standby_tasks, "warmup": tasks.warmup_tasks}
     return {
         kind: [

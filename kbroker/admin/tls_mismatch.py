@@ -1,6 +1,6 @@
 """Why a client can connect to an address but is not served there: the reasons that a TLS handshake shows.
 
-Owns one TLS handshake that trusts any certificate, and sends nothing. Never prints.
+Owns one TLS handshake that trusts any certificate and sends no data. Never prints.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _FILES: Final[Mapping[str, str]] = {
     "ssl_keyfile": "the client's key",
     "ssl_crlfile": "the certificates that are revoked",
 }
-"""By kafka-python's names."""
+"""The files of TLS settings, by kafka-python's names of the settings."""
 
 
 def speaks_tls(address: str, patience_s: float = _PATIENCE_S) -> bool | None:
-    """Return whether HOST:PORT speaks TLS; None without an answer in time."""
+    """Return whether HOST:PORT speaks TLS; None if it does not answer in time."""
     return _handshake(address, _trusting_all(), patience_s)[0]
 
 
 def tls_fault(address: str, settings: Mapping[str, Any], patience_s: float = _PATIENCE_S) -> str | None:
     """Return the TLS fault between a client and HOST:PORT; None if there is no fault, or if it is unknown.
 
-    `settings` are the client's, by kafka-python's names.
+    `settings` are the client's settings under kafka-python's names.
     """
     protocol = str(settings.get("security_protocol") or "PLAINTEXT")
     spoken = speaks_tls(address, patience_s)
@@ -80,7 +80,7 @@ def _trusting_all() -> ssl.SSLContext:
 
 
 def _handshake(address: str, context: ssl.SSLContext, patience_s: float) -> tuple[bool | None, str | None]:
-    """Return whether the server speaks TLS, and why its certificate is refused."""
+    """Return whether the server speaks TLS, and why the client refuses its certificate."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -92,7 +92,7 @@ def _handshake(address: str, context: ssl.SSLContext, patience_s: float) -> tupl
     except ssl.SSLCertVerificationError as error:
         return True, error.verify_message
     except ssl.SSLError as error:
-        # A server that sends an alert speaks TLS; one that closes the connection or sends another version speaks
+        # A server that sends an alert speaks TLS. A server that closes the connection or sends another version speaks
         # plaintext.
         return "ALERT" in (error.reason or ""), None
     except ConnectionError:

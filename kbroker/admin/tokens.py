@@ -28,7 +28,10 @@ _Answer = TypeVar("_Answer")
 def create_token(
     admin: Any, owner: Principal | None, renewers: Sequence[Principal], life_ms: int
 ) -> CreateDelegationTokenResponse:
-    """Create a token, owned by the caller by default; its lifetime -1 ms is the broker's maximum. Raises AdminError."""
+    """Create a token; by default the caller owns it.
+
+    A lifetime of -1 ms means the broker's maximum. Raises AdminError.
+    """
     request = CreateDelegationTokenRequest(
         owner_principal_type=owner.kind if owner else None,
         owner_principal_name=owner.name if owner else None,
@@ -39,13 +42,13 @@ def create_token(
 
 
 def renew_token(admin: Any, token_id: str, period_ms: int) -> int:
-    """Renew a token for a time from now on (-1: the broker's default); return when it expires. Raises AdminError."""
+    """Renew a token for a period from now on (-1: the broker's default); return its new expiry. Raises AdminError."""
     request = RenewDelegationTokenRequest(_hmac_of(admin, token_id), period_ms)
     return _request(admin, request, RenewDelegationTokenResponse, f"cannot renew {token_id}").expiry_timestamp_ms
 
 
 def expire_token(admin: Any, token_id: str, period_ms: int = -1) -> int:
-    """Expire a token at once, or after a time from now on; return when it expires. Raises AdminError."""
+    """Expire a token immediately, or after a period from now on; return its expiry time. Raises AdminError."""
     request = ExpireDelegationTokenRequest(_hmac_of(admin, token_id), period_ms)
     return _request(admin, request, ExpireDelegationTokenResponse, f"cannot expire {token_id}").expiry_timestamp_ms
 
@@ -59,7 +62,7 @@ def _hmac_of(admin: Any, token_id: str) -> bytes:
 
 
 def described_tokens(admin: Any, owners: Sequence[Principal] = ()) -> list[DescribedDelegationToken]:
-    """Return the tokens of owners, or of all owners, that the caller may see, by age; raises AdminError."""
+    """Return the tokens of some owners, or of all, that the caller may read, oldest first; raises AdminError."""
     wanted = [DescribeDelegationTokenOwner(each.kind, each.name) for each in owners] or None
     request = DescribeDelegationTokenRequest(owners=wanted)
     found = _request(admin, request, DescribeDelegationTokenResponse, "cannot list tokens").tokens
@@ -67,7 +70,7 @@ def described_tokens(admin: Any, owners: Sequence[Principal] = ()) -> list[Descr
 
 
 def _request(admin: Any, request: Any, answer: type[_Answer], failure: str) -> _Answer:
-    """Send a request about tokens; raises AdminError that begins with `failure`."""
+    """Send a request about tokens; raises AdminError whose text begins with `failure`."""
     found: Any = ask_any(admin, request, answer)
     if found is None:
         raise AdminError(f"{failure}: this cluster serves no delegation tokens")

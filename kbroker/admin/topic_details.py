@@ -1,7 +1,8 @@
-"""Details of topics beyond Metadata: important configs, bytes, and which partitions are under-replicated and so on.
+"""Details of topics beyond Metadata: important configs, bytes, and ailments of partitions.
 
-Owns requests about many topics at once, and the conditions that kafka-topics calls under-replicated, unavailable and so
-on: here, a partition's ailments. Values that the caller may not read are left out. Never prints.
+Owns requests about many topics at the same time. Owns the conditions of a partition that kafka-topics calls
+under-replicated, unavailable and so on: here they are called ailments. Values that the caller has no right to read are
+left out. Never prints.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kbroker.protocol.messages.configs import (
 )
 
 _AT_ONCE: Final = 200
-"""Topics per request."""
+"""The most topics in one request."""
 _SHOWN: Final = ("min.insync.replicas", "cleanup.policy", "retention.ms")
 _MIN_ISR: Final = "min.insync.replicas"
 Ails = Callable[[Mapping[str, Any], int], bool]
@@ -33,13 +34,13 @@ AILMENTS: Final[Mapping[str, Ails]] = {
     "under_min_isr_partitions": lambda p, least: len(p["isr_nodes"]) < least,
     "at_min_isr_partitions": lambda p, least: len(p["isr_nodes"]) == least,
 }
-"""The ailments of partitions, by kafka-topics' names, computed from Metadata and min.insync.replicas."""
+"""The ailments of partitions under kafka-topics' names, computed from Metadata and min.insync.replicas."""
 
 
 def with_details(admin: Any, topics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return listed topics with their most important configs and the bytes of their records, None if unknown.
+    """Return listed topics with their most important configs and the bytes of their records; None if unknown.
 
-    The bytes of a partition are those of its largest replica.
+    The largest replica of a partition defines the bytes of the partition.
     """
     names = [str(topic["name"]) for topic in topics]
     configs, sizes = topic_configs(admin, names, _SHOWN), _sizes(admin)
@@ -56,7 +57,7 @@ def with_details(admin: Any, topics: Sequence[Mapping[str, Any]]) -> list[dict[s
 def topic_configs(
     admin: Any, names: Sequence[str], keys: Sequence[str] | None = None
 ) -> dict[str, dict[str, DescribeConfigsResourceResult]]:
-    """Return configs of topics by name and key, all or some; topics that cannot be read are left out."""
+    """Return all or some configs of topics by name and key; leave out topics whose configs cannot be read."""
     found: dict[str, dict[str, DescribeConfigsResourceResult]] = {}
     for at in range(0, len(names), _AT_ONCE):
         wanted = None if keys is None else list(keys)
@@ -73,7 +74,7 @@ def ailing(
 ) -> list[dict[str, Any]]:
     """Return topics, as in Metadata, with only those partitions that have one of the `wanted` ailments.
 
-    Without `wanted` the topics keep all partitions. `with_overrides` leaves out topics without configs of their own.
+    If `wanted` is empty, the topics keep all partitions. `with_overrides` leaves out topics that override no config.
     """
     topics = list(topics)
     needs_configs = with_overrides or any("min_isr" in each for each in wanted)

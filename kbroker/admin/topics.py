@@ -1,4 +1,4 @@
-"""Topics: listing, creating and changing them; kbroker/changes.py has their deletion.
+"""Topics: listing, creating and changing them; kbroker/changes.py deletes them.
 
 Owns the description of a topic, and the wait until every broker knows of a change. Never prints.
 """
@@ -27,7 +27,7 @@ INVALID_CONFIG: Final = "INVALID_CONFIG"
 
 
 def listed_topics(admin: Any) -> list[dict[str, Any]]:
-    """Return the name and the size of each topic, including internal topics, in order of their names."""
+    """Return the name and the size of each topic, including internal topics, sorted by name."""
     return [
         {
             "name": topic["name"],
@@ -62,7 +62,7 @@ def create_topics(
     result = admin.create_topics(dict.fromkeys(names, requested), validate_only=dry_run, raise_errors=False)
     refusals = {topic["name"]: _refusal(topic) for topic in result["topics"]}
     if not dry_run:
-        with contextlib.suppress(KafkaError):  # they exist in any case
+        with contextlib.suppress(KafkaError):  # the topics exist in any case
             wait_for_topics(admin, [name for name, refusal in refusals.items() if refusal is None])
     return refusals
 
@@ -76,7 +76,7 @@ def _refusal(topic: Mapping[str, Any]) -> Refusal | None:
 
 
 def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:
-    """Return the metadata of those given topics that exist, by name; None stands for all topics."""
+    """Return the metadata, by name, of the given topics that exist; None means all topics."""
     found = {}
     for topic in admin.describe_topics(None if names is None else list(names)):
         error = code_error(topic["error_code"])
@@ -88,7 +88,7 @@ def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:
 
 
 def describe_topic(admin: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of a topic from its metadata: partitions with offsets, and its own configs."""
+    """Return the description of a topic from its metadata: partitions with offsets, and overridden configs."""
     name = topic["name"]
     led = {
         TopicPartition(name, p["partition_index"]): p["leader_id"] for p in topic["partitions"] if p["leader_id"] >= 0
@@ -118,7 +118,7 @@ def describe_topic(admin: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offsets(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[int, int]:
-    """Return offsets by partition; without partitions that have no leader yet."""
+    """Return offsets by partition; leave out partitions that have no leader yet."""
     offsets = {}
     for leader in set(led.values()):
         of_one = {each: broker for each, broker in led.items() if broker == leader}
@@ -134,7 +134,7 @@ def id_text(topic_id: Any) -> str | None:
 
 
 def set_topic_configs(admin: Any, name: str, configs: Mapping[str, str | None]) -> None:
-    """Set configs of a topic, and reset those that are None to their defaults; raises AdminError."""
+    """Set configs of a topic, and reset configs whose value is None to their defaults; raises AdminError."""
     changes = {
         key: (AlterConfigOp.DELETE if value is None else AlterConfigOp.SET, value) for key, value in configs.items()
     }
@@ -147,9 +147,9 @@ def set_topic_configs(admin: Any, name: str, configs: Mapping[str, str | None]) 
 def add_partitions(
     admin: Any, name: str, count: int, assignment: Sequence[Sequence[int]] = (), *, dry_run: bool = False
 ) -> None:
-    """Increase the partitions of a topic to a number, and wait until all brokers know; raises AdminError.
+    """Increase the number of a topic's partitions to `count`, and wait until all brokers know; raises AdminError.
 
-    An `assignment` places the new partitions on brokers.
+    An `assignment` lists the brokers of each new partition.
     """
     requested = {name: {"count": count, "assignments": [list(each) for each in assignment]} if assignment else count}
     for each in admin.create_partitions(requested, validate_only=dry_run, raise_errors=False).results:

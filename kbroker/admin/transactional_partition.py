@@ -1,12 +1,12 @@
 """One partition of any Kafka, written in transactions under a fixed transactional id, and read committed.
 
-Owns the requests of a transaction and their order: InitProducerId fences whoever wrote under the id before; then for
-each transaction AddPartitionsToTxn, Produce, EndTxn. Owns the connection, which it makes anew after each failure.
-Uses the versions of transactions before KIP-890, which every broker since 0.11 serves. Never decides what to write,
-and never knows what a record means.
+Owns the requests of a transaction and their order: InitProducerId fences the writer that used the id before; then for
+each transaction AddPartitionsToTxn, Produce, EndTxn. Owns the connection, and opens a new one after each failure. Uses
+the versions of transactions before KIP-890, which every broker since 0.11 serves. Never decides what to write, and does
+not know the meaning of a record.
 
-All methods wait for the network, so they belong on a thread; two at the same time are not allowed. `close` may be
-called from any thread, and ends a method that waits.
+All methods wait for the network, so they belong on a thread. Two calls at the same time are not allowed, except that
+any thread may call `close`, which also ends a method that waits.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from kbroker.protocol.records import build_batch
 
 T = TypeVar("T")
 TRANSACTION_MS: Final = 10_000
-"""How long a transaction is open at most, in ms: the broker ends it then. One takes some milliseconds."""
+"""The longest time of a transaction, in ms: then the broker ends it. A transaction usually takes some milliseconds."""
 _REQUEST_MS: Final = 5_000
 _STEP_S: Final = 5.0
-"""How long a step is tried again while its broker asks for that."""
+"""The seconds for which a step is retried while its broker asks for a retry."""
 _PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.1
 _LATEST: Final = -1
 _A_CLIENT: Final = -1
 """The replica id of a client."""
 _OF_TRANSACTION: Final = 1
-"""FindCoordinator's key type."""
-# The last versions before KIP-890, with which a client says that it knows epochs that grow with each transaction.
+"""FindCoordinator's key type for transactional ids."""
+# The last versions before KIP-890. With newer versions, a client states that it supports an epoch per transaction.
 _INIT, _ADD, _PRODUCE, _END = 4, 3, 11, 4
 _AGAIN: Final = frozenset(
     {
@@ -97,23 +97,23 @@ _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIS
 
 
 class Fenced(AdminError):  # noqa: N818 - an outcome
-    """Another writer has begun under the transactional id, or the broker has ended the transaction: begin anew."""
+    """Another writer has used the transactional id, or the broker has ended the transaction: call `begin` again."""
 
 
 class TooLarge(AdminError):  # noqa: N818 - an outcome
-    """The broker takes no record of this size."""
+    """The broker refuses a record of this size."""
 
 
 class PartitionDenied(AdminError):  # noqa: N818 - an outcome
-    """The broker refuses for a reason that does not pass, as a missing right."""
+    """The broker refuses the request for a permanent reason, for example a missing right."""
 
 
 class Unanswered(AdminError):  # noqa: N818 - an outcome
-    """No answer within the time. What was asked for may have been done."""
+    """The broker did not answer within the time; it may have executed the request."""
 
 
 class TransactionalPartition:
-    """Partition 0 of a topic. `place` returns the topic, and may create it."""
+    """Partition 0 of a topic. `place` returns the topic, or creates it."""
 
     def __init__(
         self,
@@ -135,12 +135,12 @@ class TransactionalPartition:
         self._sequence = 0
         self._closed = False
         self.topics_seen = 0
-        """How many topics of this name there were: it grows when the topic is made anew."""
+        """How many topics with this name were found so far: the number grows when the topic was created anew."""
 
     # -- the steps of a writer; all raise Fenced, TooLarge, PartitionDenied and Unanswered
 
     def begin(self) -> None:
-        """Become the only writer: fence the one before, and end its open transaction."""
+        """Become the only writer: fence the earlier writer, and end its open transaction."""
 
         def ask(until: float) -> tuple[int, Any]:
             request = InitProducerIdRequest(self._id, TRANSACTION_MS)
@@ -151,7 +151,7 @@ class TransactionalPartition:
         self._producer, self._sequence = (answer.producer_id, answer.producer_epoch), 0
 
     def join(self) -> None:
-        """Begin a transaction; returns once the one before has its markers in the log."""
+        """Begin a transaction; return when the markers of the transaction before are in the log."""
 
         def ask(until: float) -> tuple[int, Any]:
             request = AddPartitionsToTxnRequest(
@@ -168,7 +168,10 @@ class TransactionalPartition:
         self._patiently("add the partition to the transaction", ask)
 
     def append(self, records: Sequence[CoordinatorRecord]) -> int:
-        """Write records in the transaction, as one batch; return the offset of the first. After an error begin anew."""
+        """Write records in the transaction, as one batch; return the offset of the first record.
+
+        After an error the caller must call `begin` again.
+        """
         now_ms = int(time.time() * 1000)
         batch = build_batch(
             [(now_ms, key, value, ()) for key, value in records],
@@ -184,7 +187,8 @@ class TransactionalPartition:
             request = ProduceRequest(self._id, -1, _REQUEST_MS, [data])
             answer = ask_broker(self._client(), self._leader(view), request, ProduceResponse, at_most=_PRODUCE)
             found = answer.responses[0].partition_responses[0]
-            # With a sequence number a repeated batch is written once, and gets the offset of the first time.
+            # The broker recognizes a repeated batch by its sequence number: it writes it once, and returns the first
+            # offset.
             return found.error_code, found.base_offset
 
         base: int = self._patiently("write", ask)
@@ -204,9 +208,9 @@ class TransactionalPartition:
     # -- reading
 
     def end_offset(self) -> int:
-        """Return the high watermark: all that was acknowledged so far is before it.
+        """Return the high watermark: every record that was acknowledged so far is before it.
 
-        A leader that has just been elected, and does not know it yet, is asked again (KIP-207).
+        Retries while a leader that was just elected does not know its high watermark yet (KIP-207).
         """
 
         def ask(_until: float) -> tuple[int, Any]:
@@ -223,9 +227,9 @@ class TransactionalPartition:
         return end
 
     def read(self, offset: int, wait_ms: int = 0) -> tuple[Piece, UnreadableBatch | None]:
-        """Return committed records from an offset on, and a batch behind them that cannot be read.
+        """Return committed records from an offset on, and the batch after them if it cannot be read.
 
-        Waits for the first one for at most `wait_ms`.
+        Waits for the first record for at most `wait_ms`.
         """
 
         def ask(_until: float) -> tuple[int, Any]:
@@ -234,7 +238,7 @@ class TransactionalPartition:
             except UnreadableBatch as broken:
                 if broken.offset <= offset:
                     return ErrorCode.NONE, (Piece(next_offset=broken.next_offset), broken)
-                return ErrorCode.NONE, (self._fetched(offset, 0, most_bytes=1), None)  # the first batch only
+                return ErrorCode.NONE, (self._fetched(offset, 0, most_bytes=1), None)  # fetch only the first batch
 
         found: tuple[Piece, UnreadableBatch | None] = self._patiently("read", ask)
         return found
@@ -250,7 +254,7 @@ class TransactionalPartition:
         )[key]
 
     def topic(self) -> TopicView:
-        """Look the topic up, or create it; what `place` raises is raised as it is."""
+        """Return the topic, or create it; raises the exceptions of `place` unchanged."""
         try:
             return self._looked_up()
         except BaseException:
@@ -260,7 +264,7 @@ class TransactionalPartition:
     # -- the connection
 
     def close(self) -> None:
-        """End it, also while another thread waits in it."""
+        """Close the connection, also while another thread waits in a method."""
         self._closed = True
         self._drop()
 
@@ -268,7 +272,7 @@ class TransactionalPartition:
         admin, self._admin = self._admin, None
         self._view = self._coordinator = None
         if admin is not None:
-            with contextlib.suppress(Exception):  # it is given up in any case
+            with contextlib.suppress(Exception):  # the client is dropped in any case
                 admin.close()
 
     def _client(self) -> Any:
@@ -312,7 +316,7 @@ class TransactionalPartition:
         return self._coordinator
 
     def _patiently(self, what: str, ask: Callable[[float], tuple[int, T]]) -> T:
-        """Return the answer to a step, asked again while the broker wants that, or cannot be reached."""
+        """Return the answer to a step; retry the step while the broker asks for a retry or cannot be reached."""
         until = time.monotonic() + _STEP_S
         pause = _PAUSE_S
         while True:
@@ -326,7 +330,7 @@ class TransactionalPartition:
                     self._view = self._coordinator = None
             except (Fenced, TooLarge, PartitionDenied):
                 raise
-            except Exception as error:  # the client raises all sorts when another thread closes it; it is told
+            except Exception as error:  # if another thread closes the client, it raises any exception
                 if isinstance(error, AdminError) and not _passes(error):
                     raise
                 is_coded = isinstance(error, KafkaError) and hasattr(error, "errno")
@@ -350,7 +354,7 @@ class TransactionalPartition:
 
 
 def _passes(error: AdminError) -> bool:
-    """Whether a failure may pass on its own."""
+    """Whether a retry may succeed after this failure."""
     refused = getattr(error, "error", None)  # PartitionRefused
     return (
         refused is None

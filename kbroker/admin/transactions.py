@@ -1,6 +1,6 @@
-"""Transactions as brokers describe them: their coordinators, and the leaders of partitions with open transactions.
+"""Transactions as described by their coordinators, and by the leaders of partitions with open transactions.
 
-Owns the requests of KIP-664, which kafka-python does not have, and when a transaction counts as hanging. Never prints.
+Owns the requests of KIP-664, which kafka-python lacks, and the definition of a hanging transaction. Never prints.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kbroker.protocol.messages.transactions import (
 
 T = TypeVar("T")
 _TRANSACTION: Final = 1
-"""FindCoordinator's key type."""
+"""FindCoordinator's key type for transactional ids."""
 _AGAIN: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -64,7 +64,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """An open transaction in a partition, with the leader's state of its producer."""
+    """An open transaction in a partition, with the state of its producer on the leader."""
 
     topic: str
     partition: int
@@ -104,7 +104,7 @@ def _list(
 
 
 def described(admin: Any, transactional_id: str) -> tuple[int, TransactionState] | None:
-    """Return the coordinator of an id, and its description of the id; None if the id does not exist."""
+    """Return the coordinator of an id, and the coordinator's description of it; None if the id does not exist."""
 
     def ask() -> tuple[int, str | None, tuple[int, TransactionState] | None]:
         coordinator = _coordinator(admin, transactional_id)
@@ -118,7 +118,7 @@ def described(admin: Any, transactional_id: str) -> tuple[int, TransactionState]
 
 
 def terminated(admin: Any, state: TransactionState) -> None:
-    """Make a coordinator abort an open transaction and fence the producer, like a new producer with the same id."""
+    """Make a coordinator abort an open transaction and fence its producer, as a new producer with the same id would."""
 
     def ask() -> tuple[int, str | None, None]:
         coordinator = _coordinator(admin, state.transactional_id)
@@ -154,7 +154,7 @@ def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[
 
 
 def hanging(admin: Any, wanted: dict[Key, int], older_than_ms: int) -> list[Open]:
-    """Return transactions that are open on leaders for longer than a time, but that no coordinator knows."""
+    """Return transactions that have been open on leaders for longer than a time, and that no coordinator knows."""
     now_ms = time.time() * 1000
     found: list[Open] = []
     for broker in sorted({leader for leader in wanted.values() if leader >= 0}):
@@ -170,7 +170,7 @@ def hanging(admin: Any, wanted: dict[Key, int], older_than_ms: int) -> list[Open
 
 
 def known_open(admin: Any, producer_ids: Iterable[int]) -> dict[tuple[int, Key], TransactionState]:
-    """Return the producers' transactions that are open according to coordinators, by producer and partition."""
+    """Return the transactions that are open according to their coordinators, by producer and partition."""
     wanted = sorted(producer_ids)
     found: dict[tuple[int, Key], TransactionState] = {}
     for each in listed(admin, producer_ids=wanted) if wanted else ():
@@ -201,7 +201,7 @@ def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
 def abort_at(admin: Any, key: Key, start_offset: int, *, force: bool) -> ProducerState:
     """Abort the transaction that begins at an offset of a partition; return its producer; raises AdminError.
 
-    A transaction that its coordinator knows does not hang; it is aborted only with `force`.
+    A transaction that its coordinator knows is not hanging; it is aborted only with `force`.
     """
     topic, partition = key
     leader = leaders(admin, topic, partition)[key]

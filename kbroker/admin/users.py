@@ -28,12 +28,12 @@ from kbroker.security.sasl.scram_credential import (
 )
 
 TYPES: Final = {name: kind for kind, name in MECHANISM_TYPES.items()}
-"""Kafka's codes of the SCRAM mechanisms, by name."""
+"""Kafka's codes of the SCRAM mechanisms, by mechanism name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """States that a user has a password for a mechanism."""
+    """States that a user has a password for a mechanism; does not contain the password."""
 
     user: str
     mechanism: str
@@ -41,7 +41,7 @@ class Credential:
 
 
 def described_users(admin: Any, names: Sequence[str] = ()) -> tuple[list[Credential], list[str]]:
-    """Return users with passwords (all, if no names are given), and failures of other users; raises AdminError."""
+    """Return users with passwords (all, if `names` is empty), and the failures of other users; raises AdminError."""
     wanted = [UserName(name) for name in dict.fromkeys(names)] or None
     request = DescribeUserScramCredentialsRequest(users=wanted)
     answer = ask_controller(admin, request, DescribeUserScramCredentialsResponse)
@@ -62,7 +62,7 @@ def described_users(admin: Any, names: Sequence[str] = ()) -> tuple[list[Credent
 def add_user(
     admin: Any, name: str, password: str, mechanisms: Sequence[str], iterations: int = LEAST_ITERATIONS
 ) -> None:
-    """Give a user a password for mechanisms; raises AdminError."""
+    """Set a user's password for some mechanisms; raises AdminError."""
     upsertions = []
     for mechanism in mechanisms:
         salt = new_salt()
@@ -83,7 +83,7 @@ def mechanisms_of(admin: Any, name: str) -> tuple[str, ...]:
 
 
 def remove_user(admin: Any, name: str, mechanisms: Sequence[str] = ()) -> tuple[str, ...]:
-    """Delete a user's passwords, all or those of some mechanisms; return their mechanisms. Raises AdminError."""
+    """Delete a user's passwords for all mechanisms or some; return these mechanisms. Raises AdminError."""
     removed = tuple(mechanisms) or mechanisms_of(admin, name)
     for mechanism in removed:
         deletion = ScramCredentialDeletion(name, TYPES[mechanism])

@@ -1,6 +1,6 @@
 """Waiting until a change is visible: of topics on every broker, of configs on the broker that receives the request.
 
-The controller answers as soon as it has made the change. The other brokers learn of the change a moment later, and the
+The controller answers as soon as it has made the change. The other brokers receive the change a moment later, and the
 next command may send its request to one of them. Never fails: the change is already made.
 """
 
@@ -30,7 +30,7 @@ Key = tuple[str, int]
 
 
 def wait_for_topics(admin: Any, names: Iterable[str], partitions: int = 0) -> None:
-    """Wait until every broker returns the topics, with leaders, and with at least this number of partitions."""
+    """Wait until every broker returns the topics, with leaders, and with at least `partitions` partitions."""
 
     def ready(topic: MetadataResponseTopic) -> bool:
         if topic.error_code in (_UNKNOWN, ErrorCode.LEADER_NOT_AVAILABLE):
@@ -79,7 +79,7 @@ def _wait_for_partitions(
 
 
 def _wait(admin: Any, names: list[str], matches: Callable[[MetadataResponseTopic], bool]) -> None:
-    """Wait until every reachable broker's Metadata matches, for ten seconds at most."""
+    """Wait until every reachable broker's Metadata matches, for at most ten seconds."""
     if not names:
         return
     deadline = time.monotonic() + _PATIENCE_S

@@ -1,4 +1,4 @@
-"""`kbroker acl`: add, list and remove access control lists, of any Kafka; options have kafka-acls' names."""
+"""`kbroker acl`: add, list and remove access control lists of any Kafka; options have kafka-acls' names."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _meant(find: Callable[[], list[_T]]) -> list[_T]:
 @_entry_options
 @client_options
 def add(connection: Connection, **options: Any) -> None:
-    """Add ACLs: allow or deny principals operations on resources, by host."""
+    """Add ACLs that allow or deny principals operations on resources, by host."""
     acls = _meant(_acl_options(options).acls)
     failures = []
     with connection.admin() as admin:
@@ -128,7 +128,7 @@ def add(connection: Connection, **options: Any) -> None:
 @output_option
 @client_options
 def list_acls(connection: Connection, principal: tuple[str, ...], output: Output, **options: Any) -> None:
-    """List ACLs: all, or those of resources."""
+    """List ACLs: all of them, or those of resources."""
     pattern = PatternType[options["resource_pattern_type"].upper()]
     resources = _resources(options)
     filters = [AclFilter(kind, name, pattern) for kind, name in resources] or [AclFilter()]

@@ -1,9 +1,9 @@
 """The services beside a broker of `kbroker start`: metrics and health, control API, web console, spans of requests.
 
-Owns the options, and what must exist before the broker starts. The sockets: so an address in use is reported at once,
-and while logs are being read, the metrics server already answers that the broker is starting. The clock that the
-control API moves. The check that packages are installed. A server's module is imported only if it is requested. The
-console connects to the broker like any client, to a listener without TLS and login.
+Owns the options, and everything that must exist before the broker starts. The sockets: an address in use is reported
+immediately, and while logs are being read, the metrics server already answers that the broker is starting. The clock
+that the control API moves. The check that packages are installed. A server's module is imported only if it is
+requested. The console connects to the broker like any client, to a listener without TLS and login.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BACKLOG: Final = 128
 _SERVICES: Final = {"control": CONTROL, "console": CONSOLE, "registry": REGISTRY}
 _OF_TRACES: Final = "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _CLIENTS_LOGGERS: Final = ("kafka.admin", "kafka.cluster", "kafka.net", "kafka.producer")
-"""The console's Kafka client logs each connection with these loggers, which would fill the broker's log."""
+"""The loggers with which the console's Kafka client logs each connection, which would fill the broker's log."""
 log = logging.getLogger(__name__)
 
 
@@ -78,7 +78,7 @@ traces_options = with_options(
 
 
 def http_options(*, in_container: bool = False) -> Decorator:
-    """Add --control, --console and --registry, and the options that let others than this machine reach them."""
+    """Add --control, --console and --registry, and the options that make them reachable from other machines."""
     return with_options(
         _address(
             "control", CONTROL.default, "For tests: serve faults, time, requests and reset over HTTP", in_container
@@ -93,7 +93,7 @@ def http_options(*, in_container: bool = False) -> Decorator:
 
 
 def _address(name: str, default: str, text: str, in_container: bool) -> Decorator:
-    """Add the option for the address of a server, in a container with an environment variable as an alternative."""
+    """Add the option for the address of a server; in a container an environment variable can set it, too."""
     return click.option(
         f"--{name}",
         metavar="[HOST:PORT]",
@@ -130,11 +130,11 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class MetricsPlace(_Place):
-    """Where metrics and health are served."""
+    """The socket at which metrics and health are served."""
 
     @contextlib.asynccontextmanager
     async def served(self, clock: Clock | None, *, takes_clients: bool) -> AsyncIterator[MetricsServer]:
-        """Serve in the broker's loop, with the metrics that clients push if they are accepted."""
+        """Serve in the broker's loop; with `takes_clients`, also the metrics that clients push."""
         from kbroker.metrics.server import MetricsServer
 
         server = MetricsServer(self.socket, asyncio.get_running_loop())
@@ -148,7 +148,7 @@ class MetricsPlace(_Place):
 
 
 def _pushed(clock: Clock) -> PushedMetrics | None:
-    """Return the receiver of clients' metrics; None if the extra for reading them is not installed."""
+    """Return the receiver of clients' metrics; None if the extra for parsing them is not installed."""
     try:
         from kbroker.metrics.pushed import PushedMetrics
     except ImportError:
@@ -159,7 +159,7 @@ def _pushed(clock: Clock) -> PushedMetrics | None:
 
 @dataclass(frozen=True, slots=True)
 class ControlPlace(_Place):
-    """Where the control API is served, and the broker's clock."""
+    """The socket at which the control API is served, and the broker's clock."""
 
     clock: SteeredClock
     public: bool
@@ -174,19 +174,19 @@ class ControlPlace(_Place):
 
 
 _PATIENCE_S: Final = 5.0
-"""How long the console waits for the broker's loop, in seconds."""
+"""The seconds for which the console waits for the broker's loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsolePlace(_Place):
-    """Where the web console is served, and the broker's own registry, if it has one."""
+    """The socket at which the web console is served, and the broker's own registry, if it has one."""
 
     public: bool
     registry: RegistryPlace | None = None
 
     @contextlib.asynccontextmanager
     async def served(self, node: Node) -> AsyncIterator[ConsoleServer]:
-        """Serve as long as the broker does. Raises ConfigError without a suitable listener."""
+        """Serve as long as the broker serves. Raises ConfigError without a suitable listener."""
         from kbroker.admin.connection import Connection
         from kbroker.admin.schemas import SchemaRegistry
         from kbroker.console.console import Settings
@@ -213,7 +213,7 @@ class ConsolePlace(_Place):
 
 
 def _in_flight(node: Node, loop: asyncio.AbstractEventLoop, group: str, most: int) -> list[InUse]:
-    """Return what a share group has in flight; called in another thread than that of the loop."""
+    """Return a share group's records in flight; must be called in a thread other than the loop's."""
     work = in_slices(in_use(node.services.share, group, most))
     return asyncio.run_coroutine_threadsafe(work, loop).result(_PATIENCE_S)
 
@@ -244,7 +244,7 @@ class TracesPlace:
             yield
         finally:
             node.server.dispatcher.trace(None)
-            await asyncio.to_thread(traces.close)  # it may wait for a collector
+            await asyncio.to_thread(traces.close)  # in a thread, because it may wait for a collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +284,9 @@ def places(
     traces_ratio: float = 1.0,
     **of_registry: Any,
 ) -> Iterator[Beside]:
-    """Prepare all before the broker starts, from the values of the options. Raises NoPlace, ConfigError and OSError.
+    """Prepare the requested services before the broker starts. Raises NoPlace, ConfigError and OSError.
 
-    `of_registry` are the values of `registry_options`.
+    The parameters are the values of the options; `of_registry` are those of `registry_options`.
     """
     with contextlib.ExitStack() as stack:
 
@@ -326,20 +326,20 @@ def _http_socket(name: str, at: str, *, public: bool) -> socket.socket:
 
 
 def _http_address(name: str, at: str) -> tuple[str, int]:
-    """Return the address of a server that can be loaded; raises NoPlace."""
+    """Return the address of a server whose module can be loaded; raises NoPlace."""
     service = _SERVICES[name]
     host, port = parse(at, f"--{name}", service.default)
     service.require(f"--{name}")
     import_module(
         f"kbroker.{'registry_api' if name == 'registry' else name}.server"
-    )  # now: the import takes longer than a broker's loop may block
+    )  # now, because it takes longer than a broker's loop may block
     return host, port
 
 
 def _metrics_socket(at: str, config: BrokerConfig) -> socket.socket:
     host, port = parse(at, "--metrics", _METRICS)
-    import_module("kbroker.metrics.server")  # now: the import takes longer than a broker's loop may block
-    with contextlib.suppress(ImportError):  # it needs an extra
+    import_module("kbroker.metrics.server")  # now, because it takes longer than a broker's loop may block
+    with contextlib.suppress(ImportError):  # the module needs an extra
         import_module("kbroker.metrics.pushed")
     made = bind(host, port, server_limits(config))
     made.setblocking(True)
@@ -348,14 +348,14 @@ def _metrics_socket(at: str, config: BrokerConfig) -> socket.socket:
 
 
 def traces_place(url: str | None, ratio: float) -> TracesPlace | None:
-    """Return the destination of spans; None without a URL. Raises ConfigError for an invalid one."""
+    """Return the destination of spans; None without a URL. Raises ConfigError for an invalid URL."""
     if url is None:
         return None
     if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
         raise ConfigError(f"--traces takes a URL, as http://127.0.0.1:4318, not {url!r}")
     try:
         missing = next((each for each in _OF_TRACES if find_spec(each) is None), None)
-    except ImportError as error:  # not even its parent package
+    except ImportError as error:  # even its parent package is missing
         missing = error.name
     if missing is not None:
         raise ConfigError(f"--traces needs more than kbroker alone: {how_to_install('traces')} (no {missing})")

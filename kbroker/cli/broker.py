@@ -22,7 +22,7 @@ from kbroker.cli.completion import complete_brokers, complete_topics
 from kbroker.cli.output import Column, Facts, Output, Table, Verbs, output_option, print_table
 
 _AT_ONCE = 50
-"""How many partitions are moved at a time."""
+"""How many partitions are moved at the same time."""
 
 
 @click.group("broker", cls=Verbs)
@@ -72,7 +72,7 @@ def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
 @output_option
 @client_options
 def describe(broker_id: int, output: Output, connection: Connection) -> None:
-    """Describe a broker: the partitions that it leads and has, and its log directories."""
+    """Describe a broker: the partitions that it leads and hosts, and its log directories."""
     with connection.admin() as admin:
         broker = one_broker(admin, partitions_of(admin), broker_id)
         broker["log_dirs"] = described_log_dirs(admin, broker_id)
@@ -94,7 +94,7 @@ def describe(broker_id: int, output: Output, connection: Connection) -> None:
 @output_option
 @client_options
 def api_versions(broker_id: int | None, output: Output, connection: Connection) -> None:
-    """List the APIs that a broker serves, and their versions; of all brokers without an id."""
+    """List the APIs that a broker serves, with their versions; without an id, those of all brokers."""
     names = ("key", "api", "min_version", "max_version")
     with connection.admin() as admin:
         ids = [broker_id] if broker_id is not None else [each["id"] for each in described_cluster(admin)["brokers"]]
@@ -114,7 +114,10 @@ def api_versions(broker_id: int | None, output: Output, connection: Connection) 
 @output_option
 @client_options
 def log_dirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], output: Output, connection: Connection) -> None:
-    """List the replicas in the log directories of brokers, of all without ids: how large, and how far behind."""
+    """List the replicas in log directories: their size, and how far they are behind.
+
+    Without ids, list those of all brokers.
+    """
     with connection.admin() as admin:
         known = [each["id"] for each in listed_brokers(admin, {})]
         for each in broker_ids:
@@ -132,7 +135,7 @@ def log_dirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], output: Outpu
 def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
     """Remove a broker that will not return from a cluster on KRaft.
 
-    A cluster on ZooKeeper, as one of kbroker is, removes a stopped broker by itself.
+    A cluster on ZooKeeper, such as a cluster of kbroker, removes a stopped broker by itself.
     """
     with connection.admin() as admin:
         if not yes:
@@ -146,11 +149,11 @@ def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
 @click.option("--dry-run", is_flag=True, help="Show the moves, and move nothing.")
 @client_options
 def drain(broker_id: int, dry_run: bool, connection: Connection) -> None:
-    """Move every replica of a broker to others, so that it can be removed.
+    """Move every replica of a broker to other brokers, so that the broker can be removed.
 
-    Each goes to the broker with the fewest replicas that has none of its partition yet, in another rack than the other
-    replicas where there is one. The number of replicas stays. Replicas without a target are reported, and nothing is
-    moved.
+    Each replica moves to the broker with the fewest replicas that does not host its partition yet; if possible, to
+    another rack than those of the other replicas. The number of replicas does not change. If a replica has no target,
+    it is reported, and nothing is moved.
     """
     with connection.admin() as admin:
         partitions = partitions_of(admin)

@@ -1,6 +1,7 @@
 """`kbroker cert`: certificates for development.
 
-Owns the files and the output about them; security/tls/development.py decides their form. Never overwrites a file.
+Owns the files and the output about them; security/tls/development.py decides the form of certificates. Never overwrites
+a file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kbroker.cli.output import Verbs
 
 @click.group("cert", cls=Verbs)
 def command() -> None:
-    """Make certificates for development."""
+    """Create certificates for development."""
 
 
 @command.command("dev", short_help="Make an authority, and certificates for a server and clients.")
@@ -26,10 +27,11 @@ def command() -> None:
 @click.option("--client", "clients", multiple=True, metavar="NAME", help="A client's name; may be repeated [client].")
 @click.option("--password", default="changeit", show_default=True, help="Password of the PKCS12 files.")
 def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], password: str) -> None:
-    """Make an authority for development in DIRECTORY, and certificates for a server and clients.
+    """Create an authority for development in DIRECTORY, and certificates for a server and clients.
 
-    Existing files stay, and an existing authority signs new certificates: call it again for one more client. The
-    certificates hold for a year. With ca.pem anyone can issue certificates for any name: never use it in production.
+    Existing files stay, and an existing authority signs new certificates: run it again for another client. The
+    certificates are valid for a year. With ca.pem anyone can issue certificates for any name: never use it in
+    production.
     """
     from kbroker.security.tls import development
 

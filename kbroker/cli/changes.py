@@ -1,7 +1,7 @@
-"""The changes of the table `kbroker.changes` as verbs: `add_changes` puts those of a noun below it.
+"""The changes of the table `kbroker.changes` as verbs: `add_changes` adds those of a noun to its command.
 
-Owns the arguments that all of them have: names, a choice of several entities with a confirmation, --if-exists. Never
-knows a particular change.
+Owns the common arguments: names, a choice of several entities with a confirmation, --if-exists. Does not depend on a
+particular change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LISTED: Final[dict[str, Callable[[Any], list[str]]]] = {
     "group": lambda admin: list(listed_groups(admin)),
 }
 _ALL: Final = {"group": " or --all-groups"}
-"""The nouns with an option for all, as in kafka-consumer-groups."""
+"""The nouns with an option for all entities, as in kafka-consumer-groups."""
 
 
 def add_changes(command: click.Group, noun: str) -> None:

@@ -1,6 +1,6 @@
 """Shared by the client verbs: the options of a connection, and the texts of errors.
 
-Owns the options, and how signals end a verb. The client's own log is silent except under `--debug`.
+Owns the options, and the end of a verb by a signal. The client's own log is silent except under `--debug`.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def confirm(question: str) -> None:
-    """Ask before a change. No and Ctrl-C end the verb; without anybody to answer it fails with the remedy."""
+    """Ask before a change. "No" and Ctrl-C end the verb; if nobody can answer, the verb fails with the remedy."""
     try:
         if not click.confirm(question, err=True):
             sys.exit(of_signal(signal.SIGINT))
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        click.echo(err=True)  # the question's line has no end
+        click.echo(err=True)  # end the line of the question
         raise click.ClickException("nothing was changed; --yes does it without asking") from None
 
 
@@ -128,7 +128,7 @@ def ending_at_signals() -> Iterator[None]:
 
 @contextmanager
 def errors_in_words(connection: Connection) -> Iterator[None]:
-    """Convert the client's exceptions to one line for people."""
+    """Convert the client's exceptions to a text of one line for people."""
     try:
         yield
     except KafkaError as err:

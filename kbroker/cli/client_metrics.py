@@ -98,7 +98,7 @@ def alter(
     defaults: tuple[str, ...],
     connection: Connection,
 ) -> None:
-    """Change a subscription; values that are not named stay."""
+    """Change a subscription; values that are not given stay."""
     changes: dict[str, str | None] = {**_values(interval, metrics, match), **dict.fromkeys(defaults)}
     if not changes:
         raise click.UsageError("nothing to change: give --interval, --metrics, --match or --default")
@@ -136,7 +136,7 @@ def describe(names: tuple[str, ...], output: Output, connection: Connection) -> 
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @client_options
 def delete(names: tuple[str, ...], connection: Connection) -> None:
-    """Delete subscriptions: clients stop pushing their metrics."""
+    """Delete subscriptions; clients then stop pushing the metrics."""
     with connection.admin() as admin:
         _require(admin, names)
         for name in names:

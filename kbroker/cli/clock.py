@@ -33,7 +33,7 @@ def show(control: Control, output: Output) -> None:
 @output_option
 @control_option
 def advance(control: Control, output: Output, **options: float | None) -> None:
-    """Let time pass: retention and compaction have their turn, sessions and transactions run out."""
+    """Let time pass: retention and compaction run, sessions and transactions expire."""
     given = {unit: count for unit, count in options.items() if count is not None}
     if not given:
         raise click.UsageError("say how long: --days, --hours, --minutes, --seconds or --ms")
@@ -45,9 +45,9 @@ def advance(control: Control, output: Output, **options: float | None) -> None:
 @output_option
 @control_option
 def set_clock(control: Control, when: str, output: Output) -> None:
-    """Set the time to WHEN: a time as 2026-01-31T12:00:00Z, or in ms since 1970.
+    """Set the time to WHEN: a time such as 2026-01-31T12:00:00Z, or in ms since 1970.
 
-    For a time before now, only the wall clock is set back.
+    A time before now sets back only the wall clock.
     """
     given = {"now_ms": int(when)} if when.isascii() and when.isdecimal() else {"now": when}
     _print(control.ask("PUT", "/clock", given), output)

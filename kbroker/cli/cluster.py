@@ -1,7 +1,7 @@
 """`kbroker cluster`: a cluster of brokers on this machine, for experiments.
 
-Owns the options and the output. kbroker/launcher does the work: `up` starts the processes and stays with them; the
-other verbs send requests to the `up` that runs in the same directory.
+Owns the options and the output. kbroker/launcher does the work: `up` starts the processes and keeps running; the other
+verbs send requests to the `up` that runs in the same directory.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def up(
 ) -> None:
     """Start a cluster, and stop it on Ctrl-C.
 
-    Without --zookeeper it starts its own ZooKeeper, for which Java and, the first time, Maven must be installed. The
-    next start in the same directory, with the same number of brokers, has the stored data again.
+    Without --zookeeper it starts its own ZooKeeper, which needs Java and, the first time, Maven. The stored data is
+    used again by the next start in the same directory with the same number of brokers.
     """
     plan = make_plan(Path(data_dir), count, parse_listen(listen), zookeeper, parse_settings(settings))
     plan = replace(plan, options=("--log-format", log_format, *(f"--log-level={each}" for each in log_levels)))
@@ -111,13 +111,13 @@ def up(
             _announce(cluster, data_dir)
             supervisor.run()
         except Stopped:
-            pass  # during the start
+            pass  # stopped during the start
         finally:
             _stop(cluster, signals)
 
 
 def _stop(cluster: LocalCluster, signals: StopSignals) -> None:
-    """Stop all in good order; at a second signal, at once."""
+    """Stop all brokers gracefully, or immediately after a second signal."""
     signals.forget()
     if not cluster.began:
         return
@@ -154,7 +154,7 @@ def status(data_dir: str, output: Output) -> None:
 @click.argument("node_id", type=int, required=False)
 @_dir_option
 def stop(node_id: int | None, data_dir: str) -> None:
-    """Stop the cluster, or the broker NODE_ID, in good order."""
+    """Stop the cluster, or the broker NODE_ID, gracefully."""
     directory = Path(data_dir).absolute()
     ask_launcher(directory, {"do": "stop", "node_id": node_id}, _PATIENCE_S)
     if node_id is None and not wait_until(lambda: not launcher_runs(directory), _PATIENCE_S):
@@ -165,7 +165,7 @@ def stop(node_id: int | None, data_dir: str) -> None:
 @click.argument("node_id", type=int)
 @_dir_option
 def kill(node_id: int, data_dir: str) -> None:
-    """End the broker NODE_ID at once, as a crash would (SIGKILL)."""
+    """End the broker NODE_ID immediately, like a crash (SIGKILL)."""
     ask_launcher(Path(data_dir).absolute(), {"do": "kill", "node_id": node_id}, _PATIENCE_S)
 
 
@@ -173,7 +173,7 @@ def kill(node_id: int, data_dir: str) -> None:
 @click.argument("node_id", type=int)
 @_dir_option
 def restart(node_id: int, data_dir: str) -> None:
-    """Start the broker NODE_ID, after stopping it where it runs; returns once the cluster knows it."""
+    """Start the broker NODE_ID, after stopping it if it runs; return when the cluster knows it."""
     ask_launcher(Path(data_dir).absolute(), {"do": "restart", "node_id": node_id}, _PATIENCE_S)
 
 
@@ -198,7 +198,7 @@ def _status_row(description: ClusterDescription, number: int) -> tuple[str, bool
 
 
 def _announce(cluster: LocalCluster, data_dir: str) -> None:
-    """Print the cluster and example commands: each line can be pasted."""
+    """Print the cluster and example commands; each line can be pasted."""
     description, where = cluster.describe(), cluster.bootstrap_servers
     controller = cluster.controller()
     rows = [("serves", "yes" if each.node_id == controller else None) for each in description.brokers]

@@ -1,8 +1,8 @@
 """`kbroker completion`: the scripts for shells to complete verbs, options, their choices and names in the cluster.
 
-The scripts, and their requests to this command, are click's. Owns the completion of names (topics, groups, brokers and
-profiles, from the cluster that the verb would use), and the short time that a shell may wait for it. Never reports a
-failure: after one, it suggests nothing.
+The scripts, and their calls of this command, are click's. Owns the completion of names (topics, groups, brokers and
+profiles, from the cluster that the verb would use), and the short time for which a shell may wait. Never reports a
+failure: it then suggests nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HASTE: Final = {"bootstrap_timeout_ms": 1_000, "request_timeout_ms": 1_500, "re
 
 
 def complete_topics(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a topic; suggest internal topics only for a text with which their names begin."""
+    """Complete the name of a topic; suggest internal topics only if the typed text is a beginning of their names."""
     return _fitting(ctx, incomplete, lambda admin: [str(topic["name"]) for topic in admin.describe_topics()])
 
 
@@ -69,7 +69,7 @@ def complete_profiles(_ctx: click.Context, _param: click.Parameter, incomplete: 
 
 
 def _fitting(ctx: click.Context, incomplete: str, ask: Callable[[Any], Iterable[str]]) -> list[CompletionItem]:
-    """Request the names in a thread, and wait for it only a moment."""
+    """Request the names in a thread, and wait for them for a short time only."""
     found: list[str] = []
 
     def run() -> None:
@@ -89,7 +89,7 @@ def _fitting(ctx: click.Context, incomplete: str, ask: Callable[[Any], Iterable[
 
 
 def _connection(ctx: click.Context) -> Any:
-    """Return the connection for the options that are typed already."""
+    """Return the connection for the options that were typed so far."""
     from kbroker.admin.profiles import connection_of
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)

@@ -104,7 +104,7 @@ def describe(
     connection: Connection,
     **options: Any,
 ) -> None:
-    """Describe set configs, with --all or by name also the others."""
+    """Describe the configs that are set; with --all or by name, also other configs."""
     subject = _subject(options)
     if directory is not None:
         from kbroker.controller.offline_configs import configs_of
@@ -146,7 +146,7 @@ def describe(
 def set_configs(
     pairs: tuple[str, ...], config_file: str | None, dry_run: bool, connection: Connection, **options: Any
 ) -> None:
-    """Set configs: all of them or, where one cannot be, none."""
+    """Set configs: either all of them or, if one is refused, none."""
     subject = _subject(options)
     fields = {} if config_file is None else read_file(config_file, "--add-config-file")
     ops = [IncrementalConfig(key, Op.SET, value) for key, value in fields.items()]
@@ -175,9 +175,9 @@ def _is_secret(key: str) -> bool:
 @click.option("--dry-run", is_flag=True, help="Have it checked, and unset nothing.")
 @client_options
 def unset(keys: tuple[str, ...], directory: str | None, dry_run: bool, connection: Connection, **options: Any) -> None:
-    """Unset configs: the inherited value applies again, or else the default.
+    """Unset configs: then the inherited value applies again, or else the default.
 
-    A config that keeps clients from connecting is unset with --offline, while the node is stopped.
+    Use --offline, while the node is stopped, to unset a config that prevents clients from connecting.
     """
     subject = _subject(options)
     if directory is not None:

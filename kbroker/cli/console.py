@@ -1,6 +1,6 @@
 """`kbroker console`: serve the web console of any Kafka.
 
-Owns the options, and the process around the server. The server is loaded on demand only.
+Owns the options, and the process around the server. The server's module is loaded only on demand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kbroker.cli.client import client_options
 from kbroker.local_http import CONSOLE, parse
 
 PASSWORD: Final = "KBROKER_CONSOLE_PASSWORD"
-"""The variable that may hold the password of --user."""
+"""The environment variable that may contain the password of --user."""
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _PATH: Final = click.Path(path_type=Path)
 
@@ -69,7 +69,7 @@ _PATH: Final = click.Path(path_type=Path)
 @click.option("--ready-file", metavar="FILE", help="Write the address there once it serves.")
 @client_options
 def command(connection: Connection, **options: Any) -> None:
-    """Serve a web console: topics, records, groups, and everything else of a cluster, in a browser."""
+    """Serve a web console: topics, records, groups, and all other parts of a cluster, in a browser."""
     if options["hash_password"]:
         _print_hash(options["user"])
         return
@@ -95,7 +95,7 @@ def command(connection: Connection, **options: Any) -> None:
     made = CONSOLE.listening(host, port, "--listen", public=bool(users) or options["console_public"])
     try:
         server = ConsoleServer(connection, made, settings, schemas=options["schemas"], registry=registry, tls=tls)
-    except OSError as error:  # also an ssl error
+    except OSError as error:  # an ssl error is an OSError, too
         made.close()
         raise AdminError(f"--tls-cert: {error.strerror or error}") from None
     except BaseException:
@@ -159,7 +159,7 @@ def _set_log() -> None:
 
 
 def _cli(connection: Connection) -> tuple[str, ...]:
-    """Return the options with which a line to copy reaches the same cluster; never a setting, which may be secret."""
+    """Return the options for command lines to copy, without settings, since these may be secret."""
     context = click.get_current_context()
     params = context.params
     found: list[str] = []

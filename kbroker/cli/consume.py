@@ -1,4 +1,4 @@
-"""`kbroker consume`: print the records of topics. With --share, consume_share.py does it.
+"""`kbroker consume`: print the records of topics; consume_share.py does it for --share.
 
 Owns the start and the end of reading. Commits the offsets of a group only for printed records.
 """
@@ -49,7 +49,7 @@ class _Start:
 
 @dataclass(slots=True)
 class _Printing:
-    """What to print, how much, and when to stop."""
+    """The records to print, their number, and the conditions for stopping."""
 
     piece: record_format.Piece
     count: int | None
@@ -59,10 +59,10 @@ class _Printing:
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     assigned: bool = False
     last_answer: float = field(default_factory=time.monotonic)
-    """When the last records arrived."""
+    """The time at which the last records arrived."""
 
     def room(self) -> int:
-        """Return how many more records may be printed at once."""
+        """Return how many more records may be printed now."""
         return _MOST_RECORDS if self.count is None else min(_MOST_RECORDS, self.count - self.printed)
 
 
@@ -120,7 +120,7 @@ def command(
 ) -> None:
     """Print the records of topics, from now on, or from --offset or --from-beginning.
 
-    A share group decides itself where it begins: share.auto.offset.reset, a config of the group.
+    A share group itself decides where it begins, according to the group's config share.auto.offset.reset.
     """
     if group is not None and (partitions or offset is not None):
         raise click.UsageError("--partition and --offset do not go with --group, which has its own offsets")
@@ -177,23 +177,23 @@ def command(
 
 @contextmanager
 def _closing(consumer: Any, connection: Connection) -> Iterator[None]:
-    """Close the consumer and leave its group in any case. Takes some seconds at most."""
+    """Close the consumer and leave its group in any case, within some seconds."""
     try:
         yield
     finally:
         joining = _joining(consumer)
         consumer.close(autocommit=False, timeout_ms=_CLOSE_MS if joining is None else 0)
         if joining is not None:
-            with suppress(KafkaError, AdminError):  # then its session expires
+            with suppress(KafkaError, AdminError):  # if that fails, its session expires
                 _remove(connection, joining)
 
 
 def _joining(consumer: Any) -> ConsumerGroupMetadata | None:
-    """Return the membership of a consumer that is joining its group; None if closing it is enough.
+    """Return the membership of a consumer that is joining its group; None if closing the consumer is enough.
 
     On the client's own connection, LeaveGroup would wait for the answer to JoinGroup, which a broker sends only after
-    the other members have joined as well. Waits for the member id of a new member, which the coordinator returns at
-    once.
+    the other members have joined as well. Waits for the member id of a new member, which the coordinator returns
+    immediately.
     """
     deadline = time.monotonic() + _CLOSE_MS / 1000
     while True:
@@ -219,7 +219,7 @@ def _remove(connection: Connection, member: ConsumerGroupMetadata) -> None:
 
 
 def _check_shared(others: Mapping[str, bool]) -> None:
-    """Raise UsageError if one of these options is given: a share group decides these things itself."""
+    """Raise UsageError if one of these options is given, because a share group decides these things itself."""
     given = [name for name, is_given in others.items() if is_given]
     if not given:
         return
@@ -257,7 +257,7 @@ def _parse_start(text: str) -> _Start:
 
 
 def _included(consumer: Any, include: str) -> tuple[str, ...]:
-    """Return the existing topics that match; raises ClickException if there are none."""
+    """Return the existing topics that match; raises ClickException if no topic matches."""
     matches = whole_match(include)
     found = tuple(sorted(topic for topic in consumer.topics() if matches(topic) and not topic.startswith("__")))
     if not found:

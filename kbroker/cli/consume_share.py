@@ -1,7 +1,7 @@
-"""`kbroker consume --share GROUP`: print the records that a share group gives this member, and acknowledge them.
+"""`kbroker consume --share GROUP`: print the records that a share group delivers to this member, and acknowledge them.
 
-Owns the membership, by confluent-kafka's ShareConsumer: kafka-python has no share groups. Acknowledges a record only
-after it was printed.
+Owns the membership, with confluent-kafka's ShareConsumer, because kafka-python has no share groups. Acknowledges a
+record only after printing it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _COMMIT_S: Final = 10.0
 _MOST: Final = 500
 _SILENT: Final = logging.getLogger("kbroker.librdkafka")
 _SILENT.setLevel(logging.CRITICAL + 1)
-"""What librdkafka logs about a fatal error, the exception says, too."""
+"""librdkafka also logs a fatal error, but the exception already contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What to take from a group, how to answer for it, and when to stop."""
+    """The records to request from a group, the form of acknowledgement, and the conditions for stopping."""
 
     group: str
     ack: str
@@ -48,7 +48,7 @@ class Shared:
 
 @dataclass(slots=True)
 class _Record:
-    """A record of confluent-kafka, as formats print it."""
+    """A record of confluent-kafka, in the form that formats print."""
 
     topic: str
     partition: int
@@ -67,7 +67,10 @@ class _Progress:
 
 
 def consume_shared(connection: Connection, topics: Sequence[str], wanted: Shared) -> None:
-    """Print records until the count or the silence is reached, or a signal arrives. Raises ClickException."""
+    """Print records until the count is reached, no record arrives for a while, or a signal arrives.
+
+    Raises ClickException.
+    """
     library = _library()
     with connection.admin() as admin:
         _check_served(admin, wanted.group)
@@ -87,7 +90,7 @@ def consume_shared(connection: Connection, topics: Sequence[str], wanted: Shared
 
 
 def _check_served(admin: Any, group: str) -> None:
-    """Raise ClickException where there are no share groups: the client would wait without an end."""
+    """Raise ClickException if the cluster has no share groups: the client would wait forever."""
     request = ShareGroupDescribeRequest([group])
     if ask_any(admin, request, ShareGroupDescribeResponse) is None:
         raise click.ClickException("this cluster serves no share groups")
@@ -106,7 +109,7 @@ def _library() -> Any:
 
 @contextmanager
 def _member(library: Any, settings: dict[str, Any], topics: Sequence[str]) -> Iterator[Any]:
-    """Join the group; what was not acknowledged goes back to it at the end."""
+    """Join the group; unacknowledged records return to the group at the end."""
     try:
         consumer = library.ShareConsumer(settings, logger=_SILENT)
     except (library.KafkaException, ValueError) as error:
@@ -129,7 +132,7 @@ def _print_records(library: Any, consumer: Any, wanted: Shared, progress: _Progr
         for message in messages:
             if message.error() is not None:
                 raise click.ClickException(f"{message.error().str()} ({message.error().name()})")
-            if wanted.count is not None and progress.printed == wanted.count:  # more came than was asked for
+            if wanted.count is not None and progress.printed == wanted.count:  # surplus records have arrived
                 consumer.acknowledge(message, library.AcknowledgeType.RELEASE)
                 continue
             progress.printed += 1
@@ -142,7 +145,7 @@ def _print_records(library: Any, consumer: Any, wanted: Shared, progress: _Progr
 
 
 def _commit(library: Any, consumer: Any) -> None:
-    """Send the acknowledgements; a refused one is reported, and its records come again."""
+    """Send the acknowledgements; report a refused one, whose records will be delivered again."""
     for place, error in _polled(library, lambda: consumer.commit_sync(_COMMIT_S)).items():
         if error is not None:
             text = f"kbroker: {place.topic} [{place.partition}]: not acknowledged: {error.args[0].str()}"

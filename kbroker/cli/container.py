@@ -1,9 +1,10 @@
-"""`kbroker container`: run a broker in a container by the rules of the apache/kafka image.
+"""`kbroker container`: run a broker in a container with the conventions of the apache/kafka image.
 
-Owns how the image's environment becomes settings: a setup for that image works when only the image's name is changed.
-KAFKA_* variables override a mounted server.properties; without either, clients reach the broker at localhost:9092. If
-`listeners` is not set, the broker listens on every interface, with the names and ports of `advertised.listeners`. The
-keys of a KRaft node are accepted; there is no separate controller. The image's variables also set the log levels.
+Owns the conversion of the image's environment to settings: a setup for that image works when only the image's name is
+changed. KAFKA_* variables override a mounted server.properties; without either, clients reach the broker at
+localhost:9092. If `listeners` is not set, the broker listens on every interface, with the names and ports of
+`advertised.listeners`. The config keys of a KRaft node are accepted; there is no separate controller. The image's
+variables also set the log levels.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from kbroker.log.directories.meta_properties import META_PROPERTIES, read_proper
 MOUNTED: Final = "/mnt/shared/config/server.properties"
 DATA_DIR: Final = "/var/lib/kbroker/data"
 CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
-"""The id that the apache/kafka image gives a new cluster when CLUSTER_ID is not set."""
+"""The cluster id that the apache/kafka image uses when CLUSTER_ID is not set."""
 
 _EVERYWHERE: Final = ("", "0.0.0.0", "::")
 _HOST: Final = re.compile(r"://(?:\[[^\]]*\]|[^:]*):")
@@ -61,7 +62,7 @@ def command(
     log_levels: tuple[str, ...],
     **beside: Any,
 ) -> None:
-    """Run a broker by the rules of the apache/kafka image."""
+    """Run a broker with the conventions of the apache/kafka image."""
     levels, unknown = image_levels(os.environ)
     set_up_log(sys.stdout, log_format, [*levels, *log_levels])
     for text in unknown:
@@ -72,7 +73,7 @@ def command(
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     config = BrokerConfig(container_settings(os.environ, text, data_dir, socket.gethostname()))
     for name in ("metrics", "control", "console", "registry"):
-        beside[name] = beside[name] or None  # an empty variable is like an unset one
+        beside[name] = beside[name] or None  # an empty variable counts as unset
     with places(config, **beside) as made:
         for name, label in (("control", "control API"), ("console", "console")):
             if name in made.urls:
@@ -81,7 +82,7 @@ def command(
 
 
 def image_levels(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the levels that the image's variables set, and those loggers or levels in them that do not exist here."""
+    """Return the levels that the image's variables set, and the unknown loggers or levels in these variables."""
     texts = [(_ROOT_LEVEL, environment.get(_ROOT_LEVEL, ""))]
     texts += [(_LEVELS, each) for each in environment.get(_LEVELS, "").split(",")]
     levels, unknown = [], []
@@ -120,7 +121,7 @@ def container_settings(environment: Mapping[str, str], file: str, data_dir: str,
 
 
 def _advertised(settings: Mapping[str, str], hostname: str) -> str:
-    """Return the advertised address of listeners on every interface: the name of the container."""
+    """Return the advertised address of listeners on every interface, which is the container's name."""
     controllers = {name.strip().upper() for name in settings.get("controller.listener.names", "").split(",")}
     endpoints = [parse_endpoint("listeners", text) for text in settings["listeners"].split(",")]
     return ",".join(_address(each, hostname) for each in endpoints if each.name not in controllers)
@@ -132,7 +133,7 @@ def _address(endpoint: Endpoint, hostname: str) -> str:
 
 
 def _cluster_id(environment: Mapping[str, str], config: BrokerConfig) -> str | None:
-    """Return CLUSTER_ID; without it, None for an existing data directory, which has its own cluster id."""
+    """Return CLUSTER_ID, or None if it is unset and an existing data directory has its own cluster id."""
     given = environment.get("CLUSTER_ID")
     if given:
         return given
@@ -141,7 +142,7 @@ def _cluster_id(environment: Mapping[str, str], config: BrokerConfig) -> str | N
 
 
 def _log_started(node: Node) -> None:
-    """Log the lines for which Testcontainers' modules wait, after the broker's own `[KafkaServer id=N] started`."""
+    """Log the lines that Testcontainers' modules wait for, after the broker's own `[KafkaServer id=N] started`."""
     log.info("[BrokerLifecycleManager id=%d] The broker serves. Transitioning from RECOVERY to RUNNING.", node.node_id)
     log.info("Kafka Server started")
     log.info("clients connect to %s", node.bootstrap_servers)

@@ -1,7 +1,7 @@
 """Shared by `kbroker fault|clock|requests|reset`: the client of a broker's control API.
 
 Owns the option --control, and sends one HTTP request at a time, with only the standard library. The API itself checks
-values. Never knows an operation. A failure's text is the line in the API's answer.
+values. Does not depend on a particular operation. The text of a failure is the line in the API's answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Control:
         *,
         patience_s: float = 0,
     ) -> Any:
-        """Send a request and return its answer; the broker itself may wait `patience_s`. Raises ClickException."""
+        """Send a request and return its answer, for which the broker may need `patience_s`. Raises ClickException."""
         connection, answer = self._request(method, path, body, query or {}, _PATIENCE_S + patience_s)
         try:
             return _json(answer.read(), self._where)
@@ -102,7 +102,7 @@ def _json(data: bytes, where: str) -> Any:
 
 def _error(answer: http.client.HTTPResponse, where: str) -> str:
     if answer.status == http.client.SERVICE_UNAVAILABLE and answer.getheader("content-type") != "application/json":
-        return f"the control API at {where} has too many connections"  # the web server itself answers so, not in JSON
+        return f"the control API at {where} has too many connections"  # an answer of the web server itself is not JSON
     answered = _json(answer.read(), where)
     if not isinstance(answered, dict) or not isinstance(answered.get("error"), str):
         raise click.ClickException(_OTHER.format(where))
@@ -110,7 +110,7 @@ def _error(answer: http.client.HTTPResponse, where: str) -> str:
 
 
 def control_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --control; the function gets a Control as `control`."""
+    """Add --control; pass the function a Control as `control`."""
 
     def read(_context: click.Context, _parameter: click.Parameter, text: str) -> Control:
         try:

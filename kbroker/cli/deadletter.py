@@ -30,7 +30,7 @@ from kbroker.cli.record_format import json_bytes
 
 Result = TypeVar("Result")
 _LONGEST: Final = 1_000
-"""The characters of a text that are shown to people; documents have all."""
+"""The most characters of a text that tables show; documents contain the complete text."""
 _NOT_YET: Final = "nothing was changed; add --execute to do it"
 _NONE_LEFT: Final = "there is no dead letter that was not replayed; --again begins at the first one"
 _NONE_TO_PURGE: Final = "there is no such dead letter"
@@ -95,7 +95,7 @@ def list_causes(
 
 
 def _line(value: object) -> object:
-    """Return what a record may contain as a line that a terminal can show: it does not obey it, and it is not long."""
+    """Return a text from a record as one short line of printable characters, without control sequences."""
     if not isinstance(value, str):
         return value
     return one_line(value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…")
@@ -144,7 +144,7 @@ def show(
 ) -> None:
     """Show dead letters that were not replayed yet, with their records, origins and delivery counts.
 
-    The record is that of the topic of origin, or the letter's copy once that is gone.
+    The record is read from the topic of origin; if it is gone there, the copy in the dead letter is shown.
     """
     with ending_at_signals(), connection.admin() as admin:
         name = _chosen(admin, topic, group)
@@ -193,7 +193,7 @@ def _facts(letter: Mapping[str, Any]) -> Part:
 
 
 def _place(origin: Mapping[str, Any]) -> str | None:
-    """Return the topic, partition and offset of origin, with a question mark for what a header does not say."""
+    """Return the topic, partition and offset of origin, with a question mark for a missing partition or offset."""
     if origin["topic"] is None:
         return None
     partition, offset = ("?" if origin[name] is None else origin[name] for name in ("partition", "offset"))
@@ -229,10 +229,11 @@ def replay(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Write dead letters back to the partitions they came from, in order.
+    """Write dead letters back to the partitions of their origin, in order.
 
-    A replay begins behind the last one. It moves its mark in the transaction that writes the records, so nothing is
-    lost or written twice, however it ends. The mark is the committed offsets of the group kbroker-deadletter-TOPIC.
+    A replay begins where the last replay ended. It moves its mark in the transaction that writes the records, so no
+    record is lost or written twice, however the replay ends. The mark is the committed offsets of the group
+    kbroker-deadletter-TOPIC.
     """
     _check_execute(execute=execute, dry_run=dry_run)
     with ending_at_signals(), connection.admin() as admin:
@@ -246,7 +247,7 @@ def replay(
 
 
 def _report_end(*, execute: bool, nothing: str | None) -> None:
-    """Say that nothing was done, and why: there is nothing to do, or it was not asked for."""
+    """Report that nothing was done: there is nothing to do, or --execute is missing."""
     if nothing is not None or not execute:
         click.echo(nothing or _NOT_YET, err=True)
 
@@ -288,7 +289,7 @@ def purge_letters(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Delete dead letters up to an offset of each partition. Nothing brings them back."""
+    """Delete dead letters up to an offset of each partition, for good."""
     _check_execute(execute=execute, dry_run=dry_run)
     if sum([replayed, before_offset is not None, everything]) != 1:
         raise click.UsageError("choose one of --replayed, --before-offset and --all")

@@ -1,6 +1,7 @@
-"""The entry point of the `kbroker` command, which imports nothing large.
+"""The entry point of the `kbroker` command, which imports no large module.
 
-Owns Ctrl-C during the imports of some tenths of a second: it ends the process at once. From then on main.py has it.
+Owns the handling of Ctrl-C during the imports, which take some tenths of a second: it ends the process immediately.
+Afterwards main.py handles it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 def main() -> None:
     """Import the command line and run it."""
     was = signal.getsignal(signal.SIGINT)
-    if was is signal.default_int_handler:  # else it is ignored, as behind nohup
+    if was is signal.default_int_handler:  # otherwise it is ignored, for example under nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from kbroker.cli import main as command_line
 

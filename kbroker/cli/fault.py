@@ -1,6 +1,6 @@
 """`kbroker fault`: set, list and remove faults of a broker that runs with --control.
 
-Owns the output; the options come from the API's own declarations.
+Owns the output; the options are generated from the API's own declarations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ARGUMENTS: Final = ("kind", "api")
 
 @click.group("fault", cls=Verbs)
 def command() -> None:
-    """Let a broker misbehave that runs with `kbroker start --control`."""
+    """Make a broker misbehave that runs with `kbroker start --control`."""
 
 
 @command.command("add", short_help="Set a fault.")
@@ -30,11 +30,11 @@ def command() -> None:
 @output_option
 @control_option
 def add(control: Control, kind: str, apis: tuple[str, ...], output: Output, **options: Any) -> None:
-    """Set a fault for requests of APIs, as Produce or OffsetCommit; '*' is all of them.
+    """Set a fault for requests of APIs, such as Produce or OffsetCommit; '*' means all APIs.
 
     KIND is fail, delay, drop, disconnect, throttle, full_disk, slow_disk, refuse_connections or storm.
 
-    For instance: kbroker fault add fail Produce --error NOT_LEADER_OR_FOLLOWER --times 2 --topic orders
+    Example: kbroker fault add fail Produce --error NOT_LEADER_OR_FOLLOWER --times 2 --topic orders
     """
     given = {"kind": kind, **{name: value for name, value in options.items() if value is not None}}
     if apis:
@@ -50,7 +50,7 @@ def add(control: Control, kind: str, apis: tuple[str, ...], output: Output, **op
 @output_option
 @control_option
 def list_faults(control: Control, output: Output) -> None:
-    """List the faults that were set, with how many requests have met each."""
+    """List the faults that are set, with the number of requests that each has affected."""
     faults = control.ask("GET", "/faults")["faults"]
     output.rows(
         faults,
@@ -68,7 +68,7 @@ def list_faults(control: Control, output: Output) -> None:
 @click.option("--timeout", type=float, default=10.0, show_default=True, metavar="SECONDS", help="How long to wait.")
 @control_option
 def wait(control: Control, number: int, hits: int, timeout: float) -> None:
-    """Wait until requests have met the fault ID; exit 1 when they have not in time."""
+    """Wait until the fault ID has affected requests; exit with 1 if it has not within the time."""
     path = f"/faults/{number}/wait"
     query = {"hits": hits, "timeout_ms": round(timeout * 1000)}
     met = control.ask("GET", path, query=query, patience_s=timeout)
@@ -79,7 +79,7 @@ def wait(control: Control, number: int, hits: int, timeout: float) -> None:
 @click.argument("numbers", metavar="ID...", nargs=-1, required=True, type=int)
 @control_option
 def remove(control: Control, numbers: tuple[int, ...]) -> None:
-    """Remove faults, and print how many requests have met each."""
+    """Remove faults, and print how many requests each has affected."""
     for number in numbers:
         _print_removed(control.ask("DELETE", f"/faults/{number}"))
 
@@ -87,7 +87,7 @@ def remove(control: Control, numbers: tuple[int, ...]) -> None:
 @command.command("clear", short_help="Remove all faults.")
 @control_option
 def clear(control: Control) -> None:
-    """Remove all faults, and print how many requests have met each."""
+    """Remove all faults, and print how many requests each has affected."""
     for each in control.ask("DELETE", "/faults")["faults"]:
         _print_removed(each)
 

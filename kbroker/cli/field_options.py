@@ -1,4 +1,4 @@
-"""Options made from declared fields (kbroker/fields.py). Loads no client: `kbroker fault|requests` need none."""
+"""Options generated from declared fields (kbroker/fields.py). Loads no client: `kbroker fault|requests` need none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _METAVARS: Final = {
 
 
 def field_options(fields: Iterable[Field]) -> Decorator:
-    """Add an option for each field; the function gets each by its name, None if it is missing."""
+    """Add an option for each field; pass the function each value under the field's name, None if missing."""
     return with_options(
         *(
             click.option(

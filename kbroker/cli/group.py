@@ -74,9 +74,9 @@ def describe(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Describe groups: their members, and how far each partition is read.
+    """Describe groups: their members, and the offset in each partition.
 
-    Of a share group the start offsets, of a streams group also its topology and the tasks of its members.
+    For a share group these are the start offsets. A streams group also has a topology, and tasks of its members.
     """
     if bool(names) == all_groups:
         raise click.UsageError("give either the names of groups or --all-groups")
@@ -167,7 +167,7 @@ _SUBTOPOLOGIES: Final[Sequence[Column | str]] = (
 
 
 def _tasks(kind: str) -> Column:
-    """Return a column with a member's tasks of a kind, as 0_1: partition 1 of subtopology 0."""
+    """Return a column with a member's tasks of a kind, like 0_1 for partition 1 of subtopology 0."""
     return Column(kind, lambda member: ", ".join(member["tasks"][kind]) or None)
 
 
@@ -212,7 +212,7 @@ add_changes(command, "group")
 def validate_regex(pattern: str) -> None:
     """Check that consumers may subscribe to a pattern.
 
-    With KIP-848's protocol it is an expression of RE2, which the broker compiles.
+    With KIP-848's protocol a pattern is an RE2 expression, which the broker compiles.
     """
     compiled(pattern, "REGEX")
     click.echo(f"{pattern} is a regular expression of RE2")

@@ -80,7 +80,7 @@ def reset(
 ) -> None:
     """Move the committed offsets of groups that have no members, or the start offsets of share groups.
 
-    Offsets outside of a partition become its first or its last.
+    An offset outside of a partition is replaced by the partition's first or end offset.
     """
     if bool(names) == all_groups:
         raise click.UsageError("give either the names of groups or --all-groups")
@@ -122,7 +122,7 @@ def reset(
 def _reset(
     admin: Any, name: str, kind: str | None, topics: tuple[str, ...], target: Target, *, execute: bool
 ) -> list[dict[str, Any]]:
-    """Return the changes of one group's reset, and make them if `execute`; raises AdminError."""
+    """Return the changes of one group's reset, and make them with `execute`; raises AdminError."""
     group = group_of(admin, name, kind)
     state = None if group is None else group["state"]
     if state not in WITHOUT_MEMBERS:
@@ -153,7 +153,7 @@ def _reset(
 
 
 def _export(rows: list[dict[str, Any]], *, with_groups: bool) -> None:
-    """Print lines in the export form of kafka-consumer-groups; with several groups, each line has its group."""
+    """Print lines in the export format of kafka-consumer-groups; with several groups, each line names its group."""
     lines = csv.writer(sys.stdout, lineterminator="\n")
     for row in rows:
         place = [row["topic"], row["partition"], row["new_offset"]]

@@ -42,7 +42,7 @@ _SAME: Final = frozenset(
         "transactional_id",
     }
 )
-"""Settings whose names in librdkafka differ only in having dots."""
+"""Settings whose names in librdkafka differ only by having dots instead of underscores."""
 _OTHERS: Final[Mapping[str, str]] = {
     "check_crcs": "check.crcs",
     "connections_max_idle_ms": "connections.max.idle.ms",
@@ -65,7 +65,7 @@ _TURNED: Final[Mapping[str, Callable[[Any], tuple[str, Any]]]] = {
     "ssl_check_hostname": lambda checked: ("ssl.endpoint.identification.algorithm", "https" if checked else "none"),
 }
 _WITHOUT_MEANING: Final = frozenset({"bootstrap_timeout_ms", "api_version", "max_block_ms"})
-"""Settings that only kafka-python has: for its search for a broker at the start, which is not measured."""
+"""Settings that only kafka-python has, for its search for a broker at the start, which is not measured."""
 
 
 def settings_of(
@@ -73,8 +73,8 @@ def settings_of(
 ) -> dict[str, Any]:
     """Return librdkafka's settings for a connection.
 
-    `own` has kafka-python's names, and -X settings override it; `others` has librdkafka's names. A refusal of a setting
-    ends with `otherwise`.
+    `own` uses kafka-python's names, and -X settings override it; `others` uses librdkafka's names. The message about a
+    refused setting ends with `otherwise`.
     """
     found: dict[str, Any] = {
         "bootstrap.servers": connection.bootstrap,

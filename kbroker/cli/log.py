@@ -1,6 +1,7 @@
 """`kbroker log`: check, dump, repair and adopt the files of a data directory, without a broker.
 
-Owns the output of findings and dumps. kbroker.log and kbroker.controller decide what is checked, cut or recorded.
+Owns the output of findings and dumps. kbroker.log and kbroker.controller decide which files are checked, cut or
+recorded.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ def _finding(finding: Finding) -> dict[str, object]:
 @click.argument("directory", type=_DIRECTORY)
 @output_option
 def check(directory: str, output: Output) -> None:
-    """Check every file of a data directory, or of one partition; nothing is changed.
+    """Check every file of a data directory, or of one partition, without changing anything.
 
-    One line for each finding, and exit status 1 if there is any; else one line about the checked files. A broker may
-    use the directory: then an apparent fault is checked three times, and reported if it persists.
+    Prints one line for each finding and exits with 1 if there is a finding; otherwise prints one line about the checked
+    files. A broker may use the directory: then an apparent fault is checked three times, and reported only if it
+    persists.
     """
     directory = directory.rstrip("/") or "/"
     pause = None
@@ -100,7 +102,8 @@ def _count(number: int, one: str, several: str = "") -> str:
 def dump(paths: tuple[str, ...], deep_iteration: bool, print_data_log: bool) -> None:
     """Print .log, .index, .timeindex, .txnindex, .snapshot files as Kafka's kafka-dump-log does.
 
-    Of a partition's DIRECTORY all files are printed, segment by segment.
+    For a partition's DIRECTORY, all files are printed, segment by segment.
+
     Checkpoints and the metadata journal (__metadata.journal, __metadata.snapshot) are printed entry by entry.
     """
     from kbroker.controller.journal_dump import FILES, dump_journal
@@ -127,13 +130,13 @@ def dump(paths: tuple[str, ...], deep_iteration: bool, print_data_log: bool) -> 
 )
 @output_option
 def repair(directory: str, yes: bool, dropped: tuple[int, ...], output: Output) -> None:
-    """Cut each log where recovery would cut it, and build its indexes again.
+    """Cut each log where recovery would cut it, and rebuild its indexes.
 
     A broker does the same when it starts after a crash. Records below a log's recovery point are never changed. Exits
     with 1 if a fault remains that recovery does not repair.
 
-    A record that a coordinator cannot read keeps a partition of __consumer_offsets from being served; the
-    broker's log names its offset. Removed with --drop, it is missing for good: do so on each replica.
+    A record that a coordinator cannot read prevents a partition of __consumer_offsets from being served; the broker's
+    log contains its offset. --drop deletes the record for good: use it on each replica.
     """
     directory = directory.rstrip("/") or "/"
     above = data_dir_of(directory, partitions := partitions_of(directory))
@@ -155,7 +158,7 @@ def repair(directory: str, yes: bool, dropped: tuple[int, ...], output: Output) 
         with suppress(click.Abort):
             sure = click.confirm("cut and rebuild as recovery does?", err=True)
         if not sys.stdin.isatty():
-            click.echo(err=True)  # the question's line has no end
+            click.echo(err=True)  # end the line of the question
         if not sure:
             raise click.ClickException("nothing was changed; --yes does it without asking")
     try:
@@ -201,8 +204,9 @@ def _configs(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
 def adopt(directory: str, configs: tuple[str, ...], output: Output) -> None:
     """Record the topics of a data directory that Apache Kafka wrote, so that kbroker serves them.
 
-    Their configs are not among the files: a topic gets those of --config, and the broker's defaults for the rest. With
-    these, retention may delete old segments when the broker starts. The files themselves are not touched.
+    The files do not contain the topics' configs: a topic gets the configs of --config, and the broker's defaults for
+    the rest. With the defaults, retention may delete old segments when the broker starts. The files themselves are not
+    changed.
     """
     from kbroker.controller.adopt import adopt as adopt_directory
 

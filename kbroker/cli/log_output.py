@@ -21,7 +21,7 @@ _CONTINUED: Final = "\t"
 
 
 def log_options(*, in_container: bool = False) -> Decorator:
-    """Add --log-format and --log-level, in a container with environment variables as alternatives."""
+    """Add --log-format and --log-level; in a container environment variables can set them, too."""
     return with_options(
         click.option(
             "--log-format",
@@ -54,7 +54,7 @@ def _checked(_context: click.Context, _option: click.Parameter, levels: tuple[st
 
 
 def set_up_log(stream: TextIO, log_format: str = "text", levels: Iterable[str] = ()) -> None:
-    """Log to `stream`, one line per record; `levels` are as in --log-level: of two for one logger, the later counts."""
+    """Log to `stream`, one line per record; `levels` are as in --log-level, and the last one for a logger counts."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_json_lines() if log_format == "json" else TextLines())
     logging.basicConfig(level="INFO", handlers=[handler])
@@ -72,7 +72,7 @@ def name_broker(node_id: int) -> None:
 
 
 def utc_time(seconds: float) -> str:
-    """Return a time in ISO 8601, to the millisecond."""
+    """Return a time in ISO 8601, with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -82,7 +82,7 @@ def one_line(text: str) -> str:
 
 
 class TextLines(logging.Formatter):
-    """Kafka's log pattern. An exception follows in lines that begin with a tab; no record begins with one."""
+    """Kafka's log pattern. The lines of an exception begin with a tab; a record never begins with a tab."""
 
     def __init__(self) -> None:
         super().__init__("[%(asctime)s] %(levelname)s %(message)s (%(name)s)")
@@ -107,7 +107,7 @@ def _json_lines() -> logging.Formatter:
     from pythonjsonlogger.json import JsonFormatter  # imported only here: text output does not need it
 
     class JsonLines(JsonFormatter):
-        """Time, level, logger, message, broker, the exception if any, and the record's extra fields."""
+        """JSON with time, level, logger, message, broker, the exception if any, and the record's extra fields."""
 
         broker_id: int | None = None
 

@@ -1,4 +1,4 @@
-"""The `kbroker` command: its verbs, how errors reach people, and the exit status.
+"""The `kbroker` command: its verbs, the messages about errors, and the exit status.
 
 Owns the entry point. An expected failure is one line on stderr; `--debug` shows the traceback. The status is 0, 1 for a
 failure, 2 for wrong usage, 130 and 143 for signals; some verbs have further ones.
@@ -22,16 +22,16 @@ EXITS: Final = (
     ("2", "The command line is wrong."),
     ("130", "It was interrupted."),
 )
-"""The texts for the manual pages."""
+"""The exit statuses, with texts for the manual pages."""
 
 
 def of_signal(number: int) -> int:
-    """Return the status of a process that a signal ends, as in shells."""
+    """Return the exit status of a process that a signal ends, as in shells."""
     return 128 + number
 
 
 def exit_status(error: BaseException) -> int:
-    """Return the status of a process that an error ends."""
+    """Return the exit status of a process that an error ends."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.UsageError):
@@ -88,10 +88,10 @@ GROUPS = {
         "man": "Write the manual pages.",
     },
 }
-"""The verbs with a line each, for `--help`."""
+"""The verbs by group, each with a line for `--help`."""
 VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 HIDDEN = ("container",)
-"""Verbs for the image's entrypoint only."""
+"""Verbs that only the image's entrypoint uses."""
 
 
 class _Lazy(click.Group):
@@ -135,7 +135,7 @@ class _Lazy(click.Group):
             raise click.UsageError(str(err)) from err
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        width = max(map(len, VERBS))  # the texts of all groups begin in the same column
+        width = max(map(len, VERBS))  # aligns the texts of all groups
         for title, verbs in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(verb.ljust(width), text) for verb, text in verbs.items()])
@@ -149,7 +149,7 @@ def cli(debug: bool) -> None:
 
 
 def main(args: list[str] | None = None) -> Any:
-    """Run the command line; ends the process."""
+    """Run the command line; this ends the process."""
     arguments = _debug_first(sys.argv[1:] if args is None else args)
     try:
         cli.main(args=arguments, prog_name="kbroker", standalone_mode=False)
@@ -161,7 +161,7 @@ def main(args: list[str] | None = None) -> Any:
     except Exception as err:
         if arguments[:1] == ["--debug"]:
             raise
-        if isinstance(err.__cause__, KeyboardInterrupt):  # Python makes it an error in some steps of an import
+        if isinstance(err.__cause__, KeyboardInterrupt):  # in some steps of an import, Python converts it to an error
             sys.exit(exit_status(err.__cause__))
         click.echo(f"kbroker: {_one_line(err, arguments)}", err=True)
         sys.exit(exit_status(err))
@@ -176,7 +176,7 @@ def _debug_first(arguments: list[str]) -> list[str]:
 
 
 def _forget_output() -> None:
-    """Redirect the interpreter's last flush to the null device: the reader of the output has closed it."""
+    """Redirect the interpreter's last flush to the null device, because the reader of the output has closed it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -26,7 +26,7 @@ _FILES: Final = (
     ("KBROKER_CONTROL", "The address of a control API, without --control."),
 )
 Records = dict[str, str]
-"""Options in their written form, with their help."""
+"""Options in their written form, each with its help."""
 
 
 def pages() -> dict[str, str]:
@@ -42,7 +42,7 @@ def pages() -> dict[str, str]:
 
 
 def write(directory: Path) -> list[Path]:
-    """Write all pages into a directory, and create it if missing; remove pages of removed verbs. Returns the files."""
+    """Write all pages to a directory, which is created if missing; remove pages of removed verbs. Return the files."""
     directory.mkdir(parents=True, exist_ok=True)
     made = pages()
     for old in directory.glob(f"{_PROGRAM}*.1"):
@@ -121,7 +121,7 @@ def _records(command: click.Command, context: click.Context) -> Records:
         record = parameter.get_help_record(context)
         if record is not None:
             found[record[0]] = record[1]
-    # Not click's own help option: a command caches the one of its first context, which may lack the parents.
+    # Do not use click's own help option: a command caches that of its first context, which may lack the parents.
     return found | {"-h, --help": "Show this message and exit."}
 
 
@@ -144,7 +144,7 @@ def _pairs(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Return paragraphs; one that follows a line with only a backspace is not wrapped, as in click."""
+    """Return paragraphs; a paragraph after a line with only a backspace is not wrapped, as in click."""
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         lines = [line.strip() for line in paragraph.splitlines() if line.strip()]
         if not lines:
@@ -161,7 +161,7 @@ def _bold(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Return a line of text; escape one that looks like a roff request."""
+    """Return a line of text, escaped if it looks like a roff request."""
     escaped = _text(text)
     return f"\\&{escaped}" if escaped[:1] in (".", "'") else escaped
 
@@ -175,10 +175,10 @@ def _text(text: str) -> str:
 @click.command("man")
 @click.argument("directory", metavar="[DIR]", default="man", type=click.Path(file_okay=False, path_type=Path))
 def command(directory: Path) -> None:
-    """Write the manual pages into DIR, ./man without it.
+    """Write the manual pages into DIR, by default ./man.
 
-    A wheel has installed them already, under share/man/man1 of its environment. Those that were written here are read
-    by man -l DIR/kbroker-topic.1, and man kbroker-topic finds them in ~/.local/share/man/man1.
+    A wheel has already installed them in share/man/man1 of its environment. Pages in DIR are read with man -l
+    DIR/kbroker-topic.1, and man kbroker-topic finds pages in ~/.local/share/man/man1.
     """
     try:
         files = write(directory)

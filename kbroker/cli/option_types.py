@@ -1,6 +1,6 @@
 """Types of option values: times, durations, offsets in a file, patterns, replicas.
 
-Owns their parsing; an invalid value is a UsageError that shows the form.
+Owns their parsing; an invalid value raises a UsageError that shows the valid form.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DURATION: Final = re.compile(r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(
 
 
 class Moment(click.ParamType[int]):
-    """A point in time in ISO 8601, in UTC without a zone; in ms since 1970."""
+    """A time in ISO 8601 (UTC without a zone), converted to ms since 1970."""
 
     name = "iso"
 
@@ -32,7 +32,7 @@ class Moment(click.ParamType[int]):
 
 
 class Ago(click.ParamType[int]):
-    """A duration in ISO 8601; converted to the point in time that long ago, in ms since 1970."""
+    """A duration in ISO 8601, converted to the time that long before now, in ms since 1970."""
 
     name = "iso"
 
@@ -68,7 +68,7 @@ class OffsetsInFile(click.ParamType[Mapping[TopicPartition, int]]):
 
 
 def compiled(pattern: str, option: str) -> Any:
-    """Return a compiled RE2 expression; raises UsageError that names the option."""
+    """Compile an RE2 expression; raises UsageError that names the option."""
     import re2
 
     try:
@@ -79,7 +79,7 @@ def compiled(pattern: str, option: str) -> Any:
 
 
 def whole_match(pattern: str | None) -> Callable[[str], bool]:
-    """Return a test whether a whole name matches an RE2 expression; None matches all names. Raises UsageError."""
+    """Return a test whether an RE2 expression matches a complete name; None matches all names. Raises UsageError."""
     if pattern is None:
         return lambda _name: True
     expression = compiled(pattern, "the pattern")
@@ -87,7 +87,7 @@ def whole_match(pattern: str | None) -> Callable[[str], bool]:
 
 
 class ReplicaAssignment(click.ParamType[Sequence[Sequence[int]]]):
-    """Brokers of partitions in order, as for kafka-topics: 1:2,2:3 for two partitions of two replicas."""
+    """The brokers of partitions in order, as for kafka-topics: 1:2,2:3 for two partitions of two replicas."""
 
     name = "ID:ID,..."
 

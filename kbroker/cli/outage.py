@@ -1,6 +1,6 @@
 """Messages on standard error while a verb waits for an unreachable broker: one after some seconds, one at its return.
 
-Owns the checks. The client itself retries in silence, for minutes or forever. The verb decides whether it ends.
+Owns the checks. The client itself retries silently, for minutes or forever. The verb decides whether it ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 _CHECK_S: Final = 3.0
 _CHECK_AGAIN_S: Final = 1.0
 SILENCE_S: Final = 2.0
-"""After so many seconds without an answer, a verb checks whether its broker is reachable."""
+"""The seconds without an answer after which a verb checks whether its broker is reachable."""
 
 
 class Outage:
@@ -27,7 +27,7 @@ class Outage:
     def after(self, reason: str | None) -> str | None:
         """Return the message after a check with this `reason` (None: the broker answers).
 
-        An outage needs two failed checks in a row, so a broker that restarts at once causes no message.
+        An outage needs two failed checks in a row, so a broker that restarts immediately causes no message.
         """
         before, self.failed = self.failed, self.failed + 1 if reason is not None else 0
         if reason is not None:
@@ -41,10 +41,10 @@ def outages_reported(
     waiting: Callable[[], bool],
     gives_up: Callable[[str], bool] = lambda _reason: False,
 ) -> Iterator[None]:
-    """Check from a thread while `waiting()`: `unreachable()` returns why no broker answers, or None.
+    """Check in a thread while `waiting()`: `unreachable()` returns why no broker answers, or None.
 
-    A check is a connection that is closed at once: every three seconds, and every second during an outage. If
-    `gives_up` is true for the reason, no further check follows.
+    A check opens a connection and closes it immediately: every three seconds, and every second during an outage. If
+    `gives_up` returns true for the reason, no further check follows.
     """
     over, printing = threading.Event(), threading.Lock()
 

@@ -2,8 +2,8 @@
 
 A verb passes its result as a value, and its form for people as parts: tables and facts. This module decides which of
 the two is printed, and how. On a terminal rich draws a table; otherwise it is plain text in columns. YAML is written in
-block style, and a parser reads exactly the same value from it as from the JSON. A text is in double quotes unless every
-version of YAML reads it as a text. `Verbs` prints the help of a group of verbs. Never sends a request.
+block style; parsing it results in exactly the same value as parsing the JSON. A text is in double quotes unless every
+version of YAML parses it as a text. `Verbs` prints the help of a group of verbs. Never sends a request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMATS: Final = ("table", "wide", "json", "yaml")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its header, and its value in a row, by key or by function."""
+    """A column of a table: its header, and its value in a row, given by key or by function."""
 
     header: str
     of: str | Callable[[Any], object] = ""
@@ -47,12 +47,12 @@ def wide(header: str, of: str | Callable[[Any], object] = "") -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with their columns for people; a column given as text shows the value of that key."""
+    """Rows with their columns for people; a column that is only a text shows the value of that key."""
 
     rows: Sequence[Any]
     columns: Sequence[Column | str]
     even_empty: bool = True
-    """Whether the headers are printed without rows."""
+    """Whether the headers are printed even if there are no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +68,22 @@ Part = Table | Facts
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A verb's printer, in the form of -o."""
+    """Prints the results of a verb in the form of -o."""
 
     form: str
 
     @property
     def is_document(self) -> bool:
-        """Return whether the output is for programs: JSON or YAML."""
+        """Whether the output is for programs: JSON or YAML."""
         return self.form in ("json", "yaml")
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the output includes values that only -o wide and documents have."""
+        """Whether the output includes values that only -o wide and documents contain."""
         return self.form != "table"
 
     def rows(self, rows: Sequence[Any], *columns: Column | str) -> None:
-        """Print rows: as a table, or as a document with all fields of each."""
+        """Print rows as a table, or as a document with all fields of each row."""
         self.show(rows, Table(rows, columns))
 
     def show(self, document: object, *parts: Part) -> None:
@@ -128,7 +128,7 @@ def output_option(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under headers; columns of numbers are aligned right, None is a dash."""
+    """Print rows under headers; columns of numbers are aligned right, and None is printed as a dash."""
     numeric = [_numeric([row[i] for row in rows]) for i in range(len(headers))]
     texts = [[NOTHING if cell is None else str(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
@@ -186,7 +186,7 @@ _LONGEST = 400
 
 
 class Verbs(click.Group):
-    """A group of verbs; its help shows each verb's whole first sentence, which click's list cuts at a line's end."""
+    """A group of verbs; its help shows each verb's complete first sentence, which click would cut at a line's end."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs, each with the first sentence of its help, wrapped if it is long."""
@@ -204,7 +204,7 @@ _BYTE_ORDER_MARK: Final = "\ufeff"
 
 
 def yaml_text(value: object) -> str:
-    """Return a value of dicts, lists, texts, numbers, booleans and None as a document that ends with a newline."""
+    """Return a value of dicts, lists, texts, numbers, booleans and None as a YAML document with a final newline."""
     return "".join(f"{line}\n" for line in _lines(value))
 
 

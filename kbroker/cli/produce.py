@@ -1,6 +1,6 @@
 """`kbroker produce`: write the lines of standard input to a topic.
 
-Owns how a line is parsed into a record: headers, key and value, with the separators and the null marker of
+Owns the parsing of a line into a record: headers, key and value, with the separators and the null marker of
 kafka-console-producer's reader.
 """
 
@@ -44,7 +44,7 @@ Headers = list[tuple[str, bytes]]
 
 
 class Message(NamedTuple):
-    """A record as read from a line."""
+    """A record that was parsed from a line."""
 
     key: bytes | None
     value: bytes
@@ -52,7 +52,7 @@ class Message(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return its approximate size in memory, in bytes."""
+        """The approximate size in memory, in bytes."""
         headers = sum(len(name) + len(value) for name, value in self.headers)
         return _OVERHEAD + len(self.key or b"") + len(self.value) + headers
 
@@ -69,7 +69,7 @@ class LineFormat:
     empty_is_null: bool = False
 
     def parse(self, line: bytes) -> Message:
-        """Return the record of a line; a null value stays as it was typed, and `is_null` recognizes it."""
+        """Return the record of a line; a null value stays as typed, and `is_null` recognizes it."""
         value = line.removesuffix(b"\n")
         headers: Headers = []
         if self.headers_delimiter is not None and self.headers_delimiter in value:
@@ -81,11 +81,11 @@ class LineFormat:
         return Message(None if key is None or self.is_null(key) else key, value, headers)
 
     def is_null(self, data: bytes) -> bool:
-        """Return whether a key or a value stands for null."""
+        """Whether a key or a value stands for null."""
         return (self.empty_is_null and not data) or (self.null_marker is not None and data == self.null_marker)
 
     def _header(self, text: bytes) -> tuple[str, bytes]:
-        """Return a header; kafka-python cannot send null headers."""
+        """Parse a header; kafka-python cannot send null headers."""
         name, _, value = text.partition(self.headers_key_separator)
         return name.decode("utf-8", "replace"), value
 
@@ -94,7 +94,7 @@ class LineFormat:
 _MOST_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024
 _GRACE_S: Final = 10.0
 _NEVER_CREATES: Final = 4
-"""The first Metadata version that has allow_auto_topic_creation."""
+"""The first Metadata version that supports allow_auto_topic_creation."""
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
 """Finds the error code in the client's text about an unexpected answer."""
 ACKS: Final = {"0": 0, "1": 1, "all": -1, "-1": -1}
@@ -103,7 +103,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class _Nulls(Serializer):  # type: ignore[misc]
-    """Turns values into null: the client refuses a null value without a key unless a serializer returns it."""
+    """Converts values to null: the client refuses a null value without a key unless a serializer returns it."""
 
     def __init__(self, lines: LineFormat) -> None:
         self._lines = lines
@@ -158,7 +158,7 @@ class _Deliveries:
             self._forget(size)
 
     def fail(self, size: int, error: BaseException) -> None:
-        """Count a lost record; keep the first error."""
+        """Count a lost record; keep the error that shows the cause."""
         with self._changed:
             if self.gave_up:
                 return
@@ -175,7 +175,7 @@ class _Deliveries:
         self._changed.notify_all()
 
     def wait(self, patience_s: float) -> None:
-        """Wait until every record is finished; give up after this time without any answer."""
+        """Wait until every record is finished; give up if no answer arrives for this time."""
         with self._changed:
             while self._pending:
                 if not self._changed.wait(patience_s):
@@ -223,8 +223,8 @@ def command(
 ) -> None:
     """Write each line of standard input to TOPIC as a record.
 
-    Returns when every record is acknowledged and prints their number on standard error; a record that fails ends the
-    command with status 1.
+    Returns when every record is acknowledged, and prints the number of records on standard error. A record that fails
+    ends the command with status 1.
     """
     header_list = _headers(headers)
     line_format = LineFormat(
@@ -258,8 +258,8 @@ def command(
                             patience_s if sync else None,
                         )
                 finally:
-                    # Also after a signal: records that were read are written before the end. The client's own flush
-                    # fails if it has split a batch.
+                    # After a signal, too: write the records that were read before the command ends. The client's own
+                    # flush fails after it has split a batch.
                     deliveries.wait(patience_s)
         finally:
             click.echo(f"{_records(deliveries.written)} written to {topic}", err=True)
@@ -314,7 +314,7 @@ def _check(connection: Connection, producer: Any, topic: str, partition: int | N
 
 
 def _is_missing(admin: Any, topic: str) -> bool:
-    """Whether a topic does not exist; found by a request that never creates the topic."""
+    """Whether a topic does not exist; the request never creates the topic."""
     request = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     answer = ask_any(admin, request, MetadataResponse, at_least=_NEVER_CREATES)
     return answer is not None and any(each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in answer.topics)
@@ -332,7 +332,7 @@ def _creates_none(admin: Any) -> bool:
 def _send(
     messages: Iterable[Message], send: Callable[[Message], Any], deliveries: _Deliveries, patience_s: float | None
 ) -> None:
-    """Send until the end or the first failure; with `patience_s` one record at a time, each within so many seconds."""
+    """Send until the end or the first failure; with `patience_s`, send one record at a time, each within that time."""
     for message in messages:
         if deliveries.error is not None:
             return
@@ -350,7 +350,7 @@ def _send(
 
 
 def _limit(error: Any, connection: Connection, producer: Any, topic: str) -> str | None:
-    """Return which limit a record exceeds, and which config sets it; None for another error or an unknown limit."""
+    """Return the limit that a record exceeds, and its config; None for another error or an unknown limit."""
     if "max_request_size" in str(error):
         limit = producer.config["max_request_size"]
         return f"a record is larger than the client's limit of {limit} bytes (-X max.request.size=BYTES sets it)"
@@ -372,6 +372,6 @@ def _words(error: BaseException) -> str:
     if isinstance(error, BrokerResponseError):
         return error_text(error, message)
     code = _CODE.search(message or "")
-    if code is not None:  # kafka-python's error if InitProducerId fails
+    if code is not None:  # kafka-python's text if InitProducerId fails
         return error_text(for_code(int(code[1])))
     return message or type(error).__name__

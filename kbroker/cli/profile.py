@@ -23,13 +23,13 @@ _HIDDEN: Final = "(secret)"
 
 @click.group("profile", cls=Verbs)
 def command() -> None:
-    """List, show, add and remove the named settings that --profile takes."""
+    """List, show, add and remove the named settings for --profile."""
 
 
 @command.command("list")
 @output_option
 def list_profiles(output: Output) -> None:
-    """List profiles, and where they lead."""
+    """List profiles, and their bootstrap addresses."""
     found = [_listed(name) for name in names()]
     output.rows(found, "name", Column("bootstrap", "bootstrap_servers"), Column("protocol", "security_protocol"))
 
@@ -47,7 +47,7 @@ def _listed(name: str) -> dict[str, str | None]:
 @click.argument("name")
 @output_option
 def show(name: str, output: Output) -> None:
-    """Show the settings of a profile, but for passwords."""
+    """Show the settings of a profile, except passwords."""
     settings = read_file(existing(name), "profile")
     shown = {key: _HIDDEN if is_secret(key) and "${" not in text else text for key, text in settings.items()}
     output.show(shown, Facts(list(shown.items())))
@@ -60,7 +60,7 @@ def show(name: str, output: Output) -> None:
 @click.option("--secret", "secrets", multiple=True, metavar="KEY", help="Ask for this value, or read it from a line.")
 @click.option("--replace", is_flag=True, help="Also where there is one of that name.")
 def add(name: str, pairs: tuple[str, ...], bootstrap: str | None, secrets: tuple[str, ...], replace: bool) -> None:
-    """Make a profile of client settings, as security.protocol=SASL_SSL; only you can read it.
+    """Create a profile of client settings, such as security.protocol=SASL_SSL; only you can read it.
 
     Prefer a prompt for secret values: --secret sasl.jaas.config.
     """
@@ -114,7 +114,7 @@ def _prompt(key: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file atomically, readable by its owner only."""
+    """Write the file atomically; only its owner may read it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

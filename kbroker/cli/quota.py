@@ -29,7 +29,7 @@ _entity_options = with_options(
 
 
 def _entity(options: dict[str, Any]) -> dict[str, str | None]:
-    """Return the entity in the options; None is the default."""
+    """Return the entity in the options; the name None means the default."""
     found: dict[str, str | None] = {}
     for kind, option in TYPES.items():
         name = options[option]
@@ -62,7 +62,7 @@ _limit_options = with_options(
 @_limit_options
 @client_options
 def set_limits(connection: Connection, **options: Any) -> None:
-    """Set limits; those that are not named stay as they are."""
+    """Set limits; limits that are not given stay unchanged."""
     entity = _named(options)
     limits = {key: options[key] for key in LIMITS if options[key] is not None}
     if not limits:
@@ -94,7 +94,7 @@ def list_limits(connection: Connection, output: Output, **options: Any) -> None:
 @click.argument("keys", nargs=-1, metavar="[LIMIT...]", type=click.Choice(list(LIMITS)))
 @client_options
 def remove(connection: Connection, keys: tuple[str, ...], **options: Any) -> None:
-    """Remove limits, such as producer_byte_rate; without names, all of the user, client id or address."""
+    """Remove limits, such as producer_byte_rate; without names, all limits of the user, client id or address."""
     entity = _named(options)
     with connection.admin() as admin:
         there = next((limits for each, limits in described_quotas(admin, entity, strict=True) if each == entity), {})

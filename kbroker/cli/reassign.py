@@ -1,4 +1,4 @@
-"""`kbroker topic reassign`: set the replicas of partitions, one by one, by a file, or by a generated proposal.
+"""`kbroker topic reassign`: set the replicas of one partition, or of many with a file or a generated proposal.
 
 Owns the verb. The file has the format of kafka-reassign-partitions, so that both tools can be used in turn.
 """
@@ -132,7 +132,7 @@ def _keys(admin: Any, name: str, partition: int | None) -> list[Key]:
 
 
 def _known(admin: Any, wanted: Mapping[Key, object]) -> dict[Key, dict[str, Any]]:
-    """Return the Metadata of partitions; raises ClickException for missing ones."""
+    """Return the Metadata of partitions; raises ClickException if one is missing."""
     names = sorted({topic for topic, _ in wanted})
     there = existing_topics(admin, names)
     missing = [no_such_topic(admin, name) for name in names if name not in there]

@@ -63,7 +63,7 @@ def find(
 ) -> None:
     """Print the records of a topic that match the options, up to the current end.
 
-    All of them are read, from --since on: only time is indexed. Exits with 1 if there are none.
+    Reads all records from --since on, because only time is indexed. Exits with 1 if no record matches.
     """
     begins = None if since is None else parse_time(since)
     tests = list(_tests(key, key_pattern, value_pattern, headers, begins, None if until is None else parse_time(until)))
@@ -136,7 +136,7 @@ def _compiled(option: str, text: str) -> re.Pattern[bytes]:
 
 
 def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Test]) -> Iterator[Any]:
-    """Read partitions to their ends; on a terminal, report the progress at intervals."""
+    """Yield matching records of partitions up to their ends; on a terminal, report the progress at intervals."""
     read = found = 0
     reported = time.monotonic()
     left = {each for each, end in ends.items() if position(consumer, each) < end}
@@ -181,7 +181,7 @@ def delete(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Delete the records of partitions up to an offset: they begin there then. Nothing brings them back."""
+    """Delete the records of partitions before an offset, for good. The partitions then begin at this offset."""
     choices = [before_offset is not None, before_time is not None, everything, offsets_file is not None]
     if sum(choices) != 1 or (offsets_file is None) == (topic is None):
         raise click.UsageError("give a topic and --before-offset, --before-time or --all, or --offset-json-file alone")
@@ -214,7 +214,7 @@ def _before(offset: int) -> str:
 
 
 def _parse_file(data: bytes) -> dict[Key, int]:
-    """Read {"partitions": [{"topic": "t", "partition": 0, "offset": 5}], "version": 1}."""
+    """Parse {"partitions": [{"topic": "t", "partition": 0, "offset": 5}], "version": 1}."""
     try:
         return {(str(p["topic"]), int(p["partition"])): int(p["offset"]) for p in json.loads(data)["partitions"]}
     except (ValueError, TypeError, KeyError):

@@ -43,7 +43,7 @@ Piece = Callable[[Record, int], bytes]
 
 
 class FormatError(ValueError):
-    """The format has an unknown letter."""
+    """The format contains an unknown letter."""
 
 
 def to_bytes(text: str) -> bytes:
@@ -64,7 +64,7 @@ def unescape(text: str) -> bytes:
 
 
 class Format:
-    """A compiled format; `null` is printed for a null key or value."""
+    """A compiled format, which prints `null` for a null key or value."""
 
     def __init__(self, text: str, null: bytes = b"") -> None:
         self._null = null
@@ -80,7 +80,7 @@ class Format:
         self._add_literal(rest)
 
     def __call__(self, record: Record, number: int) -> bytes:
-        """Print one record; `number` counts from 1."""
+        """Return the printed form of a record; `number` counts from 1."""
         return b"".join(piece(record, number) for piece in self._pieces)
 
     def _add_literal(self, text: str) -> None:
@@ -150,7 +150,7 @@ def as_json(record: Record, _number: int) -> bytes:
         **json_bytes("value", record.value),
         "headers": [{"key": name, **json_bytes("value", value)} for name, value in record.headers],
     }
-    if hasattr(record, "delivery_count"):  # of a share group
+    if hasattr(record, "delivery_count"):  # a record from a share group
         found["delivery_count"] = record.delivery_count
     return json.dumps(found, ensure_ascii=False).encode() + b"\n"
 

@@ -1,6 +1,6 @@
 """`kbroker registry`: serve a schema registry beside any Kafka.
 
-Owns the options, and the process around the server. The server is loaded on demand only.
+Owns the options, and the process around the server. The server's module is loaded only on demand.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def command(
     transactional_id: str,
     ready_file: str | None,
 ) -> None:
-    """Serve a schema registry with Confluent's API, whose schemas are in the topic _schemas of any Kafka."""
+    """Serve a schema registry with Confluent's API, which stores schemas in the topic _schemas of any Kafka."""
     REGISTRY.require("kbroker registry")
     host, port = parse(listen, "--listen", REGISTRY.default)
     tls = tls_files(tls_cert, tls_key, "--tls-cert", "--tls-key")
@@ -102,7 +102,7 @@ async def _serve(
                 await asyncio.to_thread(Path(ready_file).write_text, f"{server.url}\n")
             await ending
         finally:
-            store.close()  # first: no request waits for Kafka any more
+            store.close()  # first, so that no request waits for Kafka any more
             await asyncio.to_thread(server.stop)
     finally:
         store.close()

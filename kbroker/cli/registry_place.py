@@ -1,7 +1,7 @@
 """The schema registry beside a broker of `kbroker start`.
 
-Owns its options, what must exist before the broker starts, and the address that other brokers of a cluster get. The
-server is loaded on demand only.
+Owns its options, everything that must exist before the broker starts, and the address for other brokers of a cluster.
+The server's module is loaded only on demand.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kbroker.registry_api.server import RegistryServer
 
 BASIC, NONE = "BASIC", "NONE"
-"""The methods of authentication at the registry, by Confluent's names."""
+"""The methods of authentication at the registry, under Confluent's names."""
 _EVERY_4, _LOOPBACK_4 = "0.0.0.0", "127.0.0.1"
 _IN_THE_CLEAR: Final = (
     "passwords would cross the network in the clear; --registry-tls-cert and --registry-tls-key encrypt them, "
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 def registry_options(*, in_container: bool = False) -> Decorator:
-    """Add the options of --registry, but for --registry-public."""
+    """Add the options of --registry, except --registry-public."""
 
     def variable(name: str) -> str | None:
         return f"KBROKER_REGISTRY_{name}" if in_container else None
@@ -86,14 +86,14 @@ def registry_options(*, in_container: bool = False) -> Decorator:
 
 @dataclass(frozen=True, slots=True)
 class RegistryOptions:
-    """What a registry is served with; files are checked."""
+    """The settings with which a registry is served; the files are already checked."""
 
     advertised: tuple[str, int] | None = None
     tls: tuple[str, str] | None = None
     ca: str | None = None
     asks_for_login: bool = False
     given: str | None = None
-    """One of the options that was given."""
+    """The name of one given option, or None."""
 
     @classmethod
     def of(
@@ -104,7 +104,7 @@ class RegistryOptions:
         registry_ca: str | None = None,
         registry_auth: str | None = None,
     ) -> RegistryOptions:
-        """Return them from the values of the options; raises ConfigError and NoPlace."""
+        """Create the settings from the values of the options; raises ConfigError and NoPlace."""
         asks_for_login = (registry_auth or NONE).upper() == BASIC
         named = {
             "--registry-advertised": registry_advertised,
@@ -120,13 +120,13 @@ class RegistryOptions:
         if registry_ca:
             try:
                 ssl.create_default_context(cafile=registry_ca)
-            except OSError as error:  # also an ssl error
+            except OSError as error:  # an ssl error is an OSError, too
                 raise ConfigError(f"--registry-ca {registry_ca}: {_reason(error)}") from None
         given = next((name for name, value in named.items() if value), None)
         return cls(at, tls, registry_ca or None, asks_for_login, given)
 
     def listening(self, host: str, port: int, *, public: bool) -> socket.socket:
-        """Return a listening socket; raises NoPlace, also where others would need no password or show it to everybody.
+        """Return a listening socket; raises NoPlace if other machines could connect without a password or without TLS.
 
         `public` allows both.
         """
@@ -141,15 +141,15 @@ class RegistryOptions:
 
 
 def tls_files(cert: str | None, key: str | None, cert_option: str, key_option: str) -> tuple[str, str] | None:
-    """Return the files of a certificate and its key, which are readable; raises ConfigError."""
+    """Return the files of a certificate and its key after checking that both can be read; raises ConfigError."""
     if not cert and not key:
         return None
     if not cert or not key:
         raise ConfigError(f"{cert_option} and {key_option} go together")
     try:
-        # A key that is encrypted is refused: OpenSSL would ask at the terminal for its password.
+        # An encrypted key is refused, because OpenSSL would ask for its password on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
-    except (OSError, ValueError) as error:  # also an ssl error
+    except (OSError, ValueError) as error:  # an ssl error is an OSError, too
         raise ConfigError(f"{cert_option} {cert}, {key_option} {key}: {_reason(error)}") from None
     return cert, key
 
@@ -160,7 +160,7 @@ def _reason(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RegistryPlace:
-    """Where the schema registry is served."""
+    """The socket at which the schema registry is served, and its options."""
 
     socket: socket.socket
     options: RegistryOptions = RegistryOptions()
@@ -171,7 +171,7 @@ class RegistryPlace:
 
     @property
     def ca(self) -> str | None:
-        """The file of the authority of registries' certificates."""
+        """The file of the CA that signs registries' certificates."""
         return self.options.ca
 
     @property
@@ -190,9 +190,9 @@ class RegistryPlace:
 
     @property
     def url_for_console(self) -> str | None:
-        """The server's URL for the console beside it: with TLS by the name that its certificate has.
+        """The server's URL for the console beside it; with TLS, the URL has the name in its certificate.
 
-        None if the registry asks for a login, which this console has not.
+        None if the registry requires a login, because this console has none.
         """
         if self.options.asks_for_login:
             return None
@@ -202,7 +202,7 @@ class RegistryPlace:
 
     @contextlib.asynccontextmanager
     async def served(self, node: Node) -> AsyncIterator[RegistryServer]:
-        """Serve as long as the broker does; in a cluster, other brokers know where."""
+        """Serve as long as the broker serves; in a cluster, publish the address to other brokers."""
         from kbroker.registry_api.server import of_broker
 
         options = self.options

@@ -1,7 +1,7 @@
 """Remedies for failures: the sentence after the line of an error.
 
-Owns the remedy of each failure, by Kafka's name of the error at the end of a line, or by the line itself. The required
-ACL depends on the verb. Never sends a request.
+Owns the remedy of each failure, selected by Kafka's name of the error at the end of a line, or by the line itself. The
+required ACL depends on the verb. Never sends a request.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ _RIGHTS: Final[Mapping[str, tuple[str, Mapping[str, str], str]]] = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": ("--transactional-id ID", _OF_IDS, _DESCRIBE),
     "DELEGATION_TOKEN_AUTHORIZATION_FAILED": ("--delegation-token ID", {}, _DESCRIBE),
 }
-"""By the error's name: the resource's ACL option, the right that each verb needs, the right for other verbs."""
+"""The resource's ACL option, the right that each verb needs, and the right for other verbs, by the error's name."""
 
 
 def with_remedy(text: str, arguments: Sequence[str]) -> str:
@@ -187,7 +187,7 @@ def _remedy(line: str, verb: str) -> str | None:
     if name in _RIGHTS:
         thing, needed, usual = _RIGHTS[name]
         right = needed.get(verb, needed.get(verb.partition(" ")[0], usual))
-        if "TOPIC" not in right:  # that right names its topic already
+        if "TOPIC" not in right:  # such a right already names its topic
             right = f"{right} {thing}"
         return f"an administrator of ACLs allows it: `kbroker acl add --allow-principal User:NAME {right}`"
     return _BY_NAME.get(name)

@@ -29,8 +29,8 @@ def command(
 ) -> None:
     """Show the requests to a broker that runs with `kbroker start --control`.
 
-    Requests are recorded from the first use of this verb until the broker stops. --json prints requests and answers in
-    full, with --follow one a line.
+    Requests are recorded from the first use of this verb until the broker stops. --json prints complete requests and
+    answers; with --follow, one per line.
     """
     if clear:
         if follow:

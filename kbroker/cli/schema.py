@@ -17,7 +17,7 @@ from kbroker.cli.output import Column, Facts, Output, Verbs, output_option, wide
 Result = TypeVar("Result")
 _DEFAULT: Final = "http://127.0.0.1:8081"
 VARIABLE: Final = "KBROKER_REGISTRY"
-"""The variable of the environment that has a registry's address."""
+"""The environment variable that contains a registry's address."""
 _TYPES: Final = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
 _LATEST: Final = "latest"
 _ANY_CONTEXT: Final = ":*:"
@@ -36,7 +36,7 @@ ca_option: Final = click.option(
 
 
 def registry_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add --registry and --ca, and pass the verb a `registry`."""
+    """Add --registry and --ca to a verb, and pass it a SchemaRegistry as `registry`."""
 
     @click.option(
         "--registry",
@@ -60,7 +60,7 @@ _version: Final = click.option("--version", metavar="N", default=_LATEST, help="
 
 
 def _of_file(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add what describes a schema in a file, and pass the verb its request as a `body`."""
+    """Add the options that describe a schema in a file to a verb, and pass it the request's `body`."""
 
     @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
     @click.option(
@@ -110,12 +110,12 @@ def list_schemas(prefix: str, deleted: bool, output: Output, registry: SchemaReg
     """List subjects with their latest schemas."""
     rows: list[dict[str, Any]] = []
     prefix = prefix or _ANY_CONTEXT
-    while True:  # a registry returns 1,000 at most
+    while True:  # a registry returns at most 1,000
         found = registry.ask(
             "GET", "schemas", subjectPrefix=prefix, deleted=deleted, latestOnly=True, offset=len(rows), limit=1000
         )
         if rows and found[:1] == rows[:1]:
-            break  # this registry knows no offset
+            break  # this registry ignores `offset`
         rows += found
         if len(found) < 1000:
             break
@@ -174,9 +174,9 @@ def _shown(reference: dict[str, Any]) -> str:
 @output_option
 @registry_options
 def register(subject: str, body: dict[str, Any], normalize: bool, output: Output, registry: SchemaRegistry) -> None:
-    """Register a schema; one that is registered already keeps its id and version."""
+    """Register a schema; an already registered schema keeps its id and version."""
     found = registry.ask("POST", "subjects", subject, "versions", body=body, normalize=normalize)
-    if "version" not in found:  # an older registry
+    if "version" not in found:  # in the answer of an older registry
         found["version"] = registry.ask("POST", "subjects", subject, body=body, normalize=normalize)["version"]
     told = {"subject": subject, "version": found["version"], "id": found["id"]}
     output.show(told, Facts(list(told.items())))
@@ -188,7 +188,7 @@ def register(subject: str, body: dict[str, Any], normalize: bool, output: Output
 @click.option("--version", metavar="N", help="Compare with this version only, or with the latest one.")
 @registry_options
 def check(subject: str, body: dict[str, Any], version: str | None, registry: SchemaRegistry) -> None:
-    """Check whether a schema may follow those of a subject; the status is 1 if it may not."""
+    """Check whether a schema may become a subject's next version; exit with 1 if not."""
     path = ["compatibility", "subjects", subject, "versions", *([version] if version else [])]
     found = registry.ask("POST", *path, body=body, verbose=True)
     if not found["is_compatible"]:
@@ -204,7 +204,7 @@ def check(subject: str, body: dict[str, Any], version: str | None, registry: Sch
 @click.argument("new", metavar="[VERSION]", default=_LATEST)
 @registry_options
 def diff(subject: str, old: str, new: str, registry: SchemaRegistry) -> None:
-    """Show what changed from one version of a subject to another, or to the latest."""
+    """Show the changes from one version of a subject to another, or to the latest."""
     before, after = (registry.ask("GET", "subjects", subject, "versions", each, deleted=True) for each in (old, new))
     lines = difflib.unified_diff(
         pretty(before).splitlines(),
@@ -223,7 +223,7 @@ def diff(subject: str, old: str, new: str, registry: SchemaRegistry) -> None:
 @click.option("--permanent", is_flag=True, help="For good, what was deleted before without this option.")
 @registry_options
 def delete(subject: str, version: str | None, permanent: bool, registry: SchemaRegistry) -> None:
-    """Delete a subject, or a version of it. A schema stays readable by its id until --permanent."""
+    """Delete a subject, or a version of it. A schema stays readable by its id until it is deleted with --permanent."""
     path = ["subjects", subject, *(["versions", version] if version else [])]
     found = registry.ask("DELETE", *path, permanent=permanent)
     numbers = found if isinstance(found, list) else [found]

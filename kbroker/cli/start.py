@@ -1,6 +1,6 @@
 """`kbroker start`: run a broker until SIGTERM or SIGINT.
 
-Owns the process around a broker: signals, the ready file. Its first lines show how to reach the broker.
+Owns the process around a broker: signals, the ready file. Its first output shows how to reach the broker.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT
 
 
 def _shortcuts(listen: str | None, data_dir: str | None, settings: Sequence[str], *, memory: bool = False) -> list[str]:
-    """Convert the options that are short for a config key to settings; raise ConfigError if both are given."""
+    """Convert the options that stand for a config key to settings; raises ConfigError if both are given."""
     found = []
     given = {text.partition("=")[0].strip() for text in settings}
     for option, key, value in (
@@ -107,8 +107,9 @@ def command(
 ) -> None:
     """Start a broker.
 
-    Settings come from the config file, then KAFKA_* environment variables, then --set. Those of --dev are weaker than
-    all of them. Without it a new consumer group waits 3 s for more members, as Apache Kafka's do.
+    Settings are read from the config file, then KAFKA_* environment variables, then --set; later ones override earlier
+    ones, and all of them override --dev. Without --dev a new consumer group waits 3 s for more members, as in Apache
+    Kafka.
     """
     set_up_log(sys.stderr, log_format, log_levels)
     if memory and data_dir is not None:
@@ -133,7 +134,7 @@ def command(
 
 
 def announce(node: Node, *, kept: bool, urls: Mapping[str, str]) -> None:
-    """Print the broker's addresses, its data directories and example commands; data that is not `kept` is temporary.
+    """Print the broker's addresses, data directories and example commands; data that is not `kept` is temporary.
 
     `urls` are the addresses of its control API, its metrics, its web console and its schema registry, if any.
     """
@@ -151,7 +152,7 @@ def announce(node: Node, *, kept: bool, urls: Mapping[str, str]) -> None:
         for listener, address in zip(listeners.bind, node.addresses, strict=True)
         if listeners.protocols[listener.name] == "PLAINTEXT"
     )
-    if plain:  # for other listeners, verbs need settings that this module does not know
+    if plain:  # for other listeners, verbs need settings that are unknown here
         click.echo(
             f"  {command} topic create hello --bootstrap {plain}\n"
             f"  echo 'hello, world' | {command} produce hello --bootstrap {plain}\n"
@@ -179,7 +180,7 @@ def run(
     users: Sequence[ScramUser] = (),
     beside: Beside = _NOTHING,
 ) -> None:
-    """Serve until a signal; call `started` once clients can connect, when the `users` already exist."""
+    """Serve until a signal; call `started` when clients can connect and the `users` exist."""
     _raise_file_limit()
     if config.node_id >= 0:
         name_broker(config.node_id)
@@ -204,7 +205,7 @@ def _starting(
     on_logs: Callable[[LogManager], None],
 ) -> Coroutine[Any, Any, Node]:
     if config.in_cluster:
-        # Imported only here: a single node does not need ZooKeeper's client, and starts faster without it.
+        # Imported only here, because a single node does not need ZooKeeper's client, and starts faster without it.
         from kbroker.broker.cluster_node import ClusterNode
 
         return ClusterNode.start(config, cluster_id=cluster_id, users=users, on_logs=on_logs)
@@ -212,7 +213,7 @@ def _starting(
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open files, often 1024, to its maximum: each connection and each segment needs a file."""
+    """Raise the limit of open files, often 1024, to its maximum, because each connection and each segment needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):  # some systems cap it below the reported limit
@@ -226,7 +227,7 @@ async def _seen(
     *,
     alone: bool,
 ) -> None:
-    """Serve; the metrics server runs from before the broker's start until after its end."""
+    """Serve; the metrics server starts before the broker and ends after it."""
     with contextlib.closing(Systemd(os.environ)) as systemd:
         if metrics is None:
             await serve(None, systemd)
@@ -298,7 +299,7 @@ async def _serve(
 
 
 async def _unless_stopped(starting: Coroutine[Any, Any, Node], stop: asyncio.Event) -> Node | None:
-    """Return the result of a start; None if a signal stopped it while logs were being read."""
+    """Return the result of a start; None if a signal stopped the start while logs were being read."""
     start = asyncio.ensure_future(starting)
     stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
     await asyncio.wait({start, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -312,7 +313,7 @@ async def _unless_stopped(starting: Coroutine[Any, Any, Node], stop: asyncio.Eve
 
 
 async def _stopped_or_failed(node: Node, stop: asyncio.Event) -> bool:
-    """Wait for a stop signal (True) or for the broker's own end (False)."""
+    """Wait for a stop signal (return True) or for the broker's own end (return False)."""
     stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
     await asyncio.wait({stopping, node.failed}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -320,7 +321,7 @@ async def _stopped_or_failed(node: Node, stop: asyncio.Event) -> bool:
 
 
 def _write_ready_file(node: Node, path: str, others: Mapping[str, str]) -> None:
-    """Write the file atomically: a waiting program may read it at once."""
+    """Write the file atomically, because a waiting program may read it immediately."""
     content = {
         "bootstrap_servers": node.bootstrap_servers,
         "node_id": node.node_id,
@@ -356,7 +357,7 @@ def _remove_stale_ready_file(path: str) -> None:
         pass
     except OSError as error:
         raise _no_ready_file(path, error) from error
-    # Check the directory before the broker serves: if it is missing, a program would wait in vain for the file.
+    # Check the directory before the broker serves: if the directory is missing, a program would wait in vain.
     if not Path(path).absolute().parent.is_dir():
         raise _no_ready_file(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
 

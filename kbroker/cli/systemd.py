@@ -1,7 +1,7 @@
 """Notifications to systemd about a broker that it has started with Type=notify.
 
-Owns the datagrams to NOTIFY_SOCKET: the broker serves; it stops; and, with WATCHDOG_USEC, its event loop is alive, sent
-twice as often as required. Sends nothing if the variable is not set, and never raises.
+Owns the datagrams to NOTIFY_SOCKET: the broker serves; the broker stops; and, with WATCHDOG_USEC, its event loop is
+alive. The latter is sent twice as often as required. Sends nothing if the variable is not set, and never raises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Systemd:
-    """The notifications to systemd, if it has started this process."""
+    """The notifications to systemd; none if systemd has not started this process."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -27,7 +27,7 @@ class Systemd:
         self._timer: asyncio.TimerHandle | None = None
 
     def ready(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Notify that the broker serves, and from now on that its loop is alive."""
+        """Notify that the broker serves; from now on also notify regularly that its loop is alive."""
         self._notify("READY=1")
         if self._watchdog_s and self._address:
             self._alive(loop)
@@ -55,18 +55,18 @@ class Systemd:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 self._socket.setblocking(False)
-            # "@" stands for an abstract name, which begins with a zero byte.
+            # "@" marks an abstract name, which begins with a zero byte.
             abstract = self._address.startswith("@")
             with contextlib.suppress(BlockingIOError):
                 self._socket.sendto(text.encode(), "\0" + self._address[1:] if abstract else self._address)
         except OSError as error:
-            if not self._warned:  # systemd may listen again later; without messages, its watchdog kills the broker
+            if not self._warned:  # systemd may return; without notifications, its watchdog kills the broker
                 log.warning("NOTIFY_SOCKET %s does not accept %s: %s", self._address, text, error)
             self._warned = True
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float:
-    """Return the seconds within which systemd expects a notification; 0 for none."""
+    """Return the seconds within which systemd expects a notification, or 0."""
     usec, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if not usec.isdecimal() or (pid and pid != str(os.getpid())):
         return 0.0

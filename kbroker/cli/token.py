@@ -1,7 +1,7 @@
-"""`kbroker token`: delegation tokens: with one, a program logs in as a user without the user's password.
+"""`kbroker token`: delegation tokens, with which a program logs in as a user without the user's password.
 
-Owns the verbs; options have kafka-delegation-tokens' names. An HMAC, which is as good as a password, is printed by
-`create`, and by `list` on request; the other verbs find it by the token's id.
+Owns the verbs; options have kafka-delegation-tokens' names. `create` prints an HMAC, which is as good as a password,
+and `list` does on request; the other verbs find it by the token's id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEFAULT = -1
 
 
 class _PrincipalType(click.ParamType[Principal]):
-    """TYPE:NAME, as User:alice."""
+    """A principal as TYPE:NAME, such as User:alice."""
 
     name = "TYPE:NAME"
 
@@ -57,7 +57,7 @@ def create(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Create a token; its HMAC, the password of its logins, is printed here."""
+    """Create a token, and print its HMAC, which is the password for logins with it."""
     with connection.admin() as admin:
         answer = create_token(admin, owner_principal, renewer_principal, max_life_time_period)
     owner = f"{answer.principal_type}:{answer.principal_name}"
@@ -99,7 +99,7 @@ def list_tokens(
 )
 @client_options
 def renew(token: str, renew_time_period: int, connection: Connection) -> None:
-    """Keep a token valid for another while; TOKEN is its id."""
+    """Extend the validity of a token; TOKEN is its id."""
     with connection.admin() as admin:
         expires_ms = renew_token(admin, token, renew_time_period)
     click.echo(f"token {token} expires at {_time(expires_ms)}")
@@ -110,7 +110,7 @@ def renew(token: str, renew_time_period: int, connection: Connection) -> None:
 @click.option("--expiry-time-period", type=int, default=_DEFAULT, metavar="MS", help="From now on; at once, without.")
 @client_options
 def expire(token: str, expiry_time_period: int, connection: Connection) -> None:
-    """Let a token end, at once or in a while; TOKEN is its id."""
+    """Expire a token, immediately or after a period; TOKEN is its id."""
     with connection.admin() as admin:
         expires_ms = expire_token(admin, token, expiry_time_period)
     if expiry_time_period < 0:

@@ -144,7 +144,7 @@ def describe(
     connection: Connection,
     **ailments: bool,
 ) -> None:
-    """Describe topics: partitions with their offsets, and the configs that are set; all topics without names."""
+    """Describe topics: partitions with their offsets, and the configs that are set; without names, all topics."""
     if sum([bool(names), pattern is not None, bool(ids)]) > 1:
         raise click.UsageError("give names, --pattern or --topic-id, one of them")
     wanted = [each for each in AILMENTS if ailments[each]]
@@ -185,9 +185,9 @@ def offsets(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Show the offsets of partitions: where they end or begin, or the first record that is not older than a time.
+    """Show the offsets of partitions: their end or start, or the first record that is not older than a time.
 
-    Of all topics without names. A dash is a missing record or an unknown offset.
+    Without names, shows all topics. A dash means that there is no such record, or that the offset is unknown.
     """
     if names and pattern is not None:
         raise click.UsageError("give either names or --pattern")
@@ -290,7 +290,7 @@ add_changes(command, "topic")
 def elect(
     names: tuple[str, ...], partitions: tuple[int, ...], json_file: Any, unclean: bool, connection: Connection
 ) -> None:
-    """Let the first replica of each partition lead again; of all topics without names."""
+    """Make the first replica of each partition the leader again; without names, for all topics."""
     if unclean and not names and json_file is None:
         raise click.UsageError("--unclean takes the topics by name")
     if json_file is not None and (names or partitions):

@@ -89,7 +89,7 @@ def describe(transactional_id: str, output: Output, connection: Connection) -> N
 @output_option
 @client_options
 def list_producers(topic: str, partition: int, broker: int | None, output: Output, connection: Connection) -> None:
-    """List the producer ids that a partition knows, and their open transactions in it."""
+    """List the producers that a partition knows, and their open transactions in it."""
     with connection.admin() as admin:
         where = leaders(admin, topic, partition)
         ((_, found),) = producers(admin, where[topic, partition] if broker is None else broker, where)
@@ -120,7 +120,7 @@ def find_hanging(
 ) -> None:
     """Find transactions that are open in partitions but unknown to every coordinator, so that they never end.
 
-    Readers of committed records wait at the first one. `kbroker transaction abort` ends one.
+    Readers of committed records cannot read past the first such transaction. `kbroker transaction abort` ends one.
     """
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
@@ -140,7 +140,7 @@ def find_hanging(
 @click.option("--force", is_flag=True, help="Also if its coordinator knows it: its other partitions stay as they are.")
 @client_options
 def abort(topic: str, partition: int, start_offset: int, force: bool, connection: Connection) -> None:
-    """Abort a hanging transaction in a partition: the leader writes the marker that no coordinator will."""
+    """Abort a hanging transaction in a partition: the leader writes the marker that no coordinator writes."""
     with connection.admin() as admin:
         producer = abort_at(admin, (topic, partition), start_offset, force=force)
     click.echo(f"{topic}-{partition}: what producer {producer.producer_id} began at offset {start_offset} is aborted")
@@ -165,7 +165,7 @@ def _described(admin: Any, transactional_id: str) -> tuple[int, TransactionState
 
 
 def _print_producers(rows: list[tuple[list[Any], ProducerState]], before: list[str], output: Output) -> None:
-    """Print producers, each after the columns `before`."""
+    """Print a row for each producer; the columns `before` come first."""
     names = [*before, "producer_id", "producer_epoch", "coordinator_epoch", "start_offset", "last_ms", "last_sequence"]
     values = [
         [

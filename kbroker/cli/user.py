@@ -1,6 +1,6 @@
 """`kbroker user`: users with SCRAM passwords, who may log in to listeners with SCRAM.
 
-Owns the verbs. The password never leaves this process: only its salted form is sent. Never prints one.
+Owns the verbs. A password never leaves this process: only its salted form is sent. Never prints a password.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def command() -> None:
 @click.option("--iterations", type=click.IntRange(LEAST_ITERATIONS, MOST_ITERATIONS), default=LEAST_ITERATIONS)
 @client_options
 def add(name: str, mechanisms: tuple[str, ...], password: str | None, iterations: int, connection: Connection) -> None:
-    """Add a user, or change a password, which is read from standard input, or prompted for at a terminal."""
+    """Add a user, or change a password. It is read from standard input, or at a prompt on a terminal."""
     if password is None:
         password = _prompt()
     if not password:
@@ -53,7 +53,7 @@ def add(name: str, mechanisms: tuple[str, ...], password: str | None, iterations
 @output_option
 @client_options
 def list_users(names: tuple[str, ...], output: Output, connection: Connection) -> None:
-    """List users with SCRAM passwords; never the passwords."""
+    """List users with SCRAM passwords, but never the passwords."""
     with connection.admin() as admin:
         credentials, failures = described_users(admin, names)
     found = [asdict(each) for each in credentials]

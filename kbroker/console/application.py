@@ -1,7 +1,7 @@
 """The console as an ASGI application: pages, actions, login, and the handling of failures.
 
 Owns the order of checks on a request: the guard, the session, the form's token, then the typed confirmation. Logs a
-line for each change. Never knows the content of a page.
+line for each change. Does not know the content of a page.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Web:
     def _shown(
         self, name: str, facts: dict[str, Any], request: Request, key: str, user: str | None, status: int = 200
     ) -> Response:
-        """Render a page; for htmx, which requests a part, only that block."""
+        """Render a page, or only one block of it if htmx requests that part."""
         settings, sessions = self.console.settings, self.console.sessions
         flash = sessions.flash(request)
         common = {
@@ -204,7 +204,7 @@ class Web:
             )
         except (AdminError, Slow, Busy) as error:
             note(f"refused: {_in_words(error)}")
-            self.console.changed()  # part of it may be done
+            self.console.changed()  # a part of the change may be made
             return self._refused(request, error, key, user)
         except Exception as error:
             note(f"failed: {type(error).__name__}")
@@ -265,7 +265,7 @@ class Web:
 
 
 def _list_of(request: Request) -> tuple[str, str]:
-    """Return address and text of a link from a failed page to the list of such entities."""
+    """Return address and text of a link from a failed page to the list of entities of the same kind."""
     for begin, place, words in _LISTS:
         if request.url.path.startswith(begin):
             return place, words

@@ -1,7 +1,7 @@
 """Requests of a web server to a cluster: blocking clients in a few threads, with a deadline for each request.
 
-Owns the threads and the clients that are kept between requests. A client with a broken connection is discarded, and a
-read-only request is retried once with a new client. Never knows a particular request.
+Owns the threads, and the clients that are kept between requests. A client with a broken connection is discarded, and a
+read-only request is retried once with a new client. Does not depend on a particular request.
 """
 
 from __future__ import annotations

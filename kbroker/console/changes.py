@@ -1,6 +1,6 @@
 """The changes of the table `kbroker.changes` as actions of the console; their buttons and forms are in parts.html.
 
-Owns the page that shows a change's effect. Never knows a particular change.
+Owns the page that shows a change's effect. Does not depend on a particular change.
 """
 
 from __future__ import annotations

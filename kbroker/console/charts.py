@@ -1,6 +1,6 @@
-"""Charts made on the server: SVG from numbers, without scripts and without inline styles.
+"""Charts drawn on the server: SVG from numbers, without scripts and without inline styles.
 
-Owns how numbers become shapes. All text in a chart is escaped; the style sheet sets the colours, by class.
+Owns the conversion of numbers to shapes. All text in a chart is escaped; the style sheet sets the colours, by class.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _path(
 
 
 def _nice(largest: float) -> float:
-    """Return a round number that is not smaller."""
+    """Return a round number that is not smaller than `largest`."""
     if largest <= 0:
         return 4.0
     size = 10.0 ** math.floor(math.log10(largest))

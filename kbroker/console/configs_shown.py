@@ -50,7 +50,7 @@ class Row:
 
 
 def rows_of(subject: Subject, found: Iterable[DescribeConfigsResourceResult]) -> list[Row]:
-    """Return configs ordered by name, those set on the entity first."""
+    """Return configs ordered by name; configs that are set on the entity itself come first."""
     shown = [_row(subject, each) for each in found]
     return sorted(shown, key=lambda each: (not each.own, each.key))
 
@@ -73,7 +73,7 @@ def _row(subject: Subject, each: DescribeConfigsResourceResult) -> Row:
 
 
 def meaning(key: str, value: str) -> str:
-    """Return milliseconds as days or hours, and bytes as MB, according to a config's name; empty if already clear."""
+    """Return a value in ms as days or hours, and in bytes as MB, depending on the config's name; empty if clear."""
     if not value.isdecimal() or int(value) >= _FOR_EVER:
         return ""
     if key.endswith(".ms") and int(value) >= _SECOND_MS:

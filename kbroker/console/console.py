@@ -25,7 +25,7 @@ from kbroker.console.sessions import Sessions
 T = TypeVar("T")
 _FRESH_S: Final = 2.0
 _TIMES_ITS_COST: Final = 10
-"""A view stays fresh for this many times the duration of its request: some seconds for ten thousand topics."""
+"""A view stays fresh for this multiple of its request's duration: some seconds for ten thousand topics."""
 audit = logging.getLogger("kbroker.console.audit")
 
 
@@ -39,17 +39,18 @@ class Settings:
     names: frozenset[str] = frozenset()
     """The console's host names, besides addresses and localhost; in lower case."""
     users: Mapping[str, str] | None = None
-    """The users' password hashes by scrypt, by name; None if no login is needed."""
+    """The users' password hashes (scrypt), by user name; None if no login is needed."""
     secure: bool = False
-    """Whether it is served with TLS."""
+    """Whether the console is served with TLS."""
     port: int = 0
     cli: tuple[str, ...] = ()
     """The connection options for command lines to copy."""
     period_s: float = PERIOD_S
     in_flight: Callable[[str, int], Sequence[Any]] | None = None
-    """Returns a share group's partitions in use with at most so many runs of records in flight; waits for them.
+    """Returns a share group's partitions in use, with at most this number of runs of records in flight; blocks.
 
-    Only a broker in this process can tell: Kafka's protocol has no such request. Runs are as share_partition/in_flight.
+    Only a broker in this process knows them: Kafka's protocol has no such request. share_partition/in_flight defines
+    runs.
     """
 
 
@@ -91,7 +92,7 @@ class Console:
             return None, str(error)
 
     async def view(self) -> ClusterView:
-        """Return a recent view of the whole cluster, not older than the last change by this console."""
+        """Return a recent view of the cluster, requested after the last change by this console."""
         found = self._recent()
         if found is None:
             async with self._looking:

@@ -109,7 +109,7 @@ def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
 
 
 def _of_clients(samples: Samples) -> Iterator[Finding]:
-    groups, hang, unsettled = samples.groups, samples.hanging, samples.unsettled  # each may be replaced meanwhile
+    groups, hang, unsettled = samples.groups, samples.hanging, samples.unsettled  # the sampler may replace them
     for name in sorted(groups):
         lag, still = samples.lags.get(name), samples.standing.of(name, STANDING_S)
         if unsettled.get(name, 0.0) >= UNSETTLED_S:
@@ -163,12 +163,12 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
 
 
 def _topics(health: str, names: list[str]) -> str:
-    """Return the address of the list of ailing topics; it shows internal topics only if one of them ails."""
+    """Return the address of the list of ailing topics; the list includes internal topics only if one of them ails."""
     return place("/topics", health=health, internal="1" if INTERNAL.intersection(names) else None)
 
 
 def _named(of_partitions: list[str]) -> str:
-    """Return topics by name, each once, internal topics last."""
+    """Return a text with the topics' names, without duplicates; internal topics come last."""
     names = sorted(dict.fromkeys(of_partitions), key=lambda name: name in INTERNAL)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"Topic{'s' if len(names) > 1 else ''}: {', '.join(names[:_NAMED])}{more}."

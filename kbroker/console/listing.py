@@ -1,7 +1,7 @@
-"""Addresses of pages, with quoted parts, and long lists, of which a page shows a part: search and the number of pages.
+"""Addresses of pages, with quoted parts, and long lists that are shown page by page, with a search.
 
-Owns how a search for topics, groups and ACLs matches, and the arithmetic of pages. A page beyond the end shows the last
-page.
+Owns the rules by which a search for topics, groups and ACLs matches, and the computation of page numbers. A page beyond
+the end shows the last page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 
 def place(path: str, *parts: object, **query: object) -> str:
-    """Return an address: a path, further parts of the path, and a query without None and empty values."""
+    """Return an address: a path, further parts of the path, and a query in which None and empty values are left out."""
     whole = path + "".join(f"/{quote(str(each), safe='')}" for each in parts)
     given = {name.rstrip("_"): str(value) for name, value in query.items() if value is not None and value != ""}
     return f"{whole}?{urlencode(given)}" if given else whole
@@ -23,7 +23,7 @@ PER_PAGE: Final = 50
 
 
 def has_words(text: str, search: str) -> bool:
-    """Return whether a text contains all words of a search, in any order and any case."""
+    """Whether a text contains all words of a search, in any order and any case."""
     lower = text.lower()
     return all(word in lower for word in search.lower().split())
 

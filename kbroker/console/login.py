@@ -1,6 +1,6 @@
 """Login: the form, the page after it, and the texts of failures.
 
-Answers a wrong name and a wrong password alike, and never redirects to another site after a login.
+Answers a wrong name and a wrong password with the same text, and never redirects to another site after a login.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kbroker.console.values import Values
 
 
 def to_login(request: Request) -> Response:
-    """Redirect to the login page and back afterwards; a client that does not read pages gets an error."""
+    """Redirect to the login page, which leads back afterwards; a client that does not accept HTML gets an error."""
     if request.method != "GET" or "text/html" not in request.headers.get("accept", "text/html"):
         return Response("log in first\n", 401, media_type="text/plain")
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -32,7 +32,7 @@ def facts(next_place: str, failure: str | None, typed: str = "") -> dict[str, An
 
 
 def own_place(path: str) -> str:
-    """Return a place on this console: the requested one if it is safe, else the first page."""
+    """Return the requested path if it is safe and on this console, else the path of the first page."""
     plain = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path
     return path if plain else "/"
 

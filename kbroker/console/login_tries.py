@@ -1,12 +1,12 @@
-"""Limits on tries to log in, and on checks of passwords.
+"""Limits on login attempts, and on checks of passwords.
 
-Owns the count of wrong answers and the order of checks. Never reads a password itself.
+Owns the count of wrong attempts and the order of checks. Never reads a password itself.
 
-Each address has only a few wrong tries per minute. Passwords are checked one at a time; a check takes some 50 ms of a
-processor. After many wrong tries from all addresses within a minute, only one password is checked every two seconds. So
-many addresses cannot guess faster than a few, but a right password must wait for earlier wrong ones. The number of
-waiting checks is limited, so many addresses can keep new addresses out. Addresses with an earlier login, and the
-console's own machine, do not wait for other addresses.
+Each address has only a few wrong attempts per minute. Passwords are checked one at a time; a check takes about 50 ms of
+processor time. After many wrong attempts from all addresses within a minute, only one password is checked every two
+seconds. So many addresses cannot guess faster than a few, but a correct password must wait for earlier wrong ones. The
+number of waiting checks is limited, so many addresses can prevent logins from new addresses. Addresses with an earlier
+login, and the console's own machine, do not wait for other addresses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _is_of_this_machine(address: str) -> bool:
 
 
 class LoginTries:
-    """The tries of one console."""
+    """The login attempts at one console."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class LoginTries:
         self._looked = -_PAUSE_S
 
     async def judge(self, address: str, is_right: Callable[[], bool]) -> bool | None:
-        """Return the result of `is_right`, run in a thread; None if too many tries prevent the check."""
+        """Return the result of `is_right`, run in a thread; None if too many attempts prevent the check."""
         known = address in self._known or _is_of_this_machine(address)
         if self._wrong_of(address) >= _WRONG or address in self._waiting:
             return None
@@ -60,7 +60,7 @@ class LoginTries:
             return None
         self._waiting.add(address)
         try:
-            # Not in the threads for requests to the cluster: all of them are busy if the cluster hangs.
+            # Do not use the threads for requests to the cluster: all of them are busy if the cluster hangs.
             if known:
                 async with self._turn_of_known:
                     right = await asyncio.to_thread(is_right)
@@ -80,7 +80,7 @@ class LoginTries:
         return right
 
     async def _rest(self) -> None:
-        """Wait if many recent answers were wrong."""
+        """Wait if many recent attempts were wrong."""
         pause = self._looked + _PAUSE_S - self._clock()
         if pause > 0 and self._wrong_of(_ALL) >= _WRONG_OF_ALL:
             await self._sleep(pause)

@@ -15,7 +15,7 @@ _STEP: Final = 1000
 
 
 def number(value: float | None) -> str:
-    """Return a number with separated thousands; with a fraction only if it is small."""
+    """Return a number with thousands separators; with a fraction only if the number is small."""
     if value is None:
         return NOTHING
     if isinstance(value, float) and not value.is_integer() and abs(value) < 100:
@@ -34,7 +34,7 @@ def short_number(value: float | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """Return bytes in a suitable unit; a placeholder if unknown."""
+    """Return a number of bytes in a suitable unit, or a placeholder if it is unknown."""
     if count is None or count < 0:
         return NOTHING
     value, unit = float(count), 0
@@ -69,7 +69,7 @@ def duration(seconds: float) -> str:
 
 
 def span(ms: int) -> str:
-    """Format a time span in ms, not rounded, in all needed units: 1 d 12 h."""
+    """Return a time span in ms, not rounded, in all needed units: 1 d 12 h."""
     parts = []
     for length, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms")):
         count, ms = divmod(ms, length)

@@ -19,7 +19,7 @@ from kbroker.console.values import Values
 
 
 def check_typed(values: Values, name_field: str) -> None:
-    """Raise WrongInput unless the user typed the name of the entity that this destroys."""
+    """Raise WrongInput unless the user typed the name of the entity that the action destroys."""
     if values.text("confirm") != values.needed(name_field, "the name"):
         raise WrongInput(f"type {values.text(name_field)} to confirm")
 
@@ -40,7 +40,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A path with its own answer: a download, a stream."""
+    """A path with an answer other than a page: a download or a stream."""
 
     path: str
     answer: Answer
@@ -53,7 +53,7 @@ class Done:
     text: str
     href: str
     stays: bool = False
-    """Whether the form stays open with the text: the action only looked."""
+    """Whether the form stays open and shows the text, because the action changed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +67,16 @@ class Action:
     secret: frozenset[str] = field(default_factory=frozenset)
     """Fields that must not appear in the log."""
     long: frozenset[str] = field(default_factory=frozenset)
-    """Fields of which the log shows only the length."""
+    """Fields whose length, but not content, appears in the log."""
     of_console: bool = False
     """Whether `run` gets the console instead of an admin client: it changes the console, or needs its connection."""
 
     @property
     def path(self) -> str:
-        """The path to which its form is sent."""
+        """The path to which the action's form is sent."""
         return f"/do/{self.name}"
 
     def check(self, values: Values) -> None:
-        """Raise WrongInput unless the user typed the name of the entity that this destroys."""
+        """Raise WrongInput unless the user typed the name of the entity that the action destroys."""
         if self.confirms is not None:
             check_typed(values, self.confirms)

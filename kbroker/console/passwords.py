@@ -1,4 +1,4 @@
-"""Passwords of the console's users: scrypt, and files of them.
+"""Passwords of the console's users: scrypt hashes, and files of them.
 
 Owns the form of a line, NAME:scrypt$N$R$P$SALT$HASH with base64, and the comparison in constant time. Never keeps or
 prints a password.
@@ -35,11 +35,11 @@ def hashed(password: str) -> str:
 
 
 _UNKNOWN_USER: Final = hashed(os.urandom(16).hex())
-"""The hash to compare with for an unknown user, so that both cases take the same time."""
+"""The hash that is compared for an unknown user, so that known and unknown users take the same time."""
 
 
 def matches(password: str, line: str) -> bool:
-    """Return whether a password matches a hash line."""
+    """Whether a password matches a hash line."""
     n, r, p, salt, wanted = _parsed(line)
     typed = password.encode("utf-8", "surrogateescape")
     made = hashlib.scrypt(typed, salt=salt, n=n, r=r, p=p, maxmem=_MOST_MEMORY, dklen=len(wanted))
@@ -47,7 +47,7 @@ def matches(password: str, line: str) -> bool:
 
 
 def is_users(users: Mapping[str, str], name: str, password: str) -> bool:
-    """Return whether a user has this password; takes the same time for an unknown user."""
+    """Whether a user has this password; takes the same time for an unknown user."""
     if len(password) > LONGEST:
         return False
     right = matches(password, users.get(name, _UNKNOWN_USER))

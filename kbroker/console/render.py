@@ -29,7 +29,7 @@ _BEFORE_A_BREAK: Final = re.compile(r"[._/,@=-]+(?=[^._/,@=-])")
 
 
 def environment() -> Environment:
-    """Return the templates."""
+    """Return the environment of the templates."""
     made = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,
@@ -55,18 +55,18 @@ def environment() -> Environment:
         plural=number_text.plural,
         asset=asset,
     )
-    # The menu shows "/topics" as the current page on "/topics/orders", too.
+    # On "/topics/orders" the menu also marks "/topics" as the current page.
     made.tests["in_front_of"] = lambda prefix, path: path == prefix or path.startswith((f"{prefix}/", f"{prefix}s"))
     return made
 
 
 def breakable(name: str) -> Markup:
     """Return a name that a browser may wrap after dots, dashes and the like, but not within a word."""
-    return Markup(_BEFORE_A_BREAK.sub(r"\g<0><wbr>", str(escape(name))))  # no escaped character has one
+    return Markup(_BEFORE_A_BREAK.sub(r"\g<0><wbr>", str(escape(name))))  # escape sequences contain no such character
 
 
 def rendered(template: Template, part: str, facts: dict[str, Any]) -> str:
-    """Return a page; if it has a block named `part`, only that block."""
+    """Render a page, or only its block named `part` if it has one."""
     alone = part in template.blocks
     return template.render({**facts, "part": part if alone else "", "layout": "part.html" if alone else "base.html"})
 

@@ -1,12 +1,12 @@
-"""Samples taken every few seconds, regardless of visitors: throughput, lag, sizes, health.
+"""Samples taken every few seconds, even without visitors: throughput, lag, sizes, health.
 
-Owns a thread with its own client, and a limit on its share of time with requests: a twentieth, so that a large cluster
-gets fewer requests. While brokers are missing the limit is a third, because most of that time is spent waiting for
-them. Keeps only the latest samples, in memory. Never fails: the pages show its errors.
+Owns a thread with its own client, and a limit on the share of time that it spends on requests: a twentieth, so that a
+large cluster gets fewer requests. While brokers are missing the limit is a third, because most of that time is spent
+waiting for them. Keeps only the latest samples, in memory. Never fails: the pages show its errors.
 
 kafka-python learns of brokers only from its own Metadata request, every five minutes, so it may not know a broker that
-has returned. Therefore the sampler makes a new client when a live broker was not alive all the time since the old
-client was made.
+has returned. Therefore the sampler creates a new client when it finds a live broker that was not alive during the
+complete lifetime of the old client.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ PERIOD_S: Final = 5.0
 _SHARE: Final = 0.05
 """The longest duration of a round, as a share of the pause after it."""
 _SHARE_WITHOUT_ALL: Final = 0.5
-"""The same while brokers are missing."""
+"""The longest duration of a round, as a share of the pause after it, while brokers are missing."""
 _SOON_S: Final = 1.0
 _MOST_PARTITIONS: Final = 20_000
 _MOST_TOPICS: Final = 2_000
 _MOST_GROUPS: Final = 500
 _MOST_JUDGED: Final = 1_000
-"""How many topics that are not fully in sync get a request for min.insync.replicas in a round, at most."""
+"""The most topics, among those not fully in sync, whose min.insync.replicas one round requests."""
 _JUDGED_FOR_S: Final = 60.0
 _MOST_STOPS: Final = 20_000
 _GROUPS_AT_ONCE: Final = 100
 _SUSPECTS_AT_ONCE: Final = 20
-"""The most groups that one round checks again because they seem to stand still."""
+"""The most groups that one round checks again because they seem to make no progress."""
 _DIRS_EVERY_S: Final = 30.0
 _HANGING_EVERY_S: Final = 60.0
 _HANGING_PARTITIONS: Final = 2_000
 HANGING_MS: Final = 15 * 60_000
-"""A transaction counts as hanging after so long without a record: Kafka's default transaction.max.timeout.ms."""
+"""A transaction without a record for this time counts as hanging: Kafka's default transaction.max.timeout.ms."""
 _LATEST: Final = -1
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Samples:
-    """The samples; each field is replaced as a whole, so that a page may read at any time."""
+    """The samples; each field is replaced and never changed, so that a page may read at any time."""
 
     view: ClusterView | None = None
     failure: str | None = "the cluster has not answered yet"
@@ -89,7 +89,7 @@ class Samples:
     """The seconds for which groups have kept rebalancing, by group."""
     rounds: int = 0
     looked_at: float = 0.0
-    """The end of the last successful round, in s since 1970."""
+    """The end of the last successful round, in seconds since 1970."""
     left_out: int = 0
     """The number of partitions beyond the limit, which are not sampled."""
 
@@ -106,12 +106,12 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="kbroker-console-sampler", daemon=True)
         self._client: Any = None
         self._alive: frozenset[int] = frozenset()
-        """Brokers that have been alive since the client was made."""
+        """The brokers that have been alive since the client was created."""
         self._dirs_at = self._hanging_at = -1e9
         self._next_group = 0
         self._unsettled = Unsettled()
         self._min_isr: dict[str, tuple[str, float]] = {}
-        """The value by topic, and when it was requested."""
+        """The value of min.insync.replicas by topic, and the time of its request."""
         self.samples = Samples()
 
     def start(self) -> Self:
@@ -120,7 +120,7 @@ class Sampler:
         return self
 
     def stop(self) -> None:
-        """Stop; waits for the running request."""
+        """Stop sampling; wait for the running request."""
         self._over.set()
         self._wanted.set()
         if self._thread.is_alive():
@@ -133,7 +133,7 @@ class Sampler:
         self.stop()
 
     def look_again(self) -> None:
-        """Start the next round at once, after a change."""
+        """Start the next round immediately, because of a change."""
         self._dirs_at = -1e9
         self._wanted.set()
 
@@ -164,7 +164,7 @@ class Sampler:
         self._close()
 
     def _pause_s(self, took: float) -> float:
-        """Return the pause after a round that took this many seconds."""
+        """Return the seconds to pause after a round that took `took` seconds."""
         view = self.samples.view
         missing = view is not None and view.missing_brokers()
         return max(self._period_s - took, took / (_SHARE_WITHOUT_ALL if missing else _SHARE))
@@ -216,9 +216,9 @@ class Sampler:
             samples.sizes = sizes_of_leaders(samples.dirs, leaders)
         if now - self._hanging_at > _HANGING_EVERY_S and len(leaders) <= _HANGING_PARTITIONS:
             self._hanging_at = now
-            with contextlib.suppress(AdminError, KafkaError):  # Apache Kafka has this API since 3.0
+            with contextlib.suppress(AdminError, KafkaError):  # Apache Kafka before 3.0 lacks this API
                 samples.hanging = hanging(admin, leaders, HANGING_MS)
-        elif samples.hanging:  # check these again: an operator may have aborted them
+        elif samples.hanging:  # check them again: an operator may have aborted some
             found = {(each.topic, each.partition) for each in samples.hanging}
             with contextlib.suppress(AdminError, KafkaError):
                 samples.hanging = hanging(admin, {key: leaders[key] for key in found & leaders.keys()}, HANGING_MS)
@@ -240,9 +240,9 @@ class Sampler:
             samples.topics.add(name, at, rate)
 
     def _under_min_isr(self, admin: Any, view: ClusterView, now: float) -> set[Key]:
-        """Return partitions with too few in-sync replicas for acks=all, among topics that are not fully in sync."""
+        """Return partitions with too few in-sync replicas for acks=all, in topics that are not fully in sync."""
         names = [topic.name for topic in view.topics.values() if topic.under_replicated]
-        below = {name for name, _ in self.samples.under_min_isr}  # read again: it may be altered
+        below = {name for name, _ in self.samples.under_min_isr}  # read it again, because it may be altered
         known = {
             name: value
             for name in names
@@ -261,7 +261,7 @@ class Sampler:
         }
 
     def _lag(self, admin: Any, samples: Samples, at: float) -> None:
-        """Update the lags of groups, some groups in each round."""
+        """Update the lags of groups; each round updates some groups."""
         found = admin.list_groups()
         samples.groups = {str(each["group_id"]): str(each.get("group_state") or "") for each in found}
         now = time.monotonic()
@@ -317,13 +317,13 @@ def _share_lags(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
 
 
 def _assigned(admin: Any, name: str, committed: dict[Key, int]) -> dict[Key, int]:
-    """Return a group's committed offsets of assigned partitions; it may no longer read other partitions."""
+    """Return a group's committed offsets of assigned partitions, because it may no longer read other partitions."""
     try:
         group = group_of(admin, name)
     except (KafkaError, AdminError):
         return committed
     except Exception:
-        log.exception("what members of group %s have", name)  # clients encode assignments themselves
+        log.exception("what members of group %s have", name)  # clients encode assignments, which may be invalid
         return committed
     members = (group["members"] if group is not None else None) or ()
     assigned = {(p["topic"], p["partition"]) for member in members for p in member["partitions"]}

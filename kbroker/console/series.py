@@ -37,13 +37,13 @@ class Series:
 
     @property
     def last(self) -> float | None:
-        """The newest value; None if empty."""
+        """The newest value, or None."""
         points = self._points
         return points[-1][1] if points else None
 
     @property
     def largest(self) -> float:
-        """The largest value; 0 if empty."""
+        """The largest value, or 0."""
         return max((value for _, value in self._points), default=0.0)
 
     def grows(self, span_s: float) -> bool:
@@ -74,11 +74,11 @@ class Family:
         series.add(at, value)
 
     def get(self, name: str) -> Series:
-        """Return a series, an empty one if it does not exist."""
+        """Return a series, or an empty series if it does not exist."""
         return self._series.get(name) or Series()
 
     def keep(self, names: Iterable[str]) -> None:
-        """Drop all other series."""
+        """Drop all series except those with these names."""
         wanted = set(names)
         for name in [each for each in self._series if each not in wanted]:
             del self._series[name]

@@ -62,7 +62,7 @@ class Sessions:
         return self._users is not None
 
     def of(self, request: Request) -> tuple[str, Session] | None:
-        """Return the session of a request, if it is valid."""
+        """Return the session of a request, or None if it is not valid."""
         key = request.cookies.get(self.cookie, "")
         if not self.asks:
             name, _, signature = key.partition(".")
@@ -80,9 +80,9 @@ class Sessions:
         return key, session
 
     def begin(self, user: str | None) -> str:
-        """Return the key of a new session; with too many sessions the least recently used is dropped.
+        """Return the key of a new session; if there are too many sessions, drop the least recently used one.
 
-        Without logins nothing is stored: the key is signed, so that a request without a cookie costs no memory.
+        Without logins nothing is stored: the key is signed, so that a request without a cookie uses no memory.
         """
         if not self.asks:
             name = secrets.token_urlsafe(16)
@@ -98,7 +98,7 @@ class Sessions:
         self._sessions.pop(key, None)
 
     def knows(self, user: str, password: str) -> bool:
-        """Return whether a password is right; takes some 50 ms for any name."""
+        """Whether a password is correct; takes about 50 ms for any name."""
         return self._users is not None and is_users(self._users, user, password)
 
     def set_cookie(self, response: Response, key: str) -> None:
@@ -116,7 +116,7 @@ class Sessions:
         return hmac.new(self._key, b"form:" + key.encode(), hashlib.sha256).hexdigest()
 
     def is_token(self, key: str, token: str) -> bool:
-        """Return whether a form's token belongs to a session."""
+        """Whether a form's token belongs to a session."""
         return hmac.compare_digest(self.token(key).encode(), token.encode("utf-8", "replace"))
 
     def flash_next(self, response: Response, text: str, level: str) -> None:

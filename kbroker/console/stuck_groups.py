@@ -1,9 +1,9 @@
-"""Groups that make no progress: there are no commits although records wait, or the group keeps rebalancing.
+"""Groups that make no progress: they commit nothing although records wait, or they keep rebalancing.
 
 Owns the time since which each committed offset of the sampled groups is unchanged. Neither a lag nor a constant lag is
 a fault: a transaction marker adds to the lag but is never read. So the time counts from an observed commit, and only if
-the partition has grown since then. Each group is judged by its last sample: without one it does not count as standing
-still.
+the partition has grown since then. A group is evaluated by its last sample: without a sample it does not count as
+standing still.
 
 Owns also the time since which a group keeps rebalancing. Samples show only single moments: a group whose members keep
 losing their sessions is stable in between, and two samples may each fall into a short rebalance. So a group counts as
@@ -29,7 +29,7 @@ It is twice the commit interval of Kafka Connect's sinks, which is a minute.
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An unchanged committed offset: when it was first and last seen (s), and the partition's end offsets then."""
+    """An unchanged committed offset: when it was first and last seen (s), and the partition's end offset both times."""
 
     offset: int
     since: float
@@ -39,15 +39,15 @@ class Stop:
 
     @property
     def lasted_s(self) -> float:
-        """For how many seconds the offset has been unchanged."""
+        """The seconds for which the offset was unchanged."""
         return self.seen - self.since
 
 
 class StandingStill:
-    """The committed offsets of groups with a lag, for a limited number of partitions; others are not judged.
+    """The committed offsets of groups with a lag, for a limited number of partitions; others are not evaluated.
 
-    One thread may update while others read: a group's stops are replaced, never changed. Times are in s, of any one
-    clock.
+    One thread may update while others read: a group's stops are replaced, never changed. Times are in seconds, all from
+    the same clock.
     """
 
     def __init__(self, most: int) -> None:
@@ -56,7 +56,7 @@ class StandingStill:
         self._stops: dict[str, dict[Key, Stop]] = {}
 
     def update(self, group: str, committed: Mapping[Key, int], ends: Mapping[Key, int], at: float) -> None:
-        """Record the committed offsets of a group with members at a time."""
+        """Record the committed offsets that a group with members has at a time."""
         before = self._stops.get(group, {})
         room = self._most - self._count + len(before)
         stops: dict[Key, Stop] = {}
@@ -78,7 +78,7 @@ class StandingStill:
             self.forget(group)
 
     def suspects(self, group: str, committed: Mapping[Key, int], at: float, span_s: float) -> bool:
-        """Return whether any committed offset of a group is unchanged for at least `span_s` seconds."""
+        """Whether a committed offset of a group is unchanged for at least `span_s` seconds."""
         stops = self._stops.get(group, {})
         return any(committed.get(key) == each.offset and at - each.since >= span_s for key, each in stops.items())
 
@@ -110,7 +110,7 @@ class _Seen:
 
 
 class Unsettled:
-    """The groups that keep rebalancing; times are in s, all from the same clock."""
+    """The groups that keep rebalancing; times are in seconds, all from the same clock."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}

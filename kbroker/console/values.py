@@ -1,4 +1,4 @@
-"""The fields that a browser sends, in queries and forms: read, bounded and checked.
+"""The fields that a browser sends in queries and forms, read with limits and checks.
 
 Owns the accepted form of each kind of field. Invalid input raises WrongInput with a message of one line.
 """
@@ -41,7 +41,7 @@ class Values:
         return self._fields.get(name, [default])[-1].replace("\r\n", "\n")
 
     def needed(self, name: str, what: str) -> str:
-        """Return a field that must not be empty; the error calls the field `what`."""
+        """Return a field; raises WrongInput, which calls the field `what`, if it is empty."""
         found = self.text(name)
         if not found:
             raise WrongInput(f"{what} is missing")
@@ -58,11 +58,11 @@ class Values:
                 yield name, value
 
     def flag(self, name: str) -> bool:
-        """Return whether a checkbox is ticked."""
+        """Whether a checkbox is ticked."""
         return self.text(name) in ("1", "on", "true", "yes")
 
     def optional_number(self, name: str, what: str, *, least: int = 0) -> int | None:
-        """Return a whole number, None if the field is empty."""
+        """Return an integer, or None if the field is empty."""
         found = self.text(name)
         if not found:
             return None
@@ -75,12 +75,12 @@ class Values:
         return value
 
     def number(self, name: str, what: str, default: int = 0, *, least: int = 0) -> int:
-        """Return a whole number, `default` if the field is empty."""
+        """Return an integer, or `default` if the field is empty."""
         found = self.optional_number(name, what, least=least)
         return default if found is None else found
 
     def needed_number(self, name: str, what: str, *, least: int = 0) -> int:
-        """Return a whole number; the field must not be empty."""
+        """Return an integer; raises WrongInput if the field is empty."""
         self.needed(name, what)
         return self.number(name, what, least=least)
 
@@ -90,14 +90,14 @@ class Values:
         return parse_time(found) if found else None
 
     def one_of(self, name: str, known: Sequence[str]) -> str:
-        """Return one of the known values, the first if the field is empty."""
+        """Return one of the known values; the first if the field is empty."""
         found = self.text(name) or known[0]
         if found not in known:
             raise WrongInput(f"{name} is one of {', '.join(known)}, not {found[:50]!r}")
         return found
 
     def page(self) -> int:
-        """Return the page number of a list, from 1 on."""
+        """Return the page number of a list; the first page is 1."""
         return max(self.number("page", "the page", 1), 1)
 
 

@@ -1,6 +1,6 @@
-"""The checks of a broker's records: one for each topic, around one registry and one process that reads values.
+"""The checks of a broker's records: one check for each topic, with a shared registry and a shared process for values.
 
-Owns what they share, the wait for a registry at the start of a broker, and which configs can have no effect.
+Owns the shared parts, the wait for a registry at the start of a broker, and the refusal of configs without effect.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from kbroker.record_checks.value_worker import ValueWorker
 ENABLE: Final = ("confluent.key.schema.validation", "confluent.value.schema.validation")
 DEAD_LETTERS: Final = "kbroker.schema.validation.deadletter.topic"
 _PATIENCE_S: Final = 5.0
-"""How long after the start of a broker its registry may come."""
+"""The seconds after a broker's start within which its registry must start."""
 _PAUSE_S: Final = 0.05
 _PUBLISHED_S: Final = 2.0
-"""How long a broker that has just started has to publish its registry."""
+"""The seconds within which a broker that has just started must publish its registry."""
 _MOST_NAMED: Final = 10
 _AT_ONCE: Final = 4
-"""How many unpacked batches are held at once."""
+"""How many unpacked batches are in memory at the same time."""
 
 
 class BrokerChecks:
-    """The checks of one broker. `lookup` is None until its registry begins to serve; in a cluster it is there."""
+    """The checks of one broker. Alone, `lookup` is None until the registry serves; in a cluster it is always set."""
 
     def __init__(self) -> None:
         self.lookup: SchemaLookup | None = None
         self.without_registry: Callable[[], Awaitable[Sequence[int]]] | None = None
-        """Returns which brokers of the cluster have no registry, the first of them; raises OSError. None alone."""
+        """Returns the first brokers of the cluster without a registry; raises OSError. None if the broker is alone."""
         self._without: Sequence[int] = ()
         self.letters: DeadLetters | None = None
         self.worker = ValueWorker()
@@ -55,7 +55,7 @@ class BrokerChecks:
         return found
 
     async def ready(self) -> SchemaLookup:
-        """Return the registry once it can be asked; raises BatchRefused, Unavailable."""
+        """Return the registry when it accepts questions; raises BatchRefused, Unavailable."""
         loop = asyncio.get_running_loop()
         while True:
             if self.lookup is not None:
@@ -67,7 +67,7 @@ class BrokerChecks:
             await asyncio.sleep(_PAUSE_S)
 
     async def look(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """Find out what `why_without_effect` has to know; raises ApiError if that cannot be known now."""
+        """Collect the facts for `why_without_effect`; raises ApiError if they are not available now."""
         if self.without_registry is None or not any(_is_new(before, after, name) for name in ENABLE):
             return
         loop = asyncio.get_running_loop()
@@ -83,7 +83,7 @@ class BrokerChecks:
             await asyncio.sleep(_PAUSE_S)
 
     def why_without_effect(self, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-        """Return why a topic's new configs cannot have the effect that they promise; None if they can."""
+        """Return why a topic's new configs cannot have their effect, or None if they can."""
         for name in ENABLE:
             if not _is_new(before, after, name):
                 continue
@@ -107,7 +107,7 @@ class TopicChecks:
         self._check: SchemaCheck | None = None
 
     def under(self, config: LogConfig) -> SchemaCheck:
-        """Return the check under a config that wants one."""
+        """Return the check for a config that enables validation."""
         check = self._check
         if check is None or self._config is not config:
             check = self._check = SchemaCheck(self._topic, config, self._checks)

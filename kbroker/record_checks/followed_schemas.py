@@ -1,12 +1,13 @@
-"""The schemas of a cluster at any of its brokers: a copy of `_schemas`, read as a consumer does, where it is not led.
+"""The schemas of a cluster at any of its brokers: a copy of `_schemas`, read like a consumer from the topic's leader.
 
-Owns the copy, which begins with the first question and ends some minutes after the last one; how old it may be; and the
-looks: a look takes in all that was acknowledged anywhere before it. Nothing is refused without one. A leader that does
-not know yet that it leads no more could not tell all, so a look ends with a question to those who elect. Owns the waits
-and the tries while the topic's leader moves. Never writes, and never decides about schemas.
+Owns the copy, which begins with the first question and ends some minutes after the last one, and its maximum age. Owns
+the looks: a look waits until the copy contains everything that any broker acknowledged before it. A record is refused
+only after a look. A leader that does not know yet that it was replaced might lack some records, so a look ends with a
+request to the nodes that elect leaders. Owns the waits and retries while the topic's leader moves. Never writes, and
+never decides about schemas.
 
-The leader ends a fetch as soon as there is something new, so the copy is behind by the way there and back, as long as
-the leader answers. A copy that the leader has not confirmed for `STALE_S` answers nothing more.
+The leader ends a fetch as soon as there are new records, so the copy lags by one round trip as long as the leader
+answers. A copy that the leader has not confirmed for `STALE_S` seconds answers no more questions.
 """
 
 from __future__ import annotations
@@ -25,30 +26,33 @@ from kbroker.schema_registry.state import State
 log = logging.getLogger(__name__)
 
 STALE_S: Final = 30.0
-"""How long a copy answers without the leader: longer than a lost leader is missed (zookeeper.session.timeout.ms)."""
+"""The seconds for which a copy answers without the leader.
+
+The value is longer than the detection of a lost leader takes (zookeeper.session.timeout.ms).
+"""
 PATIENCE_S: Final = 5.0
-"""How long a question waits."""
+"""The seconds for which a question waits."""
 IDLE_S: Final = 600.0
-"""How long a copy is kept that nobody asks."""
+"""The seconds for which an unused copy is kept."""
 _WAIT_MS: Final = 500
-"""How long a fetch waits at the log's end."""
+"""The milliseconds for which a fetch waits at the log's end."""
 _REACH_S: Final = 1.0
-"""How long a look waits for the copy before it asks for the topic's end again."""
+"""The seconds for which a look waits for the copy before it requests the topic's end again."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _BETWEEN_S: Final = 0.01
-"""The least time between two looks: a flood of bad records is no flood of questions."""
+"""The least seconds between two looks, so that many bad records do not cause many requests."""
 _MOST_RECORD: Final = 128 << 20
-"""How large the records of a batch may be once they are unpacked, in bytes."""
+"""The most bytes to which the records of a batch may decompress."""
 _AT_ONCE: Final = 4
 """How many records are replayed between two turns."""
 
 
 class Unread(Exception):  # noqa: N818 - an outcome
-    """The topic cannot be read now; its text says why."""
+    """The topic cannot be read now; the text is the reason."""
 
 
 class Place(NamedTuple):
-    """Where `_schemas` is led, and which topic of that name it is."""
+    """The leader of `_schemas`, and the id of this topic."""
 
     leader: int
     epoch: int
@@ -56,20 +60,20 @@ class Place(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a fetch has returned."""
+    """The result of a fetch."""
 
     records: memoryview
     high_watermark: int
     is_elsewhere: bool = False
-    """The log has no such offset, or another record there: it was cut, or deleted up to there."""
+    """Whether the log was cut or deleted: it has no such offset, or another record before it."""
     is_throttled: bool = False
 
 
 class Source(Protocol):
-    """The topic at its leader. All coroutines run in a task, and raise Unread."""
+    """Requests to the topic's leader. All coroutines run in a task, and raise Unread."""
 
     def place(self) -> Place | None:
-        """Return where the topic is led according to this broker; None if it does not exist, or nobody leads it."""
+        """Return the topic's leader according to this broker; None if the topic or its leader is missing."""
 
     async def provide(self) -> None:
         """Create the topic if it does not exist."""
@@ -81,15 +85,16 @@ class Source(Protocol):
         """Whether this broker is the leader."""
 
     async def confirm(self, place: Place) -> None:
-        """Return if the leader still was the leader at some time after this call."""
+        """Return if the leader was still the leader at some time after this call; otherwise raise Unread."""
 
     async def end(self, place: Place) -> int:
-        """Return the offset behind everything that the leader, or an earlier one, has acknowledged until now."""
+        """Return the offset after all records that this leader, or an earlier one, has acknowledged so far."""
 
     async def read(self, place: Place, offset: int, last_epoch: int, wait_ms: int) -> Piece:
-        """Return what follows an offset, whose predecessor is of an epoch (-1: unknown); wait for it if it is missing.
+        """Return the records from an offset on; wait for them if there are none.
 
-        The records are committed, and may begin before the offset.
+        The records are committed, and may begin before the offset. `last_epoch` is the epoch of the record before the
+        offset (-1: unknown).
         """
 
 
@@ -98,14 +103,14 @@ class Here(Protocol):
 
     @property
     def state(self) -> State | None:
-        """The state; None while another broker has it, or it is being loaded."""
+        """The state; None while another broker leads, or while it is being loaded."""
 
     async def ready(self) -> None:
         """Wait for the state; raises ApiError."""
 
 
 class _Copy:
-    """What the records say up to an offset."""
+    """The state after a replay of the records up to an offset."""
 
     def __init__(self, topic_id: bytes, begin: int) -> None:
         self.topic_id = topic_id
@@ -113,16 +118,16 @@ class _Copy:
         self.position = begin
         self.last_epoch = -1
         self.is_whole = False
-        """Whether it has reached an end of the topic yet; before that it answers nothing."""
+        """Whether the copy has reached an end of the topic yet; before that it answers no question."""
         self.confirmed_s = 0.0
-        """When a request began whose answer says that nothing is missing."""
+        """The start time of the last request whose answer confirmed that the copy is complete."""
         self.nothing: tuple[Place, int] | None = None
-        """The leader whose last fetch has returned nothing before the end that it told, and this end."""
+        """The leader whose last fetch returned no records before the end that it reported, and this end."""
         self.skipped = 0
 
 
 class FollowedSchemas:
-    """The registry's state where this broker leads the topic and has a registry, else the copy. For one event loop."""
+    """The state of this broker's registry if it has one and leads the topic, or else the copy. For one event loop."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -132,15 +137,15 @@ class FollowedSchemas:
         self._copy: _Copy | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: list[asyncio.Future[str | None]] = []
-        """Looks in the order of their requests; the result is None, or why there was none."""
+        """Requested looks in order; the result of each is None, or the reason why it failed."""
         self._asked = asyncio.Event()
         self._moved = asyncio.Event()
         self._has_progressed = asyncio.Event()
         self._used_s = 0.0
         self._trouble = ""
-        """Why the last read has failed."""
+        """Why the last read failed."""
         self._no_look = ""
-        """Why the last look has failed."""
+        """Why the last look failed."""
         self._closed = False
 
     @property
@@ -150,7 +155,7 @@ class FollowedSchemas:
 
     @property
     def state(self) -> State | None:
-        """The state, if it is whole and not too old."""
+        """The state, if it is complete and not too old."""
         copy = self._copy
         if copy is None:
             return None if self.here is None else self.here.state
@@ -161,7 +166,10 @@ class FollowedSchemas:
         return copy.shard.state
 
     async def look(self) -> str | None:
-        """Take in all that was acknowledged before now; return why that cannot be done. Waits for `PATIENCE_S`."""
+        """Wait until the copy contains everything acknowledged before now; return why it cannot.
+
+        Waits for `PATIENCE_S` seconds.
+        """
         if self._closed:
             return "this broker stops"
         self._used_s = self._loop.time()
@@ -181,11 +189,11 @@ class FollowedSchemas:
             looked.set_result(self._no_look or f"the leader of {SCHEMAS_TOPIC} does not answer")
 
     def moved(self) -> None:
-        """Look where the topic is led."""
+        """Look up the topic's leader again."""
         self._moved.set()
 
     def stop(self) -> None:
-        """Read no more, and forget the copy, until the next look."""
+        """Stop reading, and drop the copy, until the next look."""
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
@@ -194,7 +202,7 @@ class FollowedSchemas:
             self._begin()
 
     def close(self) -> None:
-        """End for good: all waits end."""
+        """Stop for good, and end all waits."""
         self._closed = True
         self.stop()
         for each in self._waiting:
@@ -212,14 +220,14 @@ class FollowedSchemas:
     # -- looks
 
     async def _look(self) -> None:
-        """Answer looks, all that wait by one question to the leader."""
+        """Perform looks; one request to the leader serves all waiting looks."""
         pause = _FIRST_PAUSE_S
         while True:
             self._waiting = [each for each in self._waiting if not each.done()]
             if not self._waiting:
                 self._asked.clear()
                 await self._asked.wait()
-            covered = len(self._waiting)  # those that come during the look are for the next one
+            covered = len(self._waiting)  # later requests wait for the next look
             try:
                 await self._look_once()
             except Unread as why:
@@ -259,7 +267,7 @@ class FollowedSchemas:
         await self._source.confirm(place)
 
     async def _catch_up(self, place: Place, began: float) -> None:
-        """Read up to the end that the topic has now."""
+        """Wait until the copy reaches the topic's current end."""
         end = await self._source.end(place)
         until = self._loop.time() + _REACH_S
         while True:
@@ -275,7 +283,7 @@ class FollowedSchemas:
                     await self._has_progressed.wait()
             except TimeoutError:
                 continue
-            if self._copy is copy is not None:  # it goes on
+            if self._copy is copy is not None:  # the copy makes progress
                 until = self._loop.time() + _REACH_S
         copy.is_whole = True
         copy.confirmed_s = max(copy.confirmed_s, began)
@@ -283,7 +291,7 @@ class FollowedSchemas:
     # -- reading
 
     async def _follow(self) -> None:
-        """Read until nobody has asked for a while."""
+        """Read the topic until nobody has used the copy for a while."""
         pause = _FIRST_PAUSE_S
         while self._loop.time() - self._used_s < IDLE_S:
             self._moved.clear()
@@ -312,7 +320,7 @@ class FollowedSchemas:
         self._loop.call_soon(self.stop)
 
     async def _read(self, place: Place) -> None:
-        """Take in one piece."""
+        """Fetch and replay records once."""
         copy = self._copy
         if copy is None or copy.topic_id != place.topic_id:
             copy = self._copy = _Copy(place.topic_id, await self._source.begin(place))
@@ -328,21 +336,22 @@ class FollowedSchemas:
         except Malformed as error:
             raise Unread(f"{SCHEMAS_TOPIC} cannot be read at offset {copy.position}: {error}") from None
         if copy.position == before < piece.high_watermark and not piece.is_throttled:
-            # Compaction may have left nothing there. A first answer does not prove it: the leader may have read the
-            # log before the high watermark that it tells has moved. A second one does, up to the first one's end.
+            # Compaction may have removed all records up to the end. A first answer does not prove this, because the
+            # leader may have read the log before the high watermark in the answer moved. A second answer proves it up
+            # to the end in the first one.
             if copy.nothing is not None and copy.nothing[0] == place:
                 copy.position = copy.nothing[1]
             copy.nothing = place, piece.high_watermark
         else:
             copy.nothing = None
-        if copy.position >= piece.high_watermark and not piece.is_throttled:  # such an answer may tell no end
+        if copy.position >= piece.high_watermark and not piece.is_throttled:  # a throttled answer may lack the end
             copy.confirmed_s = max(copy.confirmed_s, began)
         if copy.position != before:
             self._has_progressed.set()
 
 
 async def _replay(copy: _Copy, records: memoryview) -> None:
-    """Apply what is new; step over what cannot be read, as the leader does."""
+    """Replay new records; skip records that cannot be read, as the leader does."""
     for at, header in iter_batches(records):
         if header.last_offset < copy.position:
             continue

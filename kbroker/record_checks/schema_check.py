@@ -1,9 +1,9 @@
-"""The check of one topic's records by its `confluent.*.schema.validation` configs.
+"""The check of one topic's records according to its `confluent.*.schema.validation` configs.
 
-Owns the verdicts and what they are based on: a cache of first bytes that pass, which is empty again once the registry
-has changed. Owns the order: what the registry allows, then what the values are, then what becomes of a batch with bad
-records. Most batches pass in one compiled call (`passes`); all others are judged record by record, in slices, and their
-values are read in another process (value_worker.py).
+Owns the verdicts and their basis: a cache of first bytes that pass, which is cleared when the registry changes. Owns
+the order: check what the registry allows, then check the values, then handle a batch with bad records. Most batches
+pass in one compiled call (`passes`). All others are checked record by record, in slices, and another process reads
+their values (value_worker.py).
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from kbroker.schema_registry.formats.framing import ID_BYTES, KEY_HEADER, VALUE_
 log = logging.getLogger(__name__)
 
 _SMALL: Final = 64 << 10
-"""Bytes of records that need no room."""
+"""The bytes of unpacked records up to which a batch need not wait for `room`."""
 _IN_ONE_CALL: Final = 20_000
-"""How many records one compiled call looks at: some 0.4 ms."""
+"""How many records one compiled call checks: this takes about 0.4 ms."""
 
 _MOST_GOOD: Final = 1000
-"""How many groups of first bytes are known to pass, for keys and for values."""
+"""How many groups of first bytes that pass are cached, for keys and for values."""
 _MOST_SCHEMAS: Final = 100
-"""How many schemas the values of one batch may name, where values are read."""
+"""How many schemas the values of one batch may name, if values are read."""
 MOST_LETTERS: Final = 5_000
-"""How many records of one batch may go to the dead letter topic."""
+"""How many records of one batch may be written to the dead letter topic."""
 _LEAST_UNPACKED: Final = 16 << 20
 _UNPACKED_TIMES: Final = 16
 _MOST_UNPACKED: Final = 64 << 20
-"""A batch may unpack to so many times the largest message, within these bounds in bytes."""
+"""A batch may decompress to this multiple of the largest message, within these bounds in bytes."""
 _EACH: Final = 64
-"""How many records are looked at between two turns."""
+"""How many records are checked between two turns of the loop."""
 _TRIES: Final = 3
-"""How often a batch is tried whose values end the process that reads them."""
+"""How often a batch is tried if its values end the process that reads them."""
 _STRATEGIES: Final = "io.confluent.kafka.serializers.subject."
 
 
 class DeadLetters(Protocol):
-    """Takes records that failed the check."""
+    """Writes records that failed the check to a dead letter topic."""
 
     async def write(self, topic: str, to: str, index: int, batch: memoryview, errors: Mapping[int, str]) -> str | None:
-        """Write the records with errors, by their indexes, into the topic `to`; return why that failed."""
+        """Write the records with errors, by their indexes, to the topic `to`; return why this failed, or None."""
 
 
 class Checker(Protocol):
-    """What all checks of a broker share."""
+    """The parts that all checks of a broker share."""
 
     worker: ValueWorker
     room: asyncio.Semaphore
@@ -67,14 +67,14 @@ class Checker(Protocol):
 
     @property
     def lookup(self) -> SchemaLookup | None:
-        """The registry, None without one."""
+        """The registry, or None."""
 
     async def ready(self) -> SchemaLookup:
-        """Return the registry once it can be asked; raises BatchRefused, Unavailable."""
+        """Return the registry when it accepts questions; raises BatchRefused, Unavailable."""
 
 
 class _Side:
-    """Keys, or values."""
+    """The check's settings and cache for keys, or for values."""
 
     def __init__(self, topic: str, strategy: str, *, of_keys: bool) -> None:
         self.of_keys = of_keys
@@ -83,7 +83,7 @@ class _Side:
         self._topic = topic
         self._strategy = strategy.removeprefix(_STRATEGIES)
         self.good: set[bytes] = set()
-        """Distinct first bytes, joined, that were found together in a batch and pass."""
+        """Distinct first bytes that occurred together in a batch and pass, joined."""
 
     @property
     def uses_names(self) -> bool:
@@ -98,7 +98,7 @@ class _Side:
         return [f"{self._topic}-{name}" for name in names]
 
     def refusal(self, token: bytes) -> str:
-        """Return the text about a field with a token that does not pass."""
+        """Return the message about a field whose token does not pass."""
         fault = fault_of(token)
         if fault is not None:
             return f"The {self.name} {fault}."
@@ -110,7 +110,7 @@ class _Side:
 
 
 class _Errors:
-    """The bad records of a batch: all of them, or the first of them and their number."""
+    """The bad records of a batch: all of them, or only the first ones, and their total number."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -129,10 +129,10 @@ class _Errors:
 
 
 class _Found(NamedTuple):
-    """What was found out about the tokens of a batch."""
+    """The result of looking up the tokens of a batch."""
 
     allowed: Mapping[bytes, int]
-    """The ids of the schemas of those that pass."""
+    """The schema ids of the tokens that pass."""
     refused: frozenset[bytes]
 
 
@@ -154,7 +154,7 @@ class SchemaCheck:
         self._texts: dict[int, SchemaText] = {}
 
     def _is_current(self, lookup: SchemaLookup) -> bool:
-        """Whether the registry can be asked; forgets what may have changed there."""
+        """Whether the registry accepts questions; clears the caches if the registry has changed."""
         revision = lookup.revision()
         if revision != self._revision:
             self._revision = revision
@@ -199,7 +199,7 @@ class SchemaCheck:
         return await self._without(batch, header, rules, errors)
 
     async def _errors_of(self, batch: memoryview, header: BatchHeader, rules: BatchRules) -> _Errors | None:
-        """Return the result of `_errors`. Only large batches wait for room, so that small ones do not wait for them."""
+        """Return the result of `_errors`; only large batches wait for `room`, so that they do not delay small ones."""
         lookup = await self._checker.ready()
         data = await _unpacked(batch, header, rules, None if header.codec == NONE and not self._parses else _SMALL)
         if data is not None:
@@ -210,7 +210,7 @@ class SchemaCheck:
             return await self._errors(lookup, data, header.record_count)
 
     async def _errors(self, lookup: SchemaLookup, data: memoryview, count: int) -> _Errors | None:
-        """Return the bad records; None if the process that reads values has ended for no reason that is known."""
+        """Return the bad records, or None if the process that reads values ended for an unknown reason."""
         errors = _Errors(MOST_LETTERS + 1 if self._letters_to else MOST_ERRORS)
         for side in self._sides:
             self._is_current(lookup)
@@ -238,7 +238,7 @@ class SchemaCheck:
         return errors
 
     async def _look_up(self, lookup: SchemaLookup, side: _Side, tokens: Iterable[bytes]) -> _Found:
-        """Find out which tokens pass; those that seem not to are looked up again by all that is acknowledged by now."""
+        """Find out which tokens pass; look up failing tokens again after `look` has updated the answers."""
         allowed: dict[bytes, int] = {}
         refused: set[bytes] = set()
         unknown: list[bytes] = []
@@ -257,7 +257,7 @@ class SchemaCheck:
         return _Found(allowed, frozenset(refused))
 
     async def _is_allowed(self, lookup: SchemaLookup, side: _Side, token: bytes, allowed: dict[bytes, int]) -> bool:
-        """Return whether a token names a registered schema, whose id is added."""
+        """Return whether a token names a registered schema; if so, add its id to `allowed`."""
         guid = guid_of(token)
         number = id_of(token) if guid is None else await lookup.id_of(guid)
         if number is None or not await self._is_registered(lookup, side, number):
@@ -292,7 +292,7 @@ class SchemaCheck:
     async def _read(
         self, lookup: SchemaLookup, side: _Side, data: memoryview, count: int, found: _Found, errors: _Errors
     ) -> bool:
-        """Add the records whose values are none of their schema; return False if that could not be found out."""
+        """Add the records whose values do not match their schema; return False if the values could not be checked."""
         schemas: dict[bytes, SchemaText] = {}
         unread: dict[bytes, str] = {}
         for token, number in found.allowed.items():
@@ -329,7 +329,7 @@ class SchemaCheck:
         errors: _Errors,
         record: int,
     ) -> ValueErrors:
-        """Read the other values after one has ended the process, if it matters how many are bad."""
+        """Read the remaining values after one value ended the process, if all bad records must be known."""
         text = f"The {side.name} takes too long, or too much memory, to be read."
         errors.add(record, text)
         if not self._letters_to:
@@ -347,7 +347,7 @@ class SchemaCheck:
     # -- dead letters
 
     async def _without(self, batch: memoryview, header: BatchHeader, rules: BatchRules, errors: _Errors) -> memoryview:
-        """Write the bad records into the dead letter topic; return the batch without them."""
+        """Write the bad records to the dead letter topic; return the batch without them."""
         letters = self._checker.letters
         assert letters is not None
         if header.attributes & TRANSACTIONAL_BIT or errors.count > MOST_LETTERS:
@@ -366,7 +366,7 @@ class SchemaCheck:
 
 
 async def _joined(data: memoryview, count: int, side: _Side) -> bytes | None:
-    """Return the distinct first bytes of all fields, in the order of their appearance; None if that is not sure."""
+    """Return the distinct first bytes of all fields, in order of appearance; None if they cannot be determined."""
     scan, prefixes = record_walk.scan, record_walk.prefixes
     if scan is None or prefixes is None:
         return None
@@ -404,9 +404,9 @@ async def _tokens(data: memoryview, count: int, side: _Side) -> AsyncIterator[tu
 
 
 async def _unpacked(batch: memoryview, header: BatchHeader, rules: BatchRules, small: int | None) -> memoryview | None:
-    """Return the records of a batch that is well formed, None if they have more than `small` bytes.
+    """Return the uncompressed records of a well-formed batch; None if they have more than `small` bytes.
 
-    Raises AppendError for records beyond the bound for all.
+    Raises AppendError for records beyond the limit that applies to all batches.
     """
     body = batch[HEADER_SIZE:]
     if header.codec == NONE:
@@ -426,5 +426,5 @@ async def _unpacked(batch: memoryview, header: BatchHeader, rules: BatchRules, s
 
 
 def _index_of(rules: BatchRules) -> int:
-    """Return the number of the partition: the end of its name."""
+    """Return the partition's number, which is the end of its name."""
     return int(rules.name.rpartition("-")[2])

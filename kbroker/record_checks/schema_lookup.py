@@ -1,6 +1,6 @@
-"""What a check of records asks of a schema registry, and who answers: a registry here, or a copy of `_schemas`.
+"""The questions of a check of records to a schema registry, answered by this broker's registry or a copy of `_schemas`.
 
-Owns the interface, and the answers from a registry's state. In a cluster, followed_schemas.py has the state.
+Owns the interface, and the answers from a registry's state. In a cluster, followed_schemas.py provides the state.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from kbroker.schema_registry.subjects import DEFAULT_CONTEXT
 
 
 class SchemaText(NamedTuple):
-    """A schema as it is registered, with the texts of all that it refers to."""
+    """A registered schema, with the texts of all schemas that it references."""
 
     schema_type: str
     text: str
     references: Mapping[str, str]
     digest: str
-    """The same for the same texts only."""
+    """Equal only for equal texts."""
 
 
 class Unavailable(ApiError):  # noqa: N818 - what is the matter
-    """The registry cannot be asked now; a client may try again later."""
+    """The registry does not accept questions now; a client may retry later."""
 
     def __init__(self, why: str) -> None:
         super().__init__(ErrorCode.REQUEST_TIMED_OUT, f"The schema registry cannot be asked: {why}")
 
 
 class SchemaLookup(Protocol):
-    """A registry. Ids and subjects are those of the default context. Its coroutines raise Unavailable."""
+    """A registry. Ids and subjects belong to the default context. Its coroutines raise Unavailable."""
 
     def revision(self) -> Hashable | None:
-        """Return a value that differs once an answer may differ; None while nothing can be answered."""
+        """Return a value that changes when an answer may change; None while questions cannot be answered."""
 
     async def ready(self) -> None:
         """Wait until questions can be answered."""
 
     async def look(self) -> None:
-        """Wait until the answers tell all that anybody has acknowledged before now."""
+        """Wait until answers include everything that any registry acknowledged before now."""
 
     async def id_of(self, guid: bytes) -> int | None:
-        """Return the id of the schema with a GUID."""
+        """Return the id of the schema that has a GUID."""
 
     async def has(self, schema_id: int, subject: str) -> bool:
-        """Whether a subject has a version with an id that is not deleted."""
+        """Whether a subject has a version that has this id and is not deleted."""
 
     async def schema(self, schema_id: int) -> SchemaText | None:
-        """Return the schema with an id, also of a deleted version."""
+        """Return the schema that has an id, even if its version is deleted."""
 
 
 class _OfState(ABC):
-    """Answers questions by a registry's state."""
+    """Answers questions from a registry's state."""
 
     @abstractmethod
     async def _state(self) -> State:
@@ -84,7 +84,7 @@ class _OfState(ABC):
             return None
         try:
             references = await resolved(state, found.subject, found.content.references)
-        except RegistryError:  # what it refers to was deleted for good
+        except RegistryError:  # a reference was deleted for good
             return text_of(found.content, {})
         return text_of(found.content, references)
 
@@ -97,7 +97,7 @@ class LocalLookup(_OfState):
 
     @property
     def state(self) -> State | None:
-        """The state; None while another broker has it, or it is being loaded."""
+        """The state; None while another broker leads, or while it is being loaded."""
         return self._service.state
 
     def revision(self) -> Hashable | None:
@@ -111,13 +111,13 @@ class LocalLookup(_OfState):
                 raise Unavailable(error.message) from None
 
     async def look(self) -> None:
-        """Wait for nothing but the state: what this registry acknowledges is in it."""
+        """Wait only for the state, because it contains everything that this registry acknowledged."""
         await self.ready()
 
     async def _state(self) -> State:
         await self.ready()
         state = self._service.state
-        if state is None:  # another leader, or others have written in this moment
+        if state is None:  # the leader changed, or another writer has just written
             raise Unavailable("its topic is being loaded")
         return state
 

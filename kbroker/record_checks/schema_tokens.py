@@ -1,4 +1,4 @@
-"""The way through well-formed records to the schema that each key or value names (formats/framing.py).
+"""Finds the schema that each key or value of well-formed records names (formats/framing.py).
 
 Owns the walk over a batch's records to their tokens; also runs in the process that reads values.
 """
@@ -13,22 +13,22 @@ from kbroker.protocol.records import read_number
 from kbroker.schema_registry.formats.framing import ID_BYTES, KEY_HEADER, VALUE_HEADER, token_length
 
 _PAUSE: Final = 512
-"""How many headers of a record are passed between two pauses."""
+"""How many headers of a record are read between two pauses."""
 
 
 class Field(NamedTuple):
-    """The key or the value of a record; `start` and `end` are the data behind the token."""
+    """The key or the value of a record; `start` and `end` are the bounds of the data after the token."""
 
     token: bytes | None
-    """None if the field is null: it names no schema."""
+    """The token, or None if the field is null and so names no schema."""
     before: bytes
-    """What belongs before the data: the indexes of a Protobuf message that a header names."""
+    """The bytes to insert before the data: the indexes of a Protobuf message if a header names the schema."""
     start: int
     end: int
 
 
 def tokens_and_data(data: bytes, count: int, *, of_keys: bool) -> Iterator[tuple[bytes | None, bytes]]:
-    """Yield the token and the data of each record's key or value: without pauses, for a process of its own."""
+    """Yield the token and the data of each record's key or value, without pauses (for a separate process)."""
     header = KEY_HEADER if of_keys else VALUE_HEADER
     found = None if record_walk.places is None else record_walk.places(data, 0, count, of_keys, header)
     if found is None:
@@ -42,7 +42,7 @@ def tokens_and_data(data: bytes, count: int, *, of_keys: bool) -> Iterator[tuple
 
 
 def fields(data: bytes | memoryview, count: int, *, of_keys: bool) -> Iterator[Field | None]:
-    """Yield the key or value of each of `count` well-formed, uncompressed records; None for a pause."""
+    """Yield the key or value of each of `count` well-formed, uncompressed records, and None for each pause."""
     wanted = KEY_HEADER if of_keys else VALUE_HEADER
     position = 0
     for _ in range(count):

@@ -1,12 +1,13 @@
-"""The process that reads values by their schemas: run as a module, never imported by the broker.
+"""The process that reads values with their schemas: run as a module, never imported by the broker.
 
-The libraries below the formats are written in C and Rust. They hold the interpreter while they work, and hostile data
-may make them slow, greedy or crash. Here they delay nobody, and their end is not the broker's: no single value gets
-more than half a second of the processor, nor the whole process more than a gigabyte. The number of the record that is
-being read stands in a shared file, so that the broker knows which one ended the process.
+The libraries of the formats are written in C and Rust. They hold the interpreter's lock while they work, and hostile
+data may make them slow, use much memory, or crash. In this process they delay no other work, and a crash does not end
+the broker: no single value gets more than half a second of processor time, and the process at most a gigabyte of
+memory. A shared file contains the number of the record that is being read, so that the broker knows which record ended
+the process.
 
-A message is the sizes of its two parts (u32, u32), JSON, and data. Argument: the descriptor of a socket, and that of
-the file.
+A message consists of the sizes of its two parts (u32, u32), JSON, and data. The arguments are the descriptor of a
+socket, and that of the file.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ _RECORD_SECONDS: Final = 0.5
 _SCHEMA_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 1 << 30
 _SLICE_SECONDS: Final = 0.01
-"""How long one batch is worked at before others have a turn."""
+"""The seconds for which one batch is read before other batches get a turn."""
 _TIMED_BYTES: Final = 256
-"""Values up to this size share one time limit with some neighbours."""
+"""Values up to this number of bytes share one time limit with their neighbours."""
 _TIMED_EACH: Final = 32
 
 
 class _Job:
-    """One batch, read in slices."""
+    """A batch that is read in slices."""
 
     def __init__(self, asked: Any, data: bytes, known: Mapping[str, Schema | str]) -> None:
         self.schemas = {base64.b16decode(token): known[digest] for token, digest in asked["schemas"].items()}
@@ -59,7 +60,7 @@ class _Job:
 
 
 class Worker:
-    """Answers messages. What is being read stands in `shared`."""
+    """Answers messages. `shared` contains the number of the record that is being read."""
 
     def __init__(self, shared: Any) -> None:
         self._mark = shared
@@ -95,7 +96,7 @@ class Worker:
             schema.names  # noqa: B018 - whatever it takes to make them, it is bounded here
             if schema_type == "PROTOBUF":
                 return schema
-            schema.check_value(b"")  # what is made at the first value is made now
+            schema.check_value(b"")  # prepare now what the first value would prepare
         except (InvalidSchema, ImportError, RecursionError) as error:
             return str(error)[:300] or type(error).__name__
         except (InvalidValue, MemoryError):
@@ -103,7 +104,7 @@ class Worker:
         return schema
 
     def mark(self, record: int) -> None:
-        """Note what is being read."""
+        """Write the number of the record that is being read to the shared file."""
         MARK.pack_into(self._mark, 0, record)
 
     def _begin(self, record: int, seconds: float) -> None:
@@ -111,7 +112,7 @@ class Worker:
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
     def _slice(self, number: int) -> Any:
-        """Read values for a moment; return what is wrong with them, and whether there are more."""
+        """Read values for a short time; return their errors, and whether values remain."""
         job = self._jobs[number]
         until = time.perf_counter() + _SLICE_SECONDS
         schemas = job.schemas
@@ -149,7 +150,7 @@ class Worker:
 
 
 def main() -> None:
-    """Answer until the broker closes the socket."""
+    """Answer messages until the broker closes the socket."""
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     peer = socket.socket(fileno=int(sys.argv[1]))

@@ -1,7 +1,8 @@
-"""The broker's side of the process that reads values by their schemas (value_process.py).
+"""The broker's side of the process that reads values with their schemas (value_process.py).
 
-Owns the process: its start at the first need, its end after a minute without work, its replacement if a value has ended
-it. Owns which schemas it holds, and the order of batches: each is read for a moment, then it is another's turn.
+Owns the process: its start at the first use, its end after a minute without work, its replacement after a value ended
+it. Owns the list of schemas in the process, and the order of batches: the process reads each batch for a short time,
+then the next.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ T = TypeVar("T")
 _ROOT: Final = os.path.abspath(f"{os.path.dirname(__file__)}/../..")
 _IDLE_SECONDS: Final = 60.0
 _ANSWER_SECONDS: Final = 60.0
-"""How long an answer may take before the process counts as stuck; it ends by itself long before."""
+"""The seconds within which an answer must arrive; the process limits itself to much less."""
 _BATCH_SECONDS: Final = 5.0
 _SECONDS_EACH: Final = 0.0001
-"""How long the values of one batch may take in all, and how much longer for each."""
+"""The seconds that the values of one batch may take together, and the additional seconds per value."""
 _MOST_SCHEMAS: Final = 500
 _MOST_CHARACTERS: Final = 16 << 20
-"""How many schemas, and how much text, the process holds before it begins anew."""
+"""How many schemas, and how many characters of them, the process keeps before it drops all of them."""
 _MOST_DEADLY: Final = 100
 _WRITTEN_AT_ONCE: Final = 256 << 10
 _BUFFERED: Final = 1 << 20
@@ -46,7 +47,7 @@ _OF_SCHEMA: Final = -2
 
 
 class WorkerEnded(Exception):  # noqa: N818 - what has happened
-    """The process has ended, or was ended; `record` is the number of the record that it was reading, or negative."""
+    """The process has ended; `record` is the number of the record that it was reading, or negative."""
 
     def __init__(self, record: int) -> None:
         super().__init__()
@@ -54,11 +55,11 @@ class WorkerEnded(Exception):  # noqa: N818 - what has happened
 
 
 class TakesTooLong(Exception):  # noqa: N818 - what has happened
-    """The values of a batch take longer than a batch may take."""
+    """The values of a batch take longer than the limit."""
 
 
 class ValueErrors(NamedTuple):
-    """What is wrong with the values of a batch: the first errors, and how many there are."""
+    """The errors of a batch's values: the first errors, and the number of all errors."""
 
     errors: list[tuple[int, str]]
     number: int
@@ -78,7 +79,7 @@ class _Process:
         self._own, other = socket.socketpair()
         descriptors = (other.fileno(), self._marks.fileno())
         try:
-            # A separate session: the terminal's Ctrl-C is for the broker.
+            # A separate session, so that Ctrl-C in the terminal reaches only the broker.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "kbroker.record_checks.value_process", *map(str, descriptors)],
                 stdin=subprocess.DEVNULL,
@@ -94,7 +95,7 @@ class _Process:
             other.close()
 
     async def exchange(self, text: bytes, data: Buffer) -> tuple[bytes, bytes]:
-        """Send the parts of a message, and return those of the answer; raises OSError, EOFError."""
+        """Send the parts of a message, and return the parts of the answer; raises OSError, EOFError."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(sock=self._own, limit=_BUFFERED)
         reader, writer = self._streams
@@ -113,16 +114,16 @@ class _Process:
         return told, await reader.readexactly(int.from_bytes(sizes[4:]))
 
     def mark(self) -> int:
-        """Return the number of the record that is, or was, being read."""
+        """Return the number of the record that the process reads, or has read last."""
         return int.from_bytes(os.pread(self._marks.fileno(), 8, 0), signed=True)
 
     def hang_up(self) -> None:
-        """End an exchange that takes too long."""
+        """End an exchange that takes too long by killing the process."""
         self._process.kill()
 
     def end(self) -> None:
         self._process.kill()
-        self._process.wait()  # it is dead by now
+        self._process.wait()  # it ends immediately
         if self._streams is None:
             self._own.close()
         else:
@@ -131,7 +132,7 @@ class _Process:
 
 
 class _Reading:
-    """A batch that is being read. `is_left`: nobody waits for the result any longer."""
+    """A batch that is being read. `is_left` means that nobody waits for the result any longer."""
 
     __slots__ = ("is_asking", "is_left", "job", "most_seconds")
 
@@ -143,13 +144,13 @@ class _Reading:
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
-    """Take notice of an error that nobody waits for."""
+    """Retrieve an exception for which nobody waits, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
 
 class ValueWorker:
-    """Reads values for all topics of a broker. Its coroutines raise OSError if there is no process to be had."""
+    """Reads values for all topics of a broker. Its coroutines raise OSError if no process can be started."""
 
     def __init__(self) -> None:
         self._process: _Process | None = None
@@ -159,7 +160,7 @@ class ValueWorker:
         self._deadly: dict[str, None] = {}
         self._closed = False
         self._left: list[int] = []
-        """Batches that the process need not keep any longer; it is told with the next message."""
+        """Batches that the process may drop; the next message lists them."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def close(self) -> None:
@@ -176,7 +177,7 @@ class ValueWorker:
             process.end()
 
     async def names(self, schema: SchemaText) -> tuple[str, ...]:
-        """Return the names that values of a schema may have; none if it cannot be parsed."""
+        """Return the names that values of a schema may use; none if it cannot be parsed."""
         if schema.digest in self._deadly:
             return ()
         try:
@@ -195,9 +196,9 @@ class ValueWorker:
         skipped: Collection[int],
         most: int,
     ) -> ValueErrors:
-        """Read the keys or values of `count` records by the schemas that their tokens name; others are passed over.
+        """Read the keys or values of `count` records with the schemas that their tokens name; skip other records.
 
-        Returns at most `most` errors. Raises WorkerEnded if a value has ended the process, and TakesTooLong.
+        Returns at most `most` errors. Raises WorkerEnded if a value ended the process, and TakesTooLong.
         """
         usable = {token: each for token, each in schemas.items() if each.digest not in self._deadly}
         self._jobs += 1
@@ -215,7 +216,7 @@ class ValueWorker:
         return ValueErrors([(index, text) for index, text in answer["errors"]], answer["count"])
 
     async def _read(self, reading: _Reading, asked: dict[str, Any], data: Buffer, schemas: list[SchemaText]) -> Any:
-        """Have a batch read in slices; return the last answer."""
+        """Let the process read a batch in slices; return the last answer."""
         loop = asyncio.get_running_loop()
         process: _Process | None = None
         spent = 0.0
@@ -224,7 +225,7 @@ class ValueWorker:
             while answer is None or not answer["done"]:
                 async with self._turn:
                     if process is not None and process is not self._process:
-                        raise WorkerEnded(_NOTHING)  # ended by another batch
+                        raise WorkerEnded(_NOTHING)  # another batch ended the process
                     reading.is_asking = True
                     began = loop.time()
                     answer, process = await self._exchange(asked, data, schemas)
@@ -239,9 +240,9 @@ class ValueWorker:
         return answer
 
     async def _undisturbed(self, work: Coroutine[Any, Any, T], reading: _Reading | None = None) -> T:
-        """Return the result of work that speaks to the process.
+        """Return the result of work that exchanges messages with the process.
 
-        The caller may be closed at any time, as its connection is; a message is then still exchanged to its end.
+        The caller may be cancelled at any time, like its connection; a running exchange is still completed.
         """
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -258,11 +259,11 @@ class ValueWorker:
         return task.result()
 
     def is_deadly(self, schema: SchemaText) -> bool:
-        """Whether a schema has ended the process while it was parsed; its values are not read."""
+        """Whether parsing a schema has ended the process; its values are not read."""
         return schema.digest in self._deadly
 
     async def without(self, batch: Buffer, records: list[int], max_message_bytes: int) -> bytes:
-        """Return a batch without some records, by their indexes; raises WorkerEnded."""
+        """Return a batch without the records that have these indexes; raises WorkerEnded."""
         asked = {"do": "without", "records": records, "max_message_bytes": max_message_bytes}
         return (await self._undisturbed(self._asked(asked, batch, [])))[1]
 
@@ -274,7 +275,7 @@ class ValueWorker:
             return answer, answer.pop("rest", b"")
 
     async def _exchange(self, asked: dict[str, Any], data: Buffer, schemas: list[SchemaText]) -> tuple[Any, _Process]:
-        """Ask, and return the answer with the process that gave it. Only in a turn."""
+        """Send a message; return the answer, and the process that sent it. The caller must have the turn."""
         process = self._running()
         self._add_schemas(asked, process, schemas)
         if self._left:
@@ -291,7 +292,7 @@ class ValueWorker:
             if record <= _OF_SCHEMA:
                 self._note_deadly(list(asked["new"])[_OF_SCHEMA - record], schemas)
             raise WorkerEnded(record) from None
-        except BaseException:  # the loop ends in the midst of a message
+        except BaseException:  # the loop ends during an exchange
             if self._process is process:
                 self._stop()
             raise
@@ -314,7 +315,7 @@ class ValueWorker:
         return self._process
 
     def _add_schemas(self, asked: dict[str, Any], process: _Process, schemas: list[SchemaText]) -> None:
-        """Add what the process does not hold yet."""
+        """Add the schemas that the process does not have yet to a message."""
         new = {each.digest: each for each in schemas if each.digest not in process.schemas}
         size = sum(len(each.text) + sum(map(len, each.references.values())) for each in new.values())
         if process.characters + size > _MOST_CHARACTERS or len(process.schemas) + len(new) > _MOST_SCHEMAS:
@@ -327,7 +328,7 @@ class ValueWorker:
         asked["new"] = {each.digest: [each.schema_type, each.text, dict(each.references)] for each in new.values()}
 
     def _note_deadly(self, digest: str, schemas: list[SchemaText]) -> None:
-        """Remember a schema that ended the process while it was parsed."""
+        """Remember a schema whose parsing ended the process."""
         text = next((each.text for each in schemas if each.digest == digest), "")
         log.warning("a schema cannot be parsed within its limits: %.100s", text)
         if len(self._deadly) >= _MOST_DEADLY:

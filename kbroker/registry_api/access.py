@@ -1,9 +1,9 @@
-"""What a client may do at a broker's registry, by the broker's ACLs.
+"""What a client may do at a broker's registry, according to the broker's ACLs.
 
-Owns the way from a subject to the resource of an ACL, and the refusal. A subject's resource is the topic that its name
-names: without `-key` or `-value` at its end, and without its context. A context alone, and what concerns all, is the
-cluster. Without an authorizer everything is allowed. Never decides about an ACL: security/authorizer does. All of it
-happens in the server's thread, with rights of the request's own, which the broker's loop does not share.
+Owns the mapping from a subject to the resource of an ACL, and the refusal. The resource of a subject is the topic in
+its name, without a final `-key` or `-value` and without its context. For a context alone, and for requests about no
+subject, the resource is the cluster. Without an authorizer everything is allowed. security/authorizer evaluates the
+ACLs. All checks run in the server's thread, with `Rights` of the request's own that the broker's loop does not share.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from kbroker.security.principal import USER as USER_KIND
 _SUFFIXES: Final = ("-key", "-value")
 _ON_CLUSTER: Final = {Operation.READ: Operation.DESCRIBE, Operation.WRITE: Operation.ALTER,
                       Operation.DELETE: Operation.ALTER}  # fmt: skip
-"""The operations on the cluster in place of those on a topic."""
+"""The operations on the cluster that replace the operations on a topic."""
 _SLICE: Final = 200
 _MAPPED: Final = "::ffff:"
 T = TypeVar("T")
 Needs = Sequence[Sequence[Operation]]
-"""The operations on a subject that an endpoint needs: one of each group."""
+"""The operations on a subject that an endpoint needs: at least one operation of each group."""
 
 
 def topic_of(subject: str) -> str:
-    """Return the topic whose ACLs count for a subject; "" for a context."""
+    """Return the topic whose ACLs apply to a subject; "" for a context."""
     name = parse(subject).name
     for suffix in _SUFFIXES:
         if name.endswith(suffix) and name != suffix:
@@ -43,14 +43,14 @@ def topic_of(subject: str) -> str:
 
 
 class Access:
-    """What the client of one request may do; without `rights` everything."""
+    """The operations that the client of one request may perform; without `rights`, all operations."""
 
     def __init__(self, rights: Rights | None) -> None:
         self._rights = rights
 
     @classmethod
     def of(cls, scope: Scope, authorizer: Authorizer | None) -> Access:
-        """Return that of a request: of the user who has logged in, else of User:ANONYMOUS."""
+        """Return the access of a request's user, or of User:ANONYMOUS if no user has logged in."""
         if authorizer is None:
             return cls(None)
         name = scope.get(USER)
@@ -59,7 +59,7 @@ class Access:
 
     @property
     def is_checked(self) -> bool:
-        """Whether anything may be refused."""
+        """Whether an operation may be refused."""
         return self._rights is not None
 
     def may(self, operation: Operation, subject: str, *, logs: bool = False) -> bool:
@@ -79,7 +79,7 @@ class Access:
                 raise denied(group[0], subject)
 
     async def kept(self, operation: Operation, found: list[T], subject_of: Callable[[T], str]) -> list[T]:
-        """Return what is of subjects on which an operation is allowed."""
+        """Return those elements whose subject allows an operation."""
         if self._rights is None:
             return found
         kept = []
@@ -91,7 +91,7 @@ class Access:
         return kept
 
     async def readable(self, found: Iterable[T], subject_of: Callable[[T], str]) -> T | None:
-        """Return the first that is of a subject that may be read."""
+        """Return the first element whose subject the client may read, or None."""
         for number, each in enumerate(found):
             if self.may(Operation.READ, subject_of(each)):
                 return each
@@ -101,7 +101,7 @@ class Access:
 
 
 def denied(operation: Operation, subject: str = "") -> RegistryError:
-    """Return the refusal of an operation on a subject, or on what concerns all."""
+    """Return the refusal of an operation on a subject, or on the server if `subject` is empty."""
     name = operation.name.title().replace("_", "")
     where = f"Subject: {subject}" if subject else "this server"
     return Refusal.DENIED(f"User is denied operation {name} on {where}")

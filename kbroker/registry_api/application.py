@@ -1,6 +1,6 @@
 """Confluent's REST API as an ASGI application: paths in, JSON out.
 
-Owns the way from a path to its endpoint, and the form of errors. endpoints.py has the endpoints.
+Owns the mapping from a path to its endpoint, and the form of errors. endpoints.py has the endpoints.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from kbroker.schema_registry.subjects import ANY_CONTEXT, DEFAULT_CONTEXT, conte
 from kbroker.security.authorizer.authorizer import Authorizer
 
 _LONG: Final = 1_000
-"""How many names or numbers a list has at most that is sent in one piece."""
+"""The most names or numbers in a list that is sent in one piece."""
 BY_ID: Final = "GET /schemas/ids/{id}"
-"""The endpoint whose answer may be known at once: each client requests each id that it meets."""
+"""The endpoint whose answer may be known immediately: each client requests each id that it finds."""
 _TARGET: Final = re.compile(rb"/schemas/ids/([0-9]{1,9})")
 _PIECE: Final = 64 * 1024
 _in_json: Final = json.JSONEncoder(ensure_ascii=False).encode
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 
 
 class Application:
-    """The API of a registry. `about` are the answers of /v1/metadata, by the last part of their path.
+    """The API of a registry. `about` has the answers of /v1/metadata, by the last part of their path.
 
-    With an `authorizer`, a client may do only what its ACLs allow.
+    With an `authorizer`, a client may only do what its ACLs allow.
     """
 
     def __init__(self, registry: Registry, about: Mapping[str, Any], authorizer: Authorizer | None = None) -> None:
@@ -47,7 +47,7 @@ class Application:
         self._authorizer = authorizer
         self._bodies = Bodies()
         self._routes: dict[tuple[int, str], list[tuple[list[str], dict[str, tuple[Endpoint, Needs, str]]]]] = {}
-        """What there is for each number of parts, and the first of them."""
+        """The endpoints by the number of parts of their path, and its first part."""
         for method, path, endpoint, needs in ENDPOINTS:
             self._add(method, path, endpoint, needs)
         for name, answer in about.items():
@@ -86,7 +86,7 @@ class Application:
             await response(scope, receive, send)
 
     def at_once(self, target: bytes) -> bytes | None:
-        """Return the JSON that answers a GET of a target for all clients alike, if it is known without waiting."""
+        """Return the JSON that answers a GET of a target for every client; None if it is not known immediately."""
         found = None if self._authorizer is not None else _TARGET.fullmatch(target)
         version = None if found is None else self._registry.by_id_at_once(int(found[1]))
         if version is None:
@@ -96,7 +96,7 @@ class Application:
         return _in_json(answer).encode()
 
     async def _allow(self, scope: Scope, needs: Needs) -> None:
-        """Let the endpoint of a request know what its client may do; raises RegistryError if it needs more."""
+        """Store in the scope what the client may do; raises RegistryError if the endpoint needs more."""
         scope["access"] = access = Access.of(scope, self._authorizer)
         if not access.is_checked or not needs:
             return
@@ -106,8 +106,8 @@ class Application:
             access.require(needs, stands_for)
 
     def _endpoint(self, scope: Scope) -> tuple[Endpoint, Needs]:
-        """Return what answers a request, and what that needs, and set its parameters; raises Refused."""
-        # Names in a path may contain slashes, which are percent-encoded, so the path is split before it is decoded.
+        """Return a request's endpoint and the operations that it needs, and set the parameters; raises Refused."""
+        # Names in a path may contain percent-encoded slashes, so the path is split before it is decoded.
         parts, scope["context"] = _in_context(_parts(scope["raw_path"].partition(b"?")[0]))
         for known, methods in self._routes.get((len(parts), parts[0]), ()):
             if all(ours == theirs or ours.startswith("{") for ours, theirs in zip(known, parts, strict=True)):
@@ -129,7 +129,7 @@ def _parts(path: bytes) -> list[str]:
 
 
 def _refuse_foreign_pages(scope: Scope) -> None:
-    """Raise Refused if a page of another site made a browser send the request, for the registry asks for no login."""
+    """Raise Refused if a page of another site made a browser send the request, because the registry needs no login."""
     found: dict[bytes, bytes] = dict(scope["headers"])
     origin, host = found.get(b"origin"), found.get(b"host", b"")
     if origin is not None and origin.lower() not in (b"http://" + host.lower(), b"https://" + host.lower()):
@@ -139,9 +139,9 @@ def _refuse_foreign_pages(scope: Scope) -> None:
 
 
 def _in_context(parts: list[str]) -> tuple[list[str], str | None]:
-    """Return a path without its /contexts/C, and C as it precedes the subjects in it (Confluent: ContextFilter).
+    """Return a path without /contexts/C, and C in the form that precedes a subject (Confluent: ContextFilter).
 
-    Without /contexts/C that is None. Raises Refused.
+    Returns None as context if the path does not begin with /contexts/C. Raises Refused.
     """
     if parts[0] != "contexts" or len(parts) == 1:
         return parts, None
@@ -160,7 +160,7 @@ def _in_context(parts: list[str]) -> tuple[list[str], str | None]:
     if at < len(rest) and not rest[at].startswith((":.", ANY_CONTEXT)):
         rest[at] = context + rest[at]
     if rest[0] in ("config", "mode") and not rest[1]:
-        rest = rest[:1]  # of the default context, which is the global one
+        rest = rest[:1]  # the default context means the global config or mode
     return rest, context
 
 
@@ -181,7 +181,7 @@ def _response(answer: Any) -> Response:
 
 
 async def _pieces(elements: Iterable[Any]) -> AsyncIterator[bytes]:
-    """Yield a long list's JSON. One call of Python's encoder holds the interpreter, so each element has its own."""
+    """Yield a long list's JSON; encode each element separately, because the encoder blocks other threads."""
     piece, before = bytearray(b"["), b""
     for each in elements:
         piece += before + _in_json(each).encode()
@@ -194,6 +194,6 @@ async def _pieces(elements: Iterable[Any]) -> AsyncIterator[bytes]:
 
 
 def _error(status: int, code: int, message: str) -> Response:
-    # A body that was not read to its end is not read: the connection closes.
+    # With these statuses the rest of the body may be unread, so the connection closes.
     headers = {"connection": "close"} if status in (403, 408, 413, 415, 503) else None
     return Response(json.dumps({"error_code": code, "message": message}).encode(), status, headers, MEDIA)

@@ -1,12 +1,13 @@
-"""A connection of HTTP to the registry: uvicorn's, around the parser of Node.js (httptools).
+"""An HTTP connection to the registry: uvicorn's, with the parser of Node.js (httptools).
 
-Owns the limits that this parser does not have: of a head, of what is no body, and of requests that do not wait for
-answers. Owns what follows a request to upgrade, which nobody answers here: the parser would take its body for the next
-request. Sends answers that exist without waiting (`AtOnce`) itself, and never decides about an answer.
+Owns the limits that this parser lacks: on the size of a head, on bytes that belong to no body, and on requests that are
+sent before earlier ones are answered. Owns the rest of a request to upgrade, which this server ignores: the parser
+would treat its body as the next request. Sends answers that are known without waiting (`AtOnce`) itself, and never
+decides about an answer.
 
-With uvicorn's other parser, in Python, a request by id takes 0.45 ms of the processor in place of 0.32. Without a scope
-of ASGI, a task and a second system call for the body it takes 0.09 ms (beside 0.18 on the same, faster machine), and a
-core on which the broker runs, too, answers 13,000 requests a second in place of 3,000.
+With uvicorn's other parser, in Python, a request by id takes 0.45 ms of processor time instead of 0.32 ms. Without an
+ASGI scope, a task and a second system call for the body it takes 0.09 ms (compared with 0.18 ms on the same, faster
+machine). A core on which the broker also runs then answers 13,000 requests a second instead of 3,000.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kbroker.registry_api.requests import MEDIA
 from kbroker.web_connection import TimedConnection
 
 LARGEST_HEAD: Final = 16 * 1024
-"""The most bytes of a request's head, and of what a connection sends without a part of a body."""
+"""The most bytes of a request's head, and of other bytes of a connection that are not part of a body."""
 MOST_AHEAD: Final = 16
 """How many requests may arrive before the first of them is answered."""
 _NO_HTTP: Final = "Invalid HTTP request received."
@@ -30,19 +31,19 @@ _NOT_AT_ONCE: Final = frozenset((b"content-length", b"expect", b"origin", b"sec-
 """Header fields of requests that have a body, or that the application may refuse."""
 _HEAD: Final = f"content-length: %d\r\ncontent-type: {MEDIA}\r\n\r\n".encode()
 AtOnce = Callable[[bytes], bytes | None]
-"""Returns the JSON that answers a GET of a target (path and query), if that is known without waiting, else None."""
+"""Returns the JSON that answers a GET of a target (path and query), or None if it is not known without waiting."""
 
 
 class TooMuch(Exception):  # noqa: N818 - an outcome
-    """A client sends more than a connection takes; uvicorn answers with 400, and closes."""
+    """A client exceeds a limit of the connection; uvicorn answers with status 400, and closes the connection."""
 
 
 class NotHttp(Exception):  # noqa: N818 - an outcome
-    """A head that the parser takes, and HTTP does not (RFC 9112, 3.2); uvicorn answers with 400, and closes."""
+    """The parser accepts a head that is not valid (RFC 9112, 3.2); uvicorn answers with status 400, and closes."""
 
 
 class RegistryConnection(TimedConnection, HttpToolsProtocol):
-    """A connection with limits. `at_once` knows some answers, for clients that may see all."""
+    """A connection with limits. `at_once` returns some answers immediately, if clients may read everything."""
 
     def __init__(self, *args: Any, at_once: AtOnce | None, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -53,12 +54,12 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
         self._head = self._unread = 0
         self._in_head = True
         self._is_repeated = False
-        """Whether the parser reads a head that another one has read."""
+        """Whether the parser reads a head that an earlier parser has read."""
         self._answering: RequestResponseCycle | None = None
         self._is_answered = False
-        """Whether the request that is being parsed is answered."""
+        """Whether the request that is being parsed is already answered."""
         self._may_be_answered = False
-        """Whether the next request is the first of what has arrived: the others wait for other connections."""
+        """Whether the next request is the first in the received data; later ones let other connections run first."""
 
     def data_received(self, data: bytes) -> None:
         self._unread += len(data)
@@ -86,12 +87,12 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
         self.follow_answer()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer, and close; nothing is sent behind that."""
+        """Send status 400, and close; nothing is sent after it."""
         super().send_400_response(msg)
         self._end_answer()
 
     def _end_answer(self) -> None:
-        """End the answer that is being made: uvicorn does so only for the newest request of a connection."""
+        """Abort the running answer: uvicorn aborts only the answer to a connection's newest request."""
         if self._answering is not None:
             self._answering.disconnected = True
             self._answering.message_event.set()
@@ -101,7 +102,7 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
             return
         if len(self.pipeline) >= MOST_AHEAD:
             raise TooMuch
-        self.end_wait()  # the time for a head begins with its first byte
+        self.end_wait()  # the time limit of a head begins with its first byte
         super().on_message_begin()
         self._head = self._unread = 0
         self._in_head = True
@@ -113,7 +114,7 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head and not self._is_repeated:  # what follows a body in pieces is passed over
+        if self._in_head and not self._is_repeated:  # ignore trailers after a chunked body
             self._count(len(name) + len(value))
             super().on_header(name, value)
         self._unread = 0
@@ -137,18 +138,18 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
         self._unread = 0
         if self._is_answered:
             self._is_answered = False
-        elif not self.parser.should_upgrade():  # else its body, if it has one, is still to come
+        elif not self.parser.should_upgrade():  # after a request to upgrade, `_read_body` completes it
             super().on_message_complete()
 
     def _answer_at_once(self) -> bool:
-        """Answer a request whose answer is known; return whether that is so."""
+        """Answer a request if its answer is known; return whether it was answered."""
         may, self._may_be_answered = self._may_be_answered, False
         is_first = self.cycle is None or self.cycle.response_complete
         if self._at_once is None or not may or not is_first or self.parser.get_method() != b"GET":
             return False
         if self.parser.should_upgrade() or not self.parser.should_keep_alive() or self.flow.write_paused:
             return False
-        if self.parser.get_http_version() != "1.1":  # such a client may read until the end of the connection
+        if self.parser.get_http_version() != "1.1":  # an HTTP/1.0 client may read until the connection closes
             return False
         if any(name in _NOT_AT_ONCE for name, _ in self.headers):
             return False
@@ -173,9 +174,10 @@ class RegistryConnection(TimedConnection, HttpToolsProtocol):
                 return
 
     def _read_body(self) -> None:
-        """Go on behind the head of a request to upgrade, as if it had not asked for that (RFC 9110, 7.8).
+        """Continue after the head of a request to upgrade, as if it did not request this (RFC 9110, 7.8).
 
-        Java's HttpClient asks for HTTP/2 with each first request. The parser ends there, so another one reads the body.
+        Java's HttpClient requests HTTP/2 with each first request. The parser stops after that head, so another parser
+        reads the body.
         """
         framing = [each for each in self.headers if each[0] in (b"content-length", b"transfer-encoding")]
         if not framing:

@@ -1,4 +1,4 @@
-"""The endpoints of Confluent's REST API: for each method and path, what is asked of the registry.
+"""The endpoints of Confluent's REST API: for each method and path, the calls to the registry.
 
 Owns the table of paths and the parameters of each. Never decides: schema_registry/registry.py does.
 """
@@ -61,7 +61,10 @@ def _access(request: Request) -> Access:
 
 
 async def _wanted(request: Request, found: Json) -> SchemaRequest:
-    """Return the schema in a body. Who registers or compares it can read what it refers to, so that needs a right."""
+    """Return the schema in a body; raises RegistryError if the client may not read a reference.
+
+    A client that registers or compares a schema can read its references, so it needs the right to read them.
+    """
     wanted, access = schema_in(found), _access(request)
     if access.is_checked:
         subjects = [beside(request.path_params["subject"], each.subject) for each in wanted.references]
@@ -72,7 +75,7 @@ async def _wanted(request: Request, found: Json) -> SchemaRequest:
 
 
 def _prefix(request: Request, default: str) -> str:
-    """Return a prefix of subjects; within /contexts/C it is in that context."""
+    """Return a prefix of subjects; within /contexts/C the prefix is in that context."""
     context = request.scope["context"]
     if context is None:
         return first(request, "subjectPrefix", default)
@@ -81,7 +84,7 @@ def _prefix(request: Request, default: str) -> str:
 
 
 def _subject(request: Request) -> str:
-    """Return a subject in a query; within /contexts/C it is in that context."""
+    """Return a subject in a query; within /contexts/C the subject is in that context."""
     subject = first(request, "subject")
     return subject if subject.startswith((":.", ANY_CONTEXT)) else (request.scope["context"] or "") + subject
 
@@ -126,7 +129,7 @@ async def _register(registry: Registry, request: Request) -> Any:
     version = await registry.register(subject, wanted, normalize=normalize, force=force)
     answer = await _registered(registry, request, version)
     if wanted.schema_type == "PROTOBUF" and is_serialized(wanted.schema):
-        # The client of confluent-kafka keeps this text for its deserializer, which reads only descriptors.
+        # The client confluent-kafka passes this text to its deserializer, which reads only descriptors.
         answer["schema"] = wanted.schema
     return answer
 
@@ -179,7 +182,7 @@ async def _get_version(registry: Registry, request: Request) -> Any:
 
 
 async def _formatted(registry: Registry, request: Request, version: Version) -> dict[str, Any]:
-    """Return a version in the form, and with the tags, that a request asks for."""
+    """Return a version in the form, and with the tags, that the request specifies."""
     found = of_version(version, await registry.formatted(version, first(request, "format")))
     if first(request, "referenceFormat") == "qualified" and version.content.references:
         found["references"] = [
@@ -236,7 +239,7 @@ async def _by_id(registry: Registry, request: Request) -> Any:
 
 
 async def _version_of_id(registry: Registry, request: Request) -> Version:
-    """Return a version with an id, of a subject that the client may read."""
+    """Return a version that has an id, from a subject that the client may read."""
     version = await registry.by_id(number(request.path_params["id"], "id"), _subject(request))
     access = _access(request)
     if access.may(Operation.READ, version.subject):
@@ -248,7 +251,7 @@ async def _version_of_id(registry: Registry, request: Request) -> Version:
 
 
 async def _same(registry: Registry, version: Version) -> list[Version]:
-    """Return the versions with an id in its context."""
+    """Return the versions that have the same id in the version's context."""
     context = qualified_context(parse(version.subject).context)
     return await registry.versions_of_id(version.id, context, deleted=True)
 
@@ -281,7 +284,7 @@ async def _found_by_id(registry: Registry, request: Request) -> list[Version]:
 
 
 async def _version_of_guid(registry: Registry, request: Request) -> Version:
-    """Return a version with a GUID, of a subject that the client may read."""
+    """Return a version that has a GUID, from a subject that the client may read."""
     guid, access = request.path_params["guid"], _access(request)
     version = await registry.by_guid(guid)
     if access.may(Operation.READ, version.subject):
@@ -332,7 +335,7 @@ async def _get_config(registry: Registry, request: Request) -> Any:
 async def _change_config(registry: Registry, request: Request) -> Any:
     changes = changes_in(await body(request))
     subject = request.path_params.get("subject", "")
-    if changes.get("alias"):  # or else who may change this subject's config could make it stand for any other
+    if changes.get("alias"):  # otherwise a client could redirect this subject to a subject that it may not configure
         _access(request).require(_SET, beside(subject, changes["alias"]))
     config = await registry.change_config(subject, changes)
     return of_config(config, "compatibility")
@@ -369,7 +372,7 @@ async def _delete_context(registry: Registry, request: Request) -> Any:
 
 
 OPEN: Final[Needs] = ()
-"""Everybody may; or the endpoint shows only what its client may see."""
+"""Every client may use the endpoint, or the endpoint itself shows only what the client may read."""
 _LIST: Final = ((Operation.DESCRIBE,),)
 _READ: Final = ((Operation.READ,),)
 _LOOK_UP: Final = ((Operation.READ, Operation.WRITE),)
@@ -417,4 +420,4 @@ ENDPOINTS: Final[tuple[tuple[str, str, Endpoint, Needs], ...]] = (
     ("GET", "/", _nothing, OPEN),
     ("POST", "/", _nothing, OPEN),
 )
-"""Method, path and endpoint of all that the registry does, and what it needs on the subject of its path."""
+"""Method, path and function of each endpoint, and the operations that it needs on the subject in its path."""

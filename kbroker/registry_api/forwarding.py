@@ -1,10 +1,10 @@
-"""Requests to a cluster's registry, from whichever broker a client has asked to the one that leads `_schemas`.
+"""Forwards requests to a cluster's registry from the broker that received them to the leader of `_schemas`.
 
-Owns the choice between this broker's registry and another's, and the tries while the leader moves: a request waits for
-a leader that is being elected, and is asked again if nothing was decided. What may have been decided is asked again
-only if that does no harm: everything but a deletion. A forwarded request has the header X-Forward, as between
-Confluent's registries, and goes no further. Reads are forwarded, too, so that all answers are those of one state. Never
-decides about schemas.
+Owns the choice between this broker's registry and another broker's, and the retries while the leader moves: a request
+waits for a leader that is being elected, and is retried if nothing was decided. A request that may have been decided is
+retried only if a repetition does no harm, which is true for all requests but deletions. A forwarded request has the
+header X-Forward, as between Confluent's registries, and is not forwarded again. Reads are forwarded, too, so that all
+answers come from one state. Never decides about schemas.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from kbroker.schema_registry.service import NOBODY, Place
 from kbroker.schema_registry.tally import ELSEWHERE
 
 PATIENCE_S: Final = 5.0
-"""How long a request waits for a leader, in seconds."""
+"""The seconds for which a request waits for a leader."""
 _WITHOUT_REGISTRY_S: Final = 1.0
-"""How long it waits for the registry of a leader that has none: it may be starting."""
+"""The seconds for which a request waits if the leader has no registry: the registry may be starting."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2
 _AT_ONCE: Final = 200
-"""How many requests are forwarded at once."""
+"""How many requests are forwarded at the same time."""
 FORWARDED: Final = b"x-forward"
 _MOST_ERROR: Final = 64 * 1024
-"""The most bytes of an error that is read before it is decided whether to ask again."""
+"""The most bytes of an error that are read before the decision about a retry."""
 _FORWARDING_FAILED: Final = 50003
 _UNKNOWN_LEADER: Final = 50004
-"""Only an error of this kind says that nothing was decided."""
+"""The only error code which proves that nothing was decided."""
 _MAY_BE_DONE: Final = (50001, 50002, _FORWARDING_FAILED)
 _OWN: Final = frozenset((b"host", b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"expect",
                          b"te", b"trailer", b"upgrade", b"proxy-connection", b"date", b"server"))  # fmt: skip
@@ -46,31 +46,31 @@ log = logging.getLogger(__name__)
 
 
 class Leader(Protocol):
-    """How a broker knows where `_schemas` is led. Called in the server's loop."""
+    """How a broker finds the leader of `_schemas`. Called in the server's loop."""
 
     node_id: int
 
     async def place(self) -> Place:
-        """Return where the leader is, according to this broker; raises OSError if it cannot know."""
+        """Return the leader according to this broker; raises OSError if the broker cannot find it."""
 
     def forget(self, broker: int) -> None:
-        """Ask for the address of a broker's registry again: nobody leads there."""
+        """Look up the address of a broker's registry again, because a request to it failed."""
 
 
 class OfBroker(Protocol):
-    """What a broker of a cluster tells; in the broker's loop."""
+    """What a broker of a cluster knows about the leader; called in the broker's loop."""
 
     node_id: int
 
     async def registry_place(self) -> Place:
-        """Return where `_schemas` is led; raises OSError."""
+        """Return the leader of `_schemas`; raises OSError."""
 
     def forget_registry(self, broker: int) -> None:
-        """Look the address of a broker's registry up again."""
+        """Look up the address of a broker's registry again."""
 
 
 class LeaderOfBroker:
-    """The leader according to a broker, whose loop is that of another thread."""
+    """The leader according to a broker whose loop runs in another thread."""
 
     def __init__(self, broker: OfBroker, loop: asyncio.AbstractEventLoop) -> None:
         self._broker = broker
@@ -86,7 +86,7 @@ class LeaderOfBroker:
 
 
 class _Failed(Exception):  # noqa: N818 - an outcome
-    """An attempt has failed with an error for the client. `passes` says whether another one may succeed."""
+    """An attempt has failed with an error for the client. `passes` means that a retry may succeed."""
 
     def __init__(
         self, code: int, text: str, status: int = 500, *, passes: bool = True, may_be_done: bool = False
@@ -100,13 +100,13 @@ class _Failed(Exception):  # noqa: N818 - an outcome
 
 
 class _Begun(Exception):  # noqa: N818 - an outcome
-    """An answer ended in its middle; its connection must close."""
+    """An answer was sent only in part; its connection must close."""
 
 
 class Forwarding:
-    """The ASGI application in front of this broker's own.
+    """The ASGI application in front of this broker's own application.
 
-    `tls` verifies other registries. If requests come over TLS (`only_tls`), they go on over TLS only.
+    `tls` verifies other registries. If clients use TLS (`only_tls`), requests are forwarded over TLS only.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Forwarding:
         self._ends = False
 
     def close(self) -> None:
-        """Try nothing again any more, and close the connections to other registries; in the server's loop."""
+        """Stop all retries, and close the connections to other registries; call it in the server's loop."""
         self._ends = True
         self._peers.close()
 
@@ -129,7 +129,7 @@ class Forwarding:
         """Answer a request."""
         if scope["type"] != "http":
             return
-        if scope["path"] == "/":  # whether this server answers
+        if scope["path"] == "/":  # a test whether this server answers
             await self._own(scope, receive, send)
             return
         counted = dict(scope)
@@ -143,7 +143,7 @@ class Forwarding:
             await _refuse(send, _Failed(refused.status, refused.text, refused.status), closes=True)
             return
         if messages[-1]["type"] != "http.request" or sum(len(each.get("body", b"")) for each in messages) > MOST_BODY:
-            # The client has gone, or the body is too long: the application knows what to say.
+            # The client has disconnected, or the body is too long: the application handles both.
             await self._own(scope, _replayed(messages, receive), send)
             return
         try:
@@ -151,10 +151,10 @@ class Forwarding:
         except _Failed as failed:
             await _refuse(send, failed)
         except _Begun as broken:
-            log.warning("an answer ends before its end: %s", broken)  # and its connection closes
+            log.warning("an answer ends before its end: %s", broken)  # then the connection closes
 
     async def _received(self, counted: Scope, receive: Receive) -> list[Message]:
-        """Return the messages of a request's body; raises Refused. Ends early if it is too long."""
+        """Return the messages of a request's body; raises Refused. Stops early if the body is too long."""
         messages: list[Message] = []
         try:
             async with asyncio.timeout(BODY_S):
@@ -186,7 +186,7 @@ class Forwarding:
                     raise _Failed(_UNKNOWN_LEADER, f"Broker {self._leader.node_id} does not lead _schemas")
                 else:
                     if NOTE in scope:
-                        scope[NOTE].append(ELSEWHERE)  # this broker may have tried before
+                        scope[NOTE].append(ELSEWHERE)  # an earlier try may have used this broker
                     await self._forwarded(place, scope, messages, send)
             except _Failed as failed:
                 self._leader.forget(place.broker)
@@ -256,7 +256,7 @@ class Forwarding:
 
 
 def _replayed(messages: list[Message], receive: Receive) -> Receive:
-    """Return a `receive` that begins with messages."""
+    """Return a `receive` function that returns these messages first."""
     left = iter(messages)
 
     async def again() -> Message:
@@ -267,7 +267,7 @@ def _replayed(messages: list[Message], receive: Receive) -> Receive:
 
 
 async def _held(answer: Callable[[Send], Awaitable[Any]], send: Send) -> None:
-    """Send an answer on, but raise _Failed in place of one that is an error of the registry itself."""
+    """Send an answer to the client, but raise _Failed if the answer is an error of the registry itself."""
     start: Message | None = None
     error = bytearray()
     begun = False

@@ -1,9 +1,9 @@
-"""Basic authentication at a broker's registry (RFC 7617), by the passwords of the broker's SCRAM users.
+"""Basic authentication at a broker's registry (RFC 7617), with the passwords of the broker's SCRAM users.
 
-Owns the check of a login: its threads, its limits, and what is remembered of logins that were right. A check costs some
-ms of iterated hashes, so it runs on threads of its own, a few at a time, and an unknown user costs the same. Remembered
-is a keyed hash of name, password and credential: a password that has changed is not found any more. Never decides what
-a user may do, never keeps or logs a password.
+Owns the check of a login: its threads, its limits, and the cache of correct logins. A check takes some ms of iterated
+hashes, so it runs on threads of its own, a few at a time, and an unknown user takes the same time. The cache contains a
+keyed hash of name, password and credential: after a change of the password, the old login is not found any more. Never
+decides what a user may do, and never keeps or logs a password.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from kbroker.security.sasl.scram_credential import (
 )
 
 Credentials = Callable[[str, str], ScramCredential | None]
-"""Finds a user's credential for a mechanism of SCRAM; called in the server's thread."""
+"""Returns a user's credential for a SCRAM mechanism; called in the server's thread."""
 USER: Final = "user"
-"""Where a request's scope has the name that has logged in."""
+"""The key of a request's scope under which the name of the logged-in user is stored."""
 REMEMBERED: Final = 1_000
-"""How many logins are remembered; then the one that was used least lately is forgotten."""
+"""How many logins are cached; the least recently used login is removed first."""
 MOST_WAITING: Final = 100
-"""How many logins wait for their check at most; further ones are answered with 503."""
+"""How many logins may wait for their check; further logins are answered with status 503."""
 LONGEST: Final = 1_024
-"""The most bytes of a name and its password; longer ones are wrong, and are not hashed."""
+"""The most bytes of a name and its password; longer ones are refused without a hash."""
 _AT_ONCE: Final = 2
 _MOST_ITERATIONS: Final = 1_000_000
 _CHALLENGE: Final = b'Basic realm="schema registry", charset="UTF-8"'
@@ -66,11 +66,11 @@ class Logins:
         self._waiting = 0
 
     def close(self) -> None:
-        """End the threads once they have nothing to check."""
+        """End the threads when their running checks have ended."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def user(self, given: Iterable[bytes]) -> str | None:
-        """Return the user of the Authorization headers of a request; None if they prove none. Raises Busy."""
+        """Return the user of a request's Authorization headers; None if they contain no valid login. Raises Busy."""
         login = _login(list(given))
         if login is None:
             return None
@@ -82,7 +82,7 @@ class Logins:
         self._waiting += 1
         try:
             async with self._turns:
-                if self._is_known(name, password):  # another request has meanwhile logged in like this one
+                if self._is_known(name, password):  # meanwhile another request had the same login
                     return name
                 loop = asyncio.get_running_loop()
                 found = self._of(name)
@@ -117,7 +117,7 @@ class Logins:
         return hmac.digest(self._secret, b"".join(b"%d:%b" % (len(each), each) for each in parts), "sha256")
 
     def _matching(self, password: str, found: dict[str, ScramCredential]) -> str | None:
-        """Return the mechanism whose credential a password matches. Each has its hash, whether there is one or not."""
+        """Return the mechanism whose credential matches a password; hash even if a mechanism has no credential."""
         matching = None
         for mechanism, of_nobody in self._unknown_users.items():
             credential = found.get(mechanism, of_nobody)
@@ -134,7 +134,7 @@ def _of_nobody(mechanism: str) -> ScramCredential:
 
 
 def _login(given: list[bytes]) -> tuple[str, str] | None:
-    """Return the name and the password of the Authorization headers; None if that is no login."""
+    """Return the name and the password of the Authorization headers; None if they contain no login."""
     if len(given) != 1 or len(given[0]) > 2 * LONGEST:
         return None
     scheme, _, encoded = given[0].strip().partition(b" ")
@@ -149,7 +149,7 @@ def _login(given: list[bytes]) -> tuple[str, str] | None:
 
 
 class Authenticated:
-    """The ASGI application in front of another one, which gets only requests of users: `scope[USER]` is the name."""
+    """The ASGI application that lets only requests of users reach another one: `scope[USER]` is the user's name."""
 
     def __init__(self, app: ASGIApp, logins: Logins) -> None:
         self._app = app

@@ -1,7 +1,7 @@
-"""A small client of HTTP/1.1 for requests from one registry to another, over connections that are kept.
+"""A small HTTP/1.1 client for requests from one registry to another, over persistent connections.
 
-Owns the connections, their limits and deadlines. Follows no redirect, and tries nothing again: its caller does. It
-tells apart what was never sent from what may have been carried out.
+Owns the connections, their limits and deadlines. Follows no redirect, and never retries: its caller does. It
+distinguishes requests that were never sent from requests that may have been executed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import h11
 
 CONNECT_S: Final = 2.0
 ANSWER_S: Final = 15.0
-"""How long an answer may take to begin, and then each of its pieces, in seconds."""
+"""The seconds until an answer must begin, and then until each of its pieces must arrive."""
 _KEPT_S: Final = 3.0
-"""How long a connection without requests is kept: less than the server keeps it."""
+"""The seconds for which an idle connection is kept: less than the server keeps it."""
 _MOST_KEPT: Final = 16
 _READ: Final = 64 * 1024
 _LARGEST_HEAD: Final = 64 * 1024
@@ -30,11 +30,11 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class NotSent(Exception):  # noqa: N818 - an outcome
-    """There is no connection, so the request was not carried out."""
+    """There was no connection, so the request was not executed."""
 
 
 class Unanswered(Exception):  # noqa: N818 - an outcome
-    """The connection has failed before the answer: the request may have been carried out."""
+    """The connection failed before the answer arrived: the request may have been executed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -57,7 +57,7 @@ class _Connection:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer whose body is still to be read."""
+    """An answer whose body is not read yet."""
 
     status: int
     headers: Headers
@@ -65,7 +65,7 @@ class Answer:
 
 
 class Peers:
-    """Connections to other registries, by their URLs. `tls` verifies those of https, by default as the system does."""
+    """Connections to other registries, by URL. `tls` verifies https; the default is the system's verification."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
@@ -80,7 +80,7 @@ class Peers:
 
     @asynccontextmanager
     async def ask(self, url: str, method: str, target: bytes, headers: Headers, body: bytes) -> AsyncIterator[Answer]:
-        """Send a request, and yield its answer. Raises NotSent and Unanswered, also while the body is read."""
+        """Send a request, and yield its answer. Raises NotSent and Unanswered (also while the body is read)."""
         connection = await self._connection(url)
         is_whole = False
         try:

@@ -1,7 +1,7 @@
-"""What requests of Confluent's REST API contain, and what its answers do.
+"""The content of requests and answers of Confluent's REST API.
 
-Owns the form of parameters, bodies and answers, and the limits of a body. Never decides. What Confluent's registry
-leaves out of an answer because it is empty, is left out here, too.
+Owns the form of parameters, bodies and answers, and the limits of a body. Never decides. Like Confluent's registry,
+answers leave out empty parts.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from kbroker.schema_registry.records import CONFIG_FIELDS, MOST, Json, Reference
 from kbroker.schema_registry.shard import LATEST
 
 MOST_BODY: Final = 2 * 1024 * 1024
-"""The most bytes of a body: `_schemas` takes records of one MiB, and a schema in JSON is escaped."""
+"""The most bytes of a body: `_schemas` accepts records of 1 MiB, and a schema in JSON is escaped."""
 MOST_BODIES: Final = 64 * 1024 * 1024
-"""The most bytes of the bodies of all requests that are not answered yet."""
+"""The most bytes of the bodies of all unanswered requests together."""
 ALWAYS_TAKEN: Final = 64 * 1024
-"""So many bytes of a body are taken however many others there are."""
+"""The bytes of a body that are accepted however large the other bodies are."""
 BODY_S: Final = 10.0
-"""How many seconds a body may take to arrive."""
+"""The seconds within which a body must arrive."""
 NOTE: Final = "note"
-"""Where a request's scope has a list for the names of the endpoints that were tried, if somebody asks for that."""
+"""The key of a request's scope under which a list for the names of the tried endpoints may be stored."""
 MEDIA: Final = "application/vnd.schemaregistry.v1+json"
 _TAKEN: Final = (
     "",
@@ -41,9 +41,9 @@ _TAKEN: Final = (
     "application/octet-stream",
 )
 MOST_SCHEMAS: Final = 1_000
-"""How many schemas a list has without a limit, and at most."""
+"""The largest and the default number of schemas in a list."""
 MOST_VALUES: Final = 20_000
-"""How many commas and colons the JSON of a body has outside of its texts: all values of metadata, rules, references."""
+"""The most commas and colons of a body's JSON outside of its strings; they count values of every kind."""
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,:]', re.DOTALL)
 _INTEGER: Final = re.compile("[+-]?[0-9]{1,10}")
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -51,7 +51,7 @@ _SWITCHES: Final = ("normalize", "validateFields", "validateNewSchemas", "valida
 
 
 class Refused(Exception):  # noqa: N818 - an outcome
-    """A request of HTTP that is none of the API."""
+    """An HTTP request that does not conform to the API."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -60,7 +60,7 @@ class Refused(Exception):  # noqa: N818 - an outcome
 
 
 class Text(str):
-    """A schema's text, which is the whole answer."""
+    """A schema's text, which is the complete answer."""
 
     __slots__ = ()
 
@@ -69,19 +69,19 @@ class Text(str):
 
 
 def first(request: Request, name: str, default: str = "") -> str:
-    """Return a parameter of the query; of several with one name, the first one counts."""
+    """Return the first query parameter of a name, or the default."""
     if not request.scope["query_string"]:
         return default
     return next(iter(request.query_params.getlist(name)), default)
 
 
 def flag(request: Request, name: str) -> bool:
-    """Return a parameter that is true only as "true"."""
+    """Return a query parameter that is true only if its value is "true"."""
     return first(request, name).lower() == "true"
 
 
 def number(text: str, name: str) -> int:
-    """Return a number of 32 bits from a path or a query."""
+    """Parse a number of 32 bits from a path or a query; raises Refused."""
     found = int(text) if _INTEGER.fullmatch(text) else MOST + 1
     if not -MOST <= found <= MOST:
         raise Refused(404, f"HTTP 404 Not Found: {name} is no number of 32 bits")
@@ -89,7 +89,7 @@ def number(text: str, name: str) -> int:
 
 
 def version_number(text: str) -> int:
-    """Return a version's number, or LATEST."""
+    """Parse a version's number, or LATEST."""
     text = text.strip()
     if text.lower() == "latest":
         return LATEST
@@ -100,27 +100,27 @@ def version_number(text: str) -> int:
 
 
 def page(request: Request, found: list[Any], most: int = MOST) -> list[Any]:
-    """Return the part of a list that `offset` and `limit` name."""
+    """Return the part of a list that `offset` and `limit` select."""
     begin, end = bounds(request, most)
     return found[begin:end]
 
 
 def bounds(request: Request, most: int = MOST) -> tuple[int, int]:
-    """Return where the part of a list begins and ends that `offset` and `limit` name; by default it is the greatest."""
+    """Return the bounds of the part of a list that `offset` and `limit` select; `most` limits its length."""
     offset = max(number(first(request, "offset", "0"), "offset"), 0)
     limit = number(first(request, "limit", "-1"), "limit")
     return offset, offset + (limit if 0 < limit <= most else most)
 
 
 class Bodies:
-    """The bodies of requests that are not answered yet, which together have a limit."""
+    """The bodies of all unanswered requests, whose total size has a limit."""
 
     def __init__(self) -> None:
         self._held = 0
 
     @contextmanager
     def __call__(self, scope: Scope) -> Iterator[None]:
-        """Let `body` read a request's body, and forget it afterwards."""
+        """Let `body` read a request's body; subtract its size from the total afterwards."""
         scope["bodies"], scope["body_size"] = self, 0
         try:
             yield
@@ -128,7 +128,7 @@ class Bodies:
             self._held -= scope["body_size"]
 
     def take(self, scope: Scope, size: int) -> None:
-        """Count bytes that have arrived; raises Refused."""
+        """Add received bytes to the total; raises Refused beyond a limit."""
         scope["body_size"] += size
         self._held += size
         if scope["body_size"] > MOST_BODY:
@@ -159,7 +159,7 @@ async def body(request: Request) -> dict[str, Any]:
 
 
 def _json(data: bytes) -> Any:
-    """Return what a body says. One call of Python's parser may not take long, so it has a limit of values."""
+    """Return the value of a JSON body; limit its number of values, so that Python's parser does not block for long."""
     if data.count(b",") + data.count(b":") > MOST_VALUES:
         values = 0
         for token in _TOKEN.finditer(data):
@@ -225,7 +225,7 @@ def schema_in(found: Json) -> SchemaRequest:
 
 
 def changes_in(found: Json) -> dict[str, Any]:
-    """Return the changes of a config in a body: a field that is null is removed."""
+    """Return the changes of a config in a body: a null value removes a field."""
     given = dict(found)
     if "compatibility" in given:
         given["compatibilityLevel"] = given.pop("compatibility")
@@ -240,7 +240,7 @@ def changes_in(found: Json) -> dict[str, Any]:
 
 
 def of_version(version: Version, schema: str | None = None) -> dict[str, Any]:
-    """Return a version as it is listed; `schema` is its text in another form."""
+    """Return a version in the form of a list; `schema` is its text in another form, if given."""
     content = version.content
     found: dict[str, Any] = {"subject": version.subject, "version": version.version, "id": version.id}
     found |= {"guid": guid_of(content.digest()), "schemaType": content.schema_type, **content.as_json()}
@@ -252,5 +252,5 @@ def of_version(version: Version, schema: str | None = None) -> dict[str, Any]:
 
 
 def of_config(config: Json, level: str = "compatibilityLevel") -> dict[str, Any]:
-    """Return a config; a change of one names the level otherwise than a question for it."""
+    """Return a config; the compatibility level has another name in the answer to a change than in that to a query."""
     return {level if name == "compatibilityLevel" else name: value for name, value in config.items()}

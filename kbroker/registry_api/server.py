@@ -30,14 +30,14 @@ if TYPE_CHECKING:  # `kbroker registry` has no broker
 
 CONNECTIONS: Final = 1_000
 CONFLUENT: Final = "8.1.0"
-"""The version of Confluent's registry whose API this is; clients may ask for it."""
+"""The version of Confluent's registry that has this API; clients may request it."""
 log = logging.getLogger(__name__)
 
 
 class RegistryServer(WebServer):
     """Serves a registry on a listening socket until `stop`, also as a context manager.
 
-    The thread of the store's loop must not stop it: a running operation may wait for that loop.
+    `stop` must not be called on the thread of the store's loop, because a running operation may wait for that loop.
     """
 
     def __init__(
@@ -53,13 +53,14 @@ class RegistryServer(WebServer):
         authorizer: Authorizer | None = None,
         tally: Tally | None = None,
     ) -> None:
-        """`leader` tells where requests are answered if that may be at another broker.
+        """Prepare the server; raises OSError if a file cannot be read.
 
-        With `credentials`, only users of these are served; they are looked up in the server's thread. With an
-        `authorizer`, they may do only what its ACLs allow. All requests are counted in `tally`.
+        If another broker may answer requests, `leader` returns that broker. With `credentials`, only their users are
+        served; they are looked up in the server's thread. With an `authorizer`, users may only do what its ACLs allow.
+        `tally` counts all requests.
 
-        `tls` are the files of the certificate and its key, and `ca` that of the authority of other brokers' registries;
-        without it, those of the system count. Raises OSError if a file cannot be read.
+        `tls` are the files of the certificate and its key. `ca` is the file of the CA that verifies other brokers'
+        registries; without it, the system's CAs do.
         """
         parts: list[Callable[[], None]] = []
         own = Application(Registry(store), _about(cluster_id), authorizer)
@@ -101,18 +102,18 @@ class RegistryServer(WebServer):
 
 
 class Counted:
-    """The ASGI application in front of another one, whose requests it counts."""
+    """The ASGI application in front of another application; it counts the requests."""
 
     def __init__(self, app: ASGIApp, tally: Tally) -> None:
         self._app = app
         self._tally = tally
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the other application answer a request."""
+        """Let the other application answer a request, and count it."""
         if scope["type"] != "http":
             return
         began, status = time.perf_counter(), 0
-        scope[NOTE] = note = [ELSEWHERE]  # a scope may be copied on its way; the list is the same
+        scope[NOTE] = note = [ELSEWHERE]  # the scope may be copied, but copies share the list
 
         async def seen(message: Message) -> None:
             nonlocal status
@@ -134,9 +135,9 @@ def of_broker(
     tls: tuple[str, str] | None = None,
     ca: str | None = None,
 ) -> RegistryServer:
-    """Open a broker's registry in its loop, which calls this; return the server, which does not serve yet.
+    """Open a broker's registry; return its server, which does not serve yet. Call it in the broker's loop.
 
-    Raises OSError as `RegistryServer`.
+    Raises OSError like `RegistryServer`.
     """
     registry = node.open_registry()
     return RegistryServer(

@@ -1,1 +1,1 @@
-"""A schema registry with the REST API of Confluent's, over the topic `_schemas`."""
+"""A schema registry with the REST API of Confluent's registry, over the topic `_schemas`."""

@@ -1,7 +1,7 @@
-"""A schema that somebody asks about, on its way to a decision: a draft of it, with all that it is compared with.
+"""A draft: a schema of a request before the decision about it, with every schema to compare it with.
 
-Owns the steps before a decision. On the loop that owns the state, `drafted` takes what it needs from the state; on
-another thread, `Draft.check` parses and compares, for as long as that takes. Never changes the state.
+Owns the steps before a decision. On the loop that owns the state, `drafted` reads the needed schemas from the state; on
+another thread, `Draft.check` parses and compares them, which may take long. Never changes the state.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from kbroker.schema_registry.subjects import beside, normalised
 from kbroker.schema_registry.twins import NUMBER, Texts, Twin, is_same, property_of
 
 MOST_REFERENCES: Final = 1_000
-"""The most schemas to which one refers, directly or not."""
+"""The most schemas that one schema may reference, directly or indirectly."""
 MOST_RESOLVED: Final = 100_000
-"""The most schemas to which the versions refer with which one is compared."""
+"""The most schemas that all versions of a subject together may reference in one comparison."""
 FORMS: Final = ("resolved", "serialized")
 """The forms of a schema besides the stored one."""
 MOST_INLINED: Final = 8 * 1024 * 1024
-"""The most characters of versions with references that are compared with a schema that may have these within itself."""
+"""The most characters of versions and their references to compare with a schema that may contain these inline."""
 _OF_LATEST: Final = ("BACKWARD", "FORWARD", "FULL")
 ADDITIONS: Final = ("defaultMetadata", "overrideMetadata", "defaultRuleSet", "overrideRuleSet")
-"""What a config adds to each new schema."""
+"""The fields of a config that are added to each new schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A schema, as it was given, and its subject at one revision.
+    """A schema of a request, and its subject at one revision.
 
-    `content` is what would be stored: with what it inherits. `given` is what the request says alone; None where that is
-    of no interest. `previous` are the versions with which it is compared, the oldest first, with what they refer to.
-    `twins` are those that may mean the same, the newest first.
+    `content` would be stored: it includes what the schema inherits. `given` is the schema of the request alone, or None
+    if nobody needs it. `previous` are the versions to compare with, oldest first, each with the schemas that it
+    references. `twins` are the versions that may mean the same as the schema, newest first.
     """
 
     subject: str
@@ -64,14 +64,14 @@ class Draft:
     previous: Sequence[tuple[Version, Texts]] = ()
     twins: Sequence[Twin] = ()
     settled: tuple[Reference, ...] = ()
-    """The schema's references, with numbers in place of "the latest version"."""
+    """The schema's references, with version numbers in place of "the latest version"."""
     request: Request | None = None
-    """The request, if it changes tags."""
+    """The request, if it changes tags; otherwise None."""
     before: Version | None = None
-    """The latest version, whose reserved fields stay reserved."""
+    """The latest version: the names of fields that it reserves must stay reserved."""
 
     def check(self) -> Checked:
-        """Return the schema in the form that is stored, with what speaks against it; raises RegistryError."""
+        """Return the schema in its stored form, with the reasons to refuse it; raises RegistryError."""
         is_new = self.id < 0 and self.config.get("validateNewSchemas") is not False
         schema = parsed(self.content, self.texts, is_new=is_new)
         if self.request is not None:
@@ -100,7 +100,7 @@ class Draft:
         return Checked(self.subject, content, self.version, self.id, self.revision, same_as, reasons, given, given_as)
 
     def _with_reserved(self, schema: Schema, reasons: list[str], level: str) -> list[str]:
-        """Return what speaks against a schema's fields, and then the other reasons; raises InvalidSchema."""
+        """Return the reasons to refuse a schema's fields, and then the other reasons; raises InvalidSchema."""
         if schema.schema_type == "JSON" and any(name.startswith("$$") for name in schema.fields):
             raise InvalidSchema("Field names cannot start with $$ prefix")
         new, old = _reserved(self.content), set[str]() if self.before is None else _reserved(self.before.content)
@@ -113,11 +113,11 @@ class Draft:
             f"The new schema has field that conflicts with the reserved field {name}."
             for name in sorted(new & schema.fields)
         ]
-        found += reasons[:-1]  # the last one tells the settings
+        found += reasons[:-1]  # the last reason describes the settings
         return [*found, f"{{validateFields: 'true', compatibility: '{level}'}}"] if found else []
 
     def _tagged(self, text: str, request: Request) -> Content:
-        """Return the content with tags added and removed."""
+        """Return the content after adding and removing tags."""
         if self.content.schema_type != AVRO:
             raise Refusal.INVALID_SCHEMA(f"Tags within schemas of type {self.content.schema_type} are not supported")
         try:
@@ -129,7 +129,7 @@ class Draft:
         return replace(self.content, schema=text)
 
     def _twin(self, content: Content, twins: Sequence[Twin]) -> int:
-        """Return the newest version that means the same as a content, 0 without one."""
+        """Return the newest version that means the same as a content, or 0 if there is none."""
         return next((each.version.version for each in twins if is_same(content, self.settled, each)), 0)
 
 
@@ -140,7 +140,7 @@ def _reserved(content: Content) -> set[str]:
 
 
 def parsed(content: Content, texts: Texts, *, is_new: bool = True) -> Schema:
-    """Parse a schema, less strictly one that is registered already; raises RegistryError."""
+    """Parse a schema, less strictly if it is already registered (not `is_new`); raises RegistryError."""
     try:
         return parse(content.schema_type, content.schema, texts, is_new=is_new)
     except InvalidSchema as error:
@@ -148,10 +148,10 @@ def parsed(content: Content, texts: Texts, *, is_new: bool = True) -> Schema:
 
 
 def formatted(content: Content, texts: Texts, form: str) -> str:
-    """Return a schema in a form; as in Confluent's registry, a form that its type does not have is the stored one.
+    """Return a schema in a form, or its stored form if its type lacks that form (as Confluent's registry).
 
-    "resolved" is an Avro schema with what it refers to within itself; "serialized" is the descriptor of a Protobuf
-    file, in base64. Raises RegistryError.
+    "resolved" is an Avro schema that contains the schemas that it references; "serialized" is the descriptor of a
+    Protobuf file, in base64. Raises RegistryError.
     """
     schema = parsed(content, texts, is_new=False)
     found = {"resolved": schema.resolved, "serialized": schema.serialized}.get(form)
@@ -172,7 +172,7 @@ class Request:
     add_tags: tuple[Tagged, ...] = ()
     remove_tags: tuple[Tagged, ...] = ()
     keep_tags: bool = False
-    """Whether the schema gets the tags of the latest version, too."""
+    """Whether the schema also gets the tags of the latest version."""
 
     @property
     def has_tags(self) -> bool:
@@ -180,7 +180,7 @@ class Request:
         return bool(self.add_tags or self.remove_tags)
 
     def __post_init__(self) -> None:
-        """Check metadata and rules, and bring them into their one form; raises RegistryError."""
+        """Check metadata and rules, and convert them to their normal form; raises RegistryError."""
         check_additions([self.metadata], [self.rule_set])
         object.__setattr__(self, "metadata", normal_metadata(self.metadata))
         object.__setattr__(self, "rule_set", normal_rule_set(self.rule_set))
@@ -198,14 +198,14 @@ def check_additions(metadata: Iterable[Any], rule_sets: Iterable[Any]) -> None:
 
 
 def normal_addition(name: str, value: Any) -> Any:
-    """Return a field of a config in the one form that metadata and rule sets have; other fields as they are."""
+    """Return metadata or a rule set of a config in normal form; return the value of another field unchanged."""
     if name.endswith("Metadata"):
         return normal_metadata(value)
     return normal_rule_set(value) if name.endswith("RuleSet") else value
 
 
 async def drafted(state: State, subject: str, request: Request, *, normalize: bool) -> Draft | None:
-    """Return a draft for a registration, or None if the subject has changed meanwhile; raises RegistryError.
+    """Return a draft for a registration, or None if the subject changed in the meantime; raises RegistryError.
 
     Awaits `turn`.
     """
@@ -215,7 +215,7 @@ async def drafted(state: State, subject: str, request: Request, *, normalize: bo
     except RegistryError:
         if state.revision(subject) == revision:
             raise
-        return None  # what was missing may belong to versions that are gone, too
+        return None  # the missing schema may belong to a version that is gone too
 
 
 async def _drafted(
@@ -258,7 +258,8 @@ async def drafted_question(
 ) -> Draft | None:
     """Return a draft for a look-up; raises RegistryError. Awaits `turn`.
 
-    With `inherits` it has the metadata and rules that a registration would give it, or is None if those are none.
+    With `inherits`, the draft has the metadata and rules that a registration would add, or is None if it would add
+    none.
     """
     config = state.config_in_scope(subject)
     content = _content(request)
@@ -289,9 +290,9 @@ async def drafted_question(
 async def drafted_comparison(
     state: State, subject: str, request: Request, *, normalize: bool, against: Sequence[Version]
 ) -> Draft:
-    """Return a draft that is only compared, with all of `against` that the subject's config wants.
+    """Return a draft that is only compared, with those versions of `against` that the subject's config selects.
 
-    It inherits nothing. Raises RegistryError. Awaits `turn`.
+    The draft inherits nothing. Raises RegistryError. Awaits `turn`.
     """
     config = state.config_in_scope(subject)
     content = _content(request)
@@ -330,7 +331,7 @@ async def _twins(resolver: _Resolver, versions: Sequence[Version], content: Cont
         holds = content.schema_type == each.content.schema_type == AVRO and not content.references and references
         try:
             texts = await resolver.texts(references) if holds and left > 0 else None
-        except RegistryError:  # what it refers to was deleted by another registry, or is too much
+        except RegistryError:  # another registry deleted a reference, or there are too many
             texts = None
         if texts is not None:
             left -= len(each.content.schema) + sum(map(len, texts.values()))
@@ -340,7 +341,7 @@ async def _twins(resolver: _Resolver, versions: Sequence[Version], content: Cont
 
 
 class _Resolver:
-    """What the versions of one subject refer to. Bounds all of it together, for versions may be many."""
+    """Finds the schemas that the versions of one subject reference; limits their total, since versions may be many."""
 
     def __init__(self, state: State, subject: str) -> None:
         self._state = state
@@ -349,7 +350,7 @@ class _Resolver:
         self._left = MOST_RESOLVED
 
     async def texts(self, references: tuple[Reference, ...]) -> Texts:
-        """Return the schemas to which references lead; raises RegistryError. Awaits `turn`."""
+        """Return the schemas that references lead to; raises RegistryError. Awaits `turn`."""
         found = self._known.get(references)
         if found is None:
             found = self._known[references] = await resolved(self._state, self._subject, references)
@@ -359,7 +360,7 @@ class _Resolver:
         return found
 
     def settled(self, references: tuple[Reference, ...]) -> tuple[Reference, ...]:
-        """Return references with the numbers of the latest versions where they ask for these."""
+        """Return references with version numbers in place of "the latest version"."""
         if all(each.version != LATEST for each in references):
             return references
         latest = [self._state.latest(beside(self._subject, each.subject)) for each in references]
@@ -370,7 +371,7 @@ class _Resolver:
 
 
 def _compared(versions: Sequence[Version], content: Content, config: Config) -> Sequence[Version]:
-    """Return the versions with which a schema is compared."""
+    """Return the versions with which the config wants a schema to be compared."""
     group = config.get("compatibilityGroup")
     if group is not None:
         wanted = property_of(content.metadata, group)
@@ -382,9 +383,10 @@ def _compared(versions: Sequence[Version], content: Content, config: Config) -> 
 
 
 def _completed(content: Content, previous: Content | None, config: Config, version: int, following: int) -> Content:
-    """Return a schema with what it inherits: text from the latest version, metadata and rules from there and config.
+    """Return a schema with everything that it inherits.
 
-    `following` is the number that it would have.
+    An empty schema gets the text of the latest version. Metadata and rules come from the latest version and from the
+    config. `following` is the version number that the schema would get.
     """
     if not content.schema.strip():
         if previous is None:
@@ -401,7 +403,7 @@ def _completed(content: Content, previous: Content | None, config: Config, versi
 
 
 def _with_additions(content: Content, previous: Content, config: Config) -> Content:
-    """Return a schema with the metadata and rules of the latest version, if it has none, and those of the config."""
+    """Return a schema with the config's metadata and rules, and with the latest version's if it has none itself."""
     metadata = content.metadata if content.metadata is not None else previous.metadata
     rules = content.rule_set if content.rule_set is not None else previous.rule_set
     metadata = merged_metadata(merged_metadata(config.get("defaultMetadata"), metadata), config.get("overrideMetadata"))
@@ -413,7 +415,7 @@ _RESERVED: Final = "confluent:reserved"
 
 
 def merged_metadata(weak: Json | None, strong: Json | None) -> Json | None:
-    """Return metadata with the entries of both; the strong one wins where both have a key."""
+    """Return metadata with the entries of both; if both have a key, the value in `strong` wins."""
     if weak is None or strong is None:
         return strong if weak is None else weak
     found: dict[str, Any] = {}
@@ -426,7 +428,7 @@ def merged_metadata(weak: Json | None, strong: Json | None) -> Json | None:
 
 
 def merged_rules(weak: Json | None, strong: Json | None) -> Json | None:
-    """Return the rules of both; of two with one name, the strong one stays."""
+    """Return the rules of both; if both have a rule of the same name, the rule in `strong` wins."""
     if weak is None or strong is None:
         return strong if weak is None else weak
     found: dict[str, Any] = {}
@@ -439,7 +441,7 @@ def merged_rules(weak: Json | None, strong: Json | None) -> Json | None:
 
 
 def without_rules(rules: Json | None, names: Iterable[str]) -> Json | None:
-    """Return a rule set without the rules of some names."""
+    """Return a rule set without the rules that have one of these names."""
     if rules is None:
         return None
     dropped = set(names)
@@ -450,14 +452,14 @@ def without_rules(rules: Json | None, names: Iterable[str]) -> Json | None:
 
 
 async def resolved(state: State, subject: str, references: Iterable[Reference]) -> Texts:
-    """Return the schemas to which references lead; raises RegistryError for one that does not exist. Awaits `turn`."""
+    """Return the schemas that references lead to; raises RegistryError if one is missing. Awaits `turn`."""
     texts: dict[str, str] = {}
     begun: set[tuple[str, str, int]] = set()
     steps: list[tuple[str, Reference, str | None]] = [(subject, each, None) for each in reversed([*references])]
     while steps:
         parent, reference, text = steps.pop()
         name, wanted, number = reference
-        if text is not None:  # all that it refers to stands before it
+        if text is not None:  # all schemas that it references are added already
             texts.setdefault(name, text)
             continue
         at = normalised(beside(parent, wanted))

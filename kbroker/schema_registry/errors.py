@@ -1,6 +1,6 @@
 """The errors of the registry's API: Confluent's codes and texts (Confluent: rest.exceptions.Errors).
 
-Clients decide by the code; some compare the text. The first three digits of a code are the status of HTTP.
+Clients decide according to the code; some compare the text. The first three digits of a code are the HTTP status.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _LEVELS: Final = "none, backward, forward, full, backward_transitive, forward_tr
 
 
 class RegistryError(Exception):
-    """The refusal of a request. The answer has the code and the text."""
+    """The refusal of a request. The answer contains the code and the text."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -22,12 +22,12 @@ class RegistryError(Exception):
 
     @property
     def status(self) -> int:
-        """The status of HTTP."""
+        """The HTTP status."""
         return int(str(self.code)[:3])
 
 
 class Refusal(Enum):
-    """A reason to refuse a request. Called with what its text names, it returns the error."""
+    """A reason to refuse a request. A call with the parts of its text returns the error."""
 
     DENIED = 40301, "{}"
     SUBJECT_NOT_FOUND = 40401, "Subject '{}' not found."
@@ -68,11 +68,11 @@ class Refusal(Enum):
     UNKNOWN_LEADER = 50004, "Leader not known."
 
     def __call__(self, *parts: object) -> RegistryError:
-        """Return the error."""
+        """Return the error; `parts` fill the placeholders of its text."""
         code, text = self.value
         return RegistryError(code, text.format(*parts))
 
     @property
     def error(self) -> RegistryError:
-        """The error of a reason whose text names nothing."""
+        """The error of a reason whose text has no placeholders."""
         return self()

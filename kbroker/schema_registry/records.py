@@ -1,16 +1,16 @@
 """The records of `_schemas`: JSON keys and values, as Confluent's registry writes and reads them.
 
-Owns the names and the order of their fields, because compaction compares keys byte by byte. Fields that a value has and
-this module does not know are dropped, as Confluent's registry drops them. Others may write into the topic, so whatever
-a record holds, it is read as what it claims to be, or ValueError is raised. Never decides.
+Owns the names and the order of their fields, because compaction compares keys byte by byte. Unknown fields of a value
+are dropped, as in Confluent's registry. Others may also write to the topic, so any content of a record is either parsed
+as the kind that its key names, or raises ValueError. Never decides.
 
 A key is one of
 
     {"keytype":"SCHEMA","subject":S,"version":N,"magic":1}      a version of a subject; a tombstone deletes it for good
     {"keytype":"CONFIG","subject":S,"magic":0}                  a config; without a subject the global one
     {"keytype":"MODE","subject":S,"magic":0}                    a mode, likewise
-    {"keytype":"DELETE_SUBJECT","subject":S,"magic":0}          all versions up to one are deleted softly
-    {"keytype":"CLEAR_SUBJECT","subject":S,"magic":0}           what was deleted softly is forgotten
+    {"keytype":"DELETE_SUBJECT","subject":S,"magic":0}          a soft deletion of all versions up to a number
+    {"keytype":"CLEAR_SUBJECT","subject":S,"magic":0}           removes all softly deleted versions
     {"keytype":"CONTEXT","tenant":"default","context":C,"magic":0}
     {"keytype":"NOOP","magic":0}
 """
@@ -31,7 +31,7 @@ from kbroker.schema_registry.formats.rules import InvalidRules, normal_metadata,
 MOST: Final = 2**31 - 1
 """The highest id, and the highest number of a version."""
 SCHEMAS_TOPIC: Final = "_schemas"
-"""The topic that has the records, in its only partition."""
+"""The topic whose only partition contains the records."""
 AVRO: Final = "AVRO"
 TENANT: Final = "default"
 CONFIG_FIELDS: Final = (
@@ -59,7 +59,7 @@ Json = Mapping[str, Any]
 
 
 class Reference(NamedTuple):
-    """A version of a subject, under the name by which a schema refers to it."""
+    """A reference from a schema to a version of a subject, under a name."""
 
     name: str
     subject: str
@@ -68,9 +68,9 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is the same wherever a schema is registered: its text and all that gives it a meaning.
+    """The part of a schema that does not depend on where it is registered: its text, type, references and rules.
 
-    Equal contents have the same id in a context. Metadata and rule set are in their one form (rules.py).
+    Equal contents have the same id in a context. Metadata and rule set are in normal form (rules.py).
     """
 
     schema: str
@@ -80,7 +80,7 @@ class Content:
     rule_set: Json | None = None
 
     def digest(self) -> bytes:
-        """Return the MD5 over the parts, in Confluent's order: it is the schema's GUID, too."""
+        """Return the MD5 digest of the parts, in Confluent's order; it is also the schema's GUID."""
         found = hashlib.md5(self.schema.encode(), usedforsecurity=False)
         for name, subject, version in self.references:
             found.update(name.encode() + subject.encode() + version.to_bytes(4, "big", signed=True))
@@ -93,7 +93,7 @@ class Content:
         return found.digest()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the parts as the API and the records name them; what is empty is left out."""
+        """Return the parts under their names in the API and the records, without empty parts."""
         found: dict[str, Any] = {}
         if self.schema_type != AVRO:
             found["schemaType"] = self.schema_type
@@ -139,7 +139,7 @@ def _of_rules(rule_set: Json) -> Iterable[str]:
 
 
 def guid_of(digest: bytes) -> str:
-    """Return a schema's GUID by its digest."""
+    """Return a schema's GUID from its digest."""
     return str(uuid.UUID(bytes=digest))
 
 
@@ -155,7 +155,7 @@ class Version:
 
 
 class Key(NamedTuple):
-    """A key of the topic. `subject` is also a context's name; None is the global config or mode."""
+    """A key of the topic. `subject` may also be a context's name; None means the global config or mode."""
 
     kind: str
     subject: str | None = None
@@ -184,12 +184,12 @@ def _schema_key(subject: str, version: int) -> bytes:
 
 
 def delete_subject_record(subject: str, version: int) -> CoordinatorRecord:
-    """Return the record that deletes all versions up to one softly."""
+    """Return the record that softly deletes all versions up to a number."""
     return CoordinatorRecord(_subject_key("DELETE_SUBJECT", subject), _encode({"subject": subject, "version": version}))
 
 
 def clear_subject_record(subject: str | None) -> CoordinatorRecord:
-    """Return the record that forgets what was deleted softly."""
+    """Return the record that removes all softly deleted versions."""
     return CoordinatorRecord(_subject_key("CLEAR_SUBJECT", subject), _encode(_present(subject=subject)))
 
 
@@ -227,7 +227,7 @@ def _encode(value: Json) -> bytes:
 
 
 def read_key(data: bytes) -> Key:
-    """Return a key; raises ValueError."""
+    """Parse a key; raises ValueError."""
     found = _object(data)
     kind = found.get("keytype")
     if not isinstance(kind, str):
@@ -241,7 +241,7 @@ def read_key(data: bytes) -> Key:
 
 
 def read_version(data: bytes) -> Version:
-    """Return a version of a subject; raises ValueError."""
+    """Parse a version of a subject; raises ValueError."""
     found = _object(data)
     given = found.get("references") or []
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
@@ -264,7 +264,7 @@ def read_version(data: bytes) -> Version:
 
 
 def read_config(data: bytes) -> dict[str, Any]:
-    """Return a config; raises ValueError."""
+    """Parse a config; raises ValueError."""
     found = _object(data)
     config = {name: found[name] for name in CONFIG_FIELDS if found.get(name) is not None}
     try:
@@ -290,7 +290,7 @@ def _setting(name: str, config: Json) -> Any:
 
 
 def read_mode(data: bytes) -> str:
-    """Return a mode; raises ValueError."""
+    """Parse a mode; raises ValueError."""
     mode = _text(_object(data), "mode")
     if mode not in MODES:
         raise ValueError(f"no mode: {mode}")
@@ -298,7 +298,7 @@ def read_mode(data: bytes) -> str:
 
 
 def read_deletion(data: bytes) -> int:
-    """Return the version up to which a subject is deleted; raises ValueError."""
+    """Parse a soft deletion; return the version up to which it deletes. Raises ValueError."""
     return _number(_object(data), "version")
 
 

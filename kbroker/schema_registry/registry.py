@@ -1,7 +1,7 @@
-"""The operations of a registry's API, by name, for whichever server offers them.
+"""The operations of a registry's API, by name, for any server that offers them.
 
-Owns the order of a registration: a draft from the state, its check on another thread, the decision, and all of it
-again if the subject has changed meanwhile. Owns what the lists contain. Never speaks HTTP.
+Owns the steps of a registration: create a draft from the state, check it on another thread, decide, and repeat all of
+this if the subject has changed in the meantime. Owns the content of the lists. Does not use HTTP.
 """
 
 from __future__ import annotations
@@ -45,49 +45,49 @@ from kbroker.schema_registry.subjects import (
 )
 
 _WITHOUT_EFFECT: Final = ("aliasForDeks", "compatibilityPolicy", "validateRules")
-"""Fields of a config that only Confluent's registry heeds."""
+"""Fields of a config that have an effect only in Confluent's registry."""
 _TRIES: Final = 20
-"""How often a schema is checked whose subject changes all the time."""
+"""How often a schema is checked if its subject changes during each check."""
 T = TypeVar("T")
 
 
 class Store(Protocol):
-    """A registry's state, wherever it is kept. All methods raise RegistryError."""
+    """A registry's state, independent of where it is stored. All methods raise RegistryError."""
 
     async def ask(self, question: Callable[[State], T]) -> T:
-        """Return the answer to a short question about the state, once what it tells is safe."""
+        """Return the answer to a short question about the state, when all records that it depends on are safe."""
 
     async def look(self, question: Callable[[State], T]) -> T:
-        """Do the same as `ask` for a question that looks up single entries, which may be asked in any thread."""
+        """Return the same as `ask` for a question that looks up single entries; it may run in any thread."""
 
     def at_once(self, question: Callable[[State], T]) -> T | None:
-        """Return the same as `look` in any thread; None if that is an error, or has to wait."""
+        """Return the same as `look`, from any thread; None if the question fails or has to wait."""
 
     async def ask_long(self, question: Callable[[State], Coroutine[Any, Any, T]]) -> T:
         """Return the answer to a long question, which awaits `turn` once per element."""
 
     async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
-        """Return the reply to a decision once its records are safe; raises a reply that is a RegistryError."""
+        """Return the reply to a decision when its records are safe; raise the reply if it is a RegistryError."""
 
     async def aside(self, work: Callable[[], T]) -> T:
-        """Return the result of long work, done where it delays nobody."""
+        """Return the result of long work; run it where it delays no other request."""
 
 
 class Registry:
-    """The operations. Names of subjects are as the client has written them."""
+    """The operations. They accept names of subjects as written by the client."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def resolved(self, subject: str) -> str:
-        """Return the subject for which a name stands."""
+        """Return the subject that a name refers to."""
         name = normalised(subject)
         return await self._store.look(lambda state: state.aliased(name))
 
     # -- schemas by subject
 
     async def register(self, subject: str, request: Request, *, normalize: bool, force: bool = False) -> Version:
-        """Register a schema; return the version that has it. With `force`, it need not be compatible."""
+        """Register a schema; return its version. With `force`, the schema need not be compatible."""
         if not is_valid(subject):
             raise Refusal.INVALID_SUBJECT(subject)
         subject = normalised(subject)
@@ -107,7 +107,7 @@ class Registry:
         raise Refusal.TIMED_OUT("Register operation timed out")
 
     async def look_up(self, subject: str, request: Request, *, normalize: bool, deleted: bool) -> Version:
-        """Return the version of a subject, or of its name in any context, that has a schema."""
+        """Return the version that has a schema, in a subject or in a subject of the same name in any context."""
         names = await self._store.ask(lambda state: _in_contexts(state, state.aliased(normalised(subject))))
         for name in names if request.schema.strip() else ():
             try:
@@ -115,7 +115,7 @@ class Registry:
             except RegistryError as error:
                 if name == names[0] or error.code != 42201:
                     raise
-                found = None  # in another context its references may lead nowhere
+                found = None  # in another context its references may be missing
             if found is not None:
                 return found
         if await self._store.ask(lambda state: state.has_subject(names[0], deleted=deleted)):
@@ -123,7 +123,7 @@ class Registry:
         raise Refusal.SUBJECT_NOT_FOUND(names[0])
 
     async def _look_up(self, name: str, request: Request, *, normalize: bool, deleted: bool) -> Version | None:
-        """Look for a schema as it is given, and then with what it would inherit."""
+        """Look up a schema as given, and then with the metadata and rules that it would inherit."""
         for inherits in (False, True):
             draft = await self._store.ask_long(
                 lambda state, inherits=inherits: drafted_question(  # type: ignore[misc]
@@ -141,7 +141,7 @@ class Registry:
         return None
 
     async def compare(self, subject: str, version: int | None, request: Request, *, normalize: bool) -> Sequence[str]:
-        """Return what speaks against a schema: beside one version, or beside those that the subject's config names."""
+        """Return why a schema is incompatible with one version, or with the versions that the config selects."""
 
         async def draft(state: State) -> Draft:
             name = state.aliased(normalised(subject))
@@ -192,7 +192,7 @@ class Registry:
         return await self.register(held.subject, wanted, normalize=False)
 
     async def tags(self, version: Version, wanted: Sequence[str]) -> list[Tagged]:
-        """Return what has some of these tags in a version, or any if they contain "*"."""
+        """Return the entities of a version that have one of these tags, or all tagged ones if `wanted` contains "*"."""
         if version.content.schema_type != AVRO:
             return []
         found = await self._store.aside(lambda: tagged(version.content.schema))
@@ -214,7 +214,7 @@ class Registry:
         return await self._store.ask(asked)
 
     async def version(self, subject: str, number: int, *, deleted: bool = False) -> Version:
-        """Return a version of a subject, or of its name in any context."""
+        """Return a version of a subject, or of a subject of the same name in any context."""
         return await self._store.ask(
             lambda state: _version(state, state.aliased(normalised(subject)), number, deleted=deleted)
         )
@@ -222,7 +222,7 @@ class Registry:
     async def versions(
         self, subject: str, *, deleted: bool = False, deleted_only: bool = False, negative: bool = False
     ) -> list[int]:
-        """Return the numbers of a subject's versions; `negative` lists the deleted ones below zero."""
+        """Return the numbers of a subject's versions; with `negative`, numbers of deleted versions are negative."""
 
         def listed(state: State) -> list[int]:
             name = state.aliased(normalised(subject))
@@ -248,7 +248,7 @@ class Registry:
         return await self._store.ask_long(listed)
 
     async def referenced_by(self, subject: str, number: int, *, deleted: bool = False) -> list[int]:
-        """Return the ids of the schemas that refer to a version."""
+        """Return the ids of the schemas that reference a version."""
         held = await self.version(subject, number, deleted=True)
         return await self._store.ask(
             lambda state: [each for _, each in state.referrers(held.subject, held.version, deleted=deleted)]
@@ -279,7 +279,7 @@ class Registry:
     # -- schemas by id
 
     async def by_id(self, schema_id: int, subject: str | None) -> Version:
-        """Return a version with an id."""
+        """Return a version that has an id."""
         name = normalised(subject or "")
         found = await self._store.look(lambda state: state.find_by_id(schema_id, state.aliased(name)))
         if found is None:
@@ -287,12 +287,12 @@ class Registry:
         return found
 
     def by_id_at_once(self, schema_id: int) -> Version | None:
-        """Return what `by_id` returns without a subject; None if that is an error, or has to wait."""
+        """Return the same as `by_id` without a subject; None if that fails or has to wait."""
         found = self._store.at_once(lambda state: (state.find_by_id(schema_id, state.aliased("")),))
         return None if found is None else found[0]
 
     async def by_guid(self, guid: str) -> Version:
-        """Return a version with a GUID, from the first context that has one."""
+        """Return a version that has a GUID, from the first context with such a version."""
 
         def asked(state: State) -> Version | None:
             return next((state.get_by_id(number, qualified_context(at)) for at, number in _ids(state, guid)), None)
@@ -303,7 +303,7 @@ class Registry:
         return found
 
     async def ids_of_guid(self, guid: str) -> list[tuple[str, int]]:
-        """Return, for each context that has a GUID, the context and the id."""
+        """Return the context and the id for each context that contains a GUID."""
         return await self._store.ask(lambda state: _ids(state, guid))
 
     async def max_id(self, subject: str) -> int:
@@ -311,7 +311,7 @@ class Registry:
         return await self._store.ask(lambda state: state.max_id(parse(subject).context))
 
     async def versions_of_id(self, schema_id: int, subject: str | None, *, deleted: bool) -> list[Version]:
-        """Return the newest version with an id in each subject."""
+        """Return the newest version that has an id, for each subject."""
 
         async def listed(state: State) -> list[Version]:
             found = state.find_by_id(schema_id, state.aliased(normalised(subject or "")))
@@ -334,9 +334,10 @@ class Registry:
         aliases: bool = False,
         shows: Callable[[str], bool] = lambda _name: True,
     ) -> list[tuple[Version, list[str]]]:
-        """Return the first versions of the subjects whose names begin with a prefix, with the subject's aliases.
+        """Return the first versions of subjects whose names begin with a prefix, with each subject's aliases.
 
-        With `aliases` these may begin with it as well. There are only subjects and aliases that `shows` accepts.
+        With `aliases`, subjects of which an alias begins with the prefix are included. Subjects and aliases that
+        `shows` does not accept are left out.
         """
 
         async def listed(state: State) -> list[tuple[Version, list[str]]]:
@@ -362,7 +363,7 @@ class Registry:
         return await self._store.ask_long(listed)
 
     async def formatted(self, version: Version, form: str) -> str:
-        """Return a version's text in a form, without one as it is stored."""
+        """Return a version's text in a form, or in the stored form if `form` is not known."""
         content = version.content
         if form not in FORMS:
             return content.schema
@@ -372,7 +373,7 @@ class Registry:
     # -- configs, modes, contexts; an empty name is the global one
 
     async def config(self, subject: str, *, in_scope: bool) -> Json:
-        """Return a subject's own config, or the one that applies to it."""
+        """Return a subject's own config, or with `in_scope` the config that applies to it."""
         name = _setting_of(subject)
         found = await self._store.ask(lambda state: state.config_in_scope(name) if in_scope else state.config(name))
         if found is None:
@@ -380,7 +381,7 @@ class Registry:
         return found
 
     async def change_config(self, subject: str, changes: Mapping[str, Any]) -> Json:
-        """Change a config; return the whole. A value of None removes a field."""
+        """Change a config; return the complete config. A value of None removes a field."""
         check_additions(
             [changes.get("defaultMetadata"), changes.get("overrideMetadata")],
             [changes.get("defaultRuleSet"), changes.get("overrideRuleSet")],
@@ -399,13 +400,13 @@ class Registry:
         return config
 
     async def delete_config(self, subject: str) -> Json:
-        """Delete a config; return it as it was."""
+        """Delete a config; return the deleted config."""
         name = _setting_of(subject)
         config: Json = await self._store.decide(lambda shard: shard.delete_config(name))
         return config
 
     async def mode(self, subject: str, *, in_scope: bool) -> str:
-        """Return a subject's own mode, or the one that applies to it."""
+        """Return a subject's own mode, or with `in_scope` the mode that applies to it."""
         name = _setting_of(subject)
         found = await self._store.ask(lambda state: state.mode_in_scope(name) if in_scope else state.mode(name))
         if found is None:
@@ -425,7 +426,7 @@ class Registry:
             pass
 
     async def delete_mode(self, subject: str, *, recursive: bool) -> str | None:
-        """Delete a mode; return it as it was."""
+        """Delete a mode; return the deleted mode."""
         name = _setting_of(subject)
         reply = first = await self._store.decide(lambda shard: shard.delete_mode(name, recursive=recursive))
         while isinstance(reply, More):
@@ -440,7 +441,7 @@ class Registry:
         )
 
     async def delete_context(self, context: str) -> None:
-        """Delete a context without subjects."""
+        """Delete a context that has no subjects."""
         name = normalised(context)
         await self._store.decide(lambda shard: shard.delete_context(name))
 
@@ -456,7 +457,7 @@ def _version(state: State, subject: str, number: int, *, deleted: bool) -> Versi
 
 
 def _in_contexts(state: State, subject: str) -> list[str]:
-    """Return a subject, and its name in the other contexts if it has none of its own."""
+    """Return a subject and, if its name has no context, the subjects of that name in the other contexts."""
     return [subject, *state.elsewhere(subject)]
 
 
@@ -479,9 +480,10 @@ def _ids(state: State, guid: str) -> list[tuple[str, int]]:
 
 
 async def _named(prefix: str, subjects: list[str], *, everywhere: bool = False) -> AsyncIterator[str]:
-    """Yield those subjects whose names begin with a prefix, in order.
+    """Yield the subjects whose names begin with a prefix, in order.
 
-    The prefix may be in any context (":*:"); without a context, it is in the default one, unless `everywhere`.
+    The prefix may apply to any context (":*:"). A prefix without a context applies to the default context, unless
+    `everywhere` is set.
     """
     everywhere = everywhere or prefix.startswith((":.", ANY_CONTEXT))
     is_any, rest = prefix.startswith(ANY_CONTEXT), prefix.removeprefix(ANY_CONTEXT)
@@ -500,7 +502,7 @@ def _has_rule(version: Version, kind: str) -> bool:
 
 
 def _setting_of(subject: str) -> str | None:
-    """Return the name under which a config or mode is kept."""
+    """Return the name under which a subject's config or mode is stored."""
     return normalised(subject) or None
 
 

@@ -1,7 +1,7 @@
 """A registry in a broker: a shard over `_schemas`, whose leader decides.
 
-Owns the lifecycle as a coordinator, the wait for a partition that is being created, elected or loaded, and the way from
-another thread's event loop to the broker's. Never decides: shard.py does.
+Owns the lifecycle as a coordinator, the wait while the partition is created, elected or loaded, and the calls from
+another thread's event loop to the broker's loop. Never decides: shard.py does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kbroker.schema_registry.state import State
 from kbroker.schema_registry.tally import Tally
 
 _PATIENCE_S: Final = 5.0
-"""How long a request waits for a leader that is being elected, or that loads the topic, in seconds."""
+"""The seconds for which a request waits for a leader that is being elected, or that loads the topic."""
 _PAUSE_S: Final = 0.05
 _PASSING: Final = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -31,26 +31,26 @@ _PASSING: Final = (
     ErrorCode.NOT_COORDINATOR,
 )
 _AT_ONCE: Final = 2
-"""How many schemas are parsed at once: more would only take turns with the interpreter's lock."""
+"""How many schemas are parsed at the same time: more would only wait for the interpreter's lock."""
 NOBODY: Final = -1
 T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """The broker that leads `_schemas`, or NOBODY while none does; `url` is that of its registry, if it has one."""
+    """The broker that leads `_schemas`, or NOBODY; `url` is the URL of that broker's registry, if it has one."""
 
     broker: int
     url: str | None = None
 
 
 class Settled(NamedTuple):
-    """A state that has only what is safe; equal to another one if nothing has changed in between."""
+    """A state that contains only safe records; two are equal if nothing has changed between them."""
 
     state: State
     decisions: int
-    """How many decisions have begun."""
+    """How many decisions have begun so far."""
     end: int
-    """The end of the records that it has: those of others change it without a decision."""
+    """The end offset of the state's records: records of other writers change it without a decision."""
 
 
 class _Failed(NamedTuple):
@@ -70,8 +70,10 @@ class _Failed(NamedTuple):
 class RegistryService(CoordinatorService[RegistryShard]):
     """The registry's shard, if this broker leads it.
 
-    `create` creates the topic if it is missing, and raises RegistryError if one that exists cannot keep schemas.
-    If it is not `alone`, a request is refused at once while another broker may lead: its caller asks there.
+    `create` creates the topic if it is missing, and raises RegistryError if the existing topic cannot keep schemas.
+
+    If it is not `alone`, a request is refused immediately while another broker may lead, so that its caller can ask
+    that broker.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class RegistryService(CoordinatorService[RegistryShard]):
         return await self._served(asked)
 
     async def decide(self, decision: Callable[[RegistryShard], Outcome]) -> Any:
-        """Return the reply to a decision, which is taken at most once; raises RegistryError."""
+        """Return the reply to a decision, which is executed at most once; raises RegistryError."""
         writes = False
 
         def once(shard: RegistryShard, _now_ms: int) -> Outcome:
@@ -125,7 +127,7 @@ class RegistryService(CoordinatorService[RegistryShard]):
                 )
             return reply
 
-        self._undecided += 1  # before the number of decisions: `settled` reads them the other way round
+        self._undecided += 1  # before `_decisions`: `settled` reads the two in the reverse order
         self._decisions += 1
         try:
             reply = await self._served(decided)
@@ -136,7 +138,7 @@ class RegistryService(CoordinatorService[RegistryShard]):
         return reply
 
     def settled(self) -> Settled | None:
-        decisions = self._decisions  # first: a decision that begins after this line changes it, or is not over
+        decisions = self._decisions  # first: a later decision changes it, or is still undecided below
         if self._undecided:
             return None
         replayed = self._runtime.replayed(0)
@@ -144,7 +146,7 @@ class RegistryService(CoordinatorService[RegistryShard]):
 
     @property
     def state(self) -> State | None:
-        """The state with all that anybody has written; None while it is elsewhere, or is being loaded."""
+        """The state with the records of all writers; None while another broker leads, or while it is being loaded."""
         try:
             self._runtime.catch_up(0)
             return self._runtime.shard(0).state
@@ -152,12 +154,12 @@ class RegistryService(CoordinatorService[RegistryShard]):
             return None
 
     def _catch_up(self) -> None:
-        """Replay what others have written: `_schemas` may be mirrored, or have a registry beside its broker."""
-        with contextlib.suppress(ApiError):  # not led here
+        """Replay the records of other writers: `_schemas` may be mirrored, or another registry may write to it."""
+        with contextlib.suppress(ApiError):  # another broker leads
             self._runtime.catch_up(0)
 
     async def _served(self, ask: Callable[[], Awaitable[T | _Failed]]) -> T:
-        """Return an answer, once the partition is served here."""
+        """Return an answer when this broker serves the partition."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE_S
         while True:
@@ -173,12 +175,12 @@ class RegistryService(CoordinatorService[RegistryShard]):
 
 
 class OnItsLoop(Protocol):
-    """A store but for what is done aside, to be asked in the loop that owns its state. All raise RegistryError."""
+    """A store without `aside`, for calls on the loop that owns its state. All methods raise RegistryError."""
 
     def settled(self) -> Settled | None:
-        """Return the state, and how far it is, while it has only what is safe; in any thread.
+        """Return the state and its progress while it contains only safe records; may be called in any thread.
 
-        None where a question has to wait, or may have to.
+        Returns None if a question has to wait, or may have to.
         """
 
     async def ask(self, question: Callable[[State], T]) -> T:
@@ -192,7 +194,7 @@ class OnItsLoop(Protocol):
 
 
 class FromOtherThread:
-    """The registry's store for a server in a thread of its own (`Store`); `loop` is that of the state."""
+    """The registry's store for a server in its own thread (`Store`); `loop` is the loop that owns the state."""
 
     def __init__(self, service: OnItsLoop, loop: asyncio.AbstractEventLoop) -> None:
         self._service = service
@@ -203,7 +205,7 @@ class FromOtherThread:
         return await self._there(self._service.ask(question))
 
     async def look(self, question: Callable[[State], T]) -> T:
-        # Asked in the other thread, a request by id takes twice as much of the processor.
+        # Through the other thread's loop, a request by id would take twice the processor time.
         found = self.at_once(lambda state: (question(state),))
         return await self.ask(question) if found is None else found[0]
 

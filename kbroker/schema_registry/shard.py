@@ -1,4 +1,4 @@
-"""The registry as a state machine over the one partition of `_schemas`: its leader decides, and gives ids.
+"""The registry as a state machine over the only partition of `_schemas`: its leader decides, and assigns ids.
 
 Owns the decisions of Confluent's KafkaSchemaRegistry: registration, both kinds of deletion, configs, modes. Pure: no
 I/O; the runtime (kbroker.coordination) writes, replays and answers. Never parses a schema: another thread parses it and
@@ -40,35 +40,35 @@ from kbroker.schema_registry.subjects import DEFAULT_CONTEXT, beside, parse, qua
 log = logging.getLogger(__name__)
 
 LATEST: Final = -1
-"""In place of a version's number: the newest version."""
+"""A version number that means the newest version."""
 LARGEST_RECORD: Final = 1024 * 1024 - 1024
-"""The most bytes of a schema's record: the default of `max.message.bytes`, less what surrounds a record in a batch."""
+"""The most bytes of a schema's record: the default of `max.message.bytes`, minus a batch's overhead for a record."""
 
 
 class Stale:
-    """The subject has changed since it was looked at."""
+    """The subject has changed since the schema was checked."""
 
 
 STALE: Final = Stale()
 
 
 class More(NamedTuple):
-    """A part of a long deletion is decided; the rest is to be asked for again."""
+    """A part of a long deletion is decided; the caller must request the rest."""
 
     done: Any
 
 
 MOST_AT_ONCE: Final = 200
-"""How many versions or modes one decision deletes: each is written and replayed in one step of the broker's loop."""
+"""How many versions or modes one decision deletes: all are written and replayed in one step of the broker's loop."""
 
 
 class Checked(NamedTuple):
     """A schema that was parsed, and compared with the versions of its subject.
 
-    `content` has what a schema inherits from the latest version and the config, `given` only what the request says; it
-    is None where nobody would look for that. `version` and `id` are those that the request asks for, 0 and -1 if it
-    asks for none. `same_as` is a version that means the same as `content`, `given_as` one that means the same as
-    `given`, 0 without one. `incompatible` are the reasons against its registration.
+    `content` includes what the schema inherits from the latest version and the config. `given` is the schema of the
+    request alone, or None if it need not be looked up. `version` and `id` are the requested ones, or 0 and -1.
+    `same_as` is a version that means the same as `content`, and `given_as` one that means the same as `given`; each is
+    0 if there is none. `incompatible` are the reasons against its registration.
     """
 
     subject: str
@@ -83,7 +83,7 @@ class Checked(NamedTuple):
 
 
 class RegistryShard:
-    """Decides about one registry's state."""
+    """Decides about changes of one registry's state."""
 
     steps_over_unreadable = True
 
@@ -108,12 +108,12 @@ class RegistryShard:
     # -- schemas
 
     def register(self, wanted: Checked) -> Outcome:
-        """Reply with the Version that has the schema: a new one, or one that has it already; or with STALE."""
+        """Reply with a new Version, or with the Version that already has the schema, or with STALE."""
         state, subject, content = self.state, wanted.subject, wanted.content
         if state.revision(subject) != wanted.revision or not self._has_all(subject, content):
             return Outcome(reply=STALE)
         found = self._as_given(wanted)
-        if found is not None:  # whatever the mode: nothing is written
+        if found is not None:  # allowed in every mode, because nothing is written
             return Outcome(reply=found)
         refusal = self._not_writable(subject, has_id=wanted.id >= 0)
         if refusal is not None:
@@ -158,7 +158,7 @@ class RegistryShard:
         return Outcome(reply=version, records=records)
 
     def _has_all(self, subject: str, content: Content) -> bool:
-        """Whether all that a schema refers to is still there; what that refers to in turn cannot be deleted."""
+        """Whether all references of a schema still exist; references of these schemas cannot be deleted."""
         state = self.state
         for _, name, number in content.references:
             at = beside(subject, name)
@@ -168,7 +168,7 @@ class RegistryShard:
         return True
 
     def _as_given(self, wanted: Checked) -> Version | None:
-        """Return the version that a request already has, without what a new version would inherit."""
+        """Return the existing version that matches the request itself, without what a new version would inherit."""
         state, subject = self.state, wanted.subject
         if wanted.given is None:
             return None
@@ -186,11 +186,11 @@ class RegistryShard:
             return found
         if wanted.id < 0:
             return None
-        older = state.version(subject, wanted.version)  # an import may give several versions to one schema
+        older = state.version(subject, wanted.version)  # an import may register a schema in several versions
         return older if older is not None and (older.id, older.content) == (found.id, found.content) else None
 
     def _replaced(self, version: Version, every: Sequence[Version]) -> list[CoordinatorRecord]:
-        """Return the tombstones of earlier, softly deleted versions with the same schema, unless some schema refers."""
+        """Return tombstones of earlier, softly deleted versions of the schema that no schema references."""
         return [
             schema_tombstone(each.subject, each.version)
             for each in every
@@ -212,7 +212,7 @@ class RegistryShard:
         return None
 
     def delete_version(self, subject: str, number: int, *, permanent: bool) -> Outcome:
-        """Reply with the number of the version that is deleted."""
+        """Reply with the number of the deleted version."""
         state = self.state
         version = state.latest(subject) if number == LATEST else state.version(subject, number, deleted=True)
         if version is None:
@@ -236,9 +236,10 @@ class RegistryShard:
         return Outcome(reply=number, records=records)
 
     def delete_subject(self, subject: str, *, permanent: bool, goes_on: bool = False) -> Outcome:
-        """Reply with the numbers of the versions that are deleted.
+        """Reply with the numbers of the deleted versions.
 
-        For many versions the reply is `More`, with the last of them; it `goes_on` with those before.
+        If there are many versions, delete only the last ones and reply `More`; a call with `goes_on` deletes earlier
+        ones.
         """
         state = self.state
         if goes_on and not state.has_subject(subject, deleted=True):
@@ -251,7 +252,7 @@ class RegistryShard:
             return Outcome(reply=_read_only(subject))
         versions = state.versions(subject, deleted=permanent)
         if not versions:
-            return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))  # a context has subjects, and no versions
+            return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))  # a context has subjects, but no versions
         for version in versions[-MOST_AT_ONCE:] if goes_on else versions:
             is_referenced = state.is_referenced(subject, version.version)
             if is_referenced and self._is_used_elsewhere(version, deleted=permanent):
@@ -268,7 +269,7 @@ class RegistryShard:
         return Outcome(reply=last, records=records + self._settings_tombstones(subject), atomic=False)
 
     def _is_used_elsewhere(self, version: Version, *, deleted: bool) -> bool:
-        """Whether a schema of another subject refers to a version."""
+        """Whether a schema of another subject references a version."""
         state = self.state
         return any(
             subject != version.subject and state.version(subject, number, deleted=deleted) is not None
@@ -287,7 +288,7 @@ class RegistryShard:
     # -- configs and modes; None is the global one
 
     def change_config(self, subject: str | None, changes: Mapping[str, Any]) -> Outcome:
-        """Reply with the whole config after a change; a value of None removes a field."""
+        """Reply with the complete config after a change; a value of None removes a field."""
         if self.state.mode_in_scope(subject) in READ_ONLY:
             return Outcome(reply=_read_only(subject))
         fields = dict(self.state.configs.get(subject, {})) | dict(changes)
@@ -295,7 +296,7 @@ class RegistryShard:
         return Outcome(reply=config, records=[config_record(subject, config)])
 
     def delete_config(self, subject: str | None) -> Outcome:
-        """Reply with the config as it was."""
+        """Reply with the deleted config."""
         found = self.state.config(subject)
         if found is None:
             return Outcome(reply=Refusal.SUBJECT_NOT_FOUND(subject))
@@ -306,8 +307,8 @@ class RegistryShard:
     def set_mode(self, subject: str | None, mode: str | None, *, force: bool) -> Outcome:
         """Reply with the mode. The mode IMPORT needs `force`, or a subject or context that has no schemas.
 
-        It forgets schemas that were deleted softly, because an import may use their ids. If these are many, the reply
-        is `More`.
+        IMPORT removes softly deleted schemas for good, because an import may use their ids. If there are many, the
+        reply is `More`.
         """
         state, records = self.state, list[CoordinatorRecord]()
         if mode == IMPORT and state.mode_in_scope(subject) != IMPORT and not force:
@@ -323,9 +324,9 @@ class RegistryShard:
         return Outcome(reply=mode, records=[*records, mode_record(subject, mode)], atomic=False)
 
     def delete_mode(self, subject: str | None, *, recursive: bool) -> Outcome:
-        """Reply with the mode as it was; `recursive`, for a context, deletes those of its subjects, too.
+        """Reply with the deleted mode; for a context, `recursive` also deletes the modes of its subjects.
 
-        If these are many, the reply is `More`, with the mode as it was.
+        If there are many modes, the reply is `More`, with the deleted mode.
         """
         found = self.state.mode(subject)
         if found is None and not recursive:
@@ -339,7 +340,7 @@ class RegistryShard:
         return Outcome(reply=reply, records=records, atomic=False)
 
     def delete_context(self, context: str) -> Outcome:
-        """Delete a context, as ":.context:", that has no subjects."""
+        """Delete a context without subjects; its name has the form ":.context:"."""
         if self.state.has_subject(context, deleted=True):
             return Outcome(reply=Refusal.CONTEXT_NOT_EMPTY(context))
         return Outcome(reply=None, records=[context_record(parse(context).context, exists=False)])

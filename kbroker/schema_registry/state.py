@@ -1,10 +1,10 @@
-"""What a registry knows: versions of subjects, ids, configs, modes and contexts, as the records of `_schemas` make it.
+"""The state of a registry: versions of subjects, ids, configs, modes and contexts, as defined by the records.
 
-Owns the indexes (by id, by content, by reference), which follow from the versions, and what a record changes
-(Confluent: InMemoryCache and KafkaStoreMessageHandler). Ids belong to a context: two contexts can give the same id to
-different schemas. Never decides, and never writes.
+Owns the indexes (by id, by content, by reference), which follow from the versions, and the effect of each record of
+`_schemas` (Confluent: InMemoryCache and KafkaStoreMessageHandler). Ids belong to a context: two contexts may assign the
+same id to different schemas. Never decides, and never writes.
 
-`get_by_id` and `version` look up single entries only; another thread may call them while records are applied.
+`get_by_id` and `version` only look up single entries; another thread may call them while records are applied.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kbroker.schema_registry.subjects import (
 log = logging.getLogger(__name__)
 
 BACKWARD: Final = "BACKWARD"
-"""The compatibility of a registry without a global config."""
+"""The compatibility level of a registry without a global config."""
 READWRITE: Final = "READWRITE"
 _INHERITED: Final = (
     "normalize",
@@ -39,7 +39,7 @@ _INHERITED: Final = (
     "compatibilityPolicy",
     "compatibilityGroup",
 )
-"""What a subject's config has from the global one, if it has none of its own."""
+"""The fields that a subject's config inherits from the global config, if it does not set them."""
 _states: Final = itertools.count()
 Config = dict[str, Any]
 V = TypeVar("V")
@@ -52,19 +52,19 @@ class _Context:
 
     def __init__(self) -> None:
         self.by_id: dict[int, dict[str, int]] = {}
-        """For each id, its newest version in each subject."""
+        """The newest version of each subject, by id."""
         self.by_digest: dict[bytes, int] = {}
-        """For each content, the id that it got last."""
+        """The last assigned id of each content, by digest."""
         self.others: dict[bytes, list[int]] = {}
-        """The earlier ids of a content that has several, as an import can give them."""
+        """The earlier ids of a content that has several ids; an import can assign several."""
         self.repeated: set[tuple[int, str]] = set()
-        """Ids that have, or had, several versions of one subject."""
+        """Pairs of an id and a subject that have, or had, several versions."""
         self.live = 0
         """The number of versions that are not deleted."""
         self.max_id = 0
 
     def add(self, subject: str, version: Version) -> None:
-        """Count a version in, whose number is the newest one with its id, or not."""
+        """Add a version, whether or not it is the newest version with its id."""
         numbers = self.by_id.setdefault(version.id, {})
         held = numbers.get(subject, version.version)
         if held != version.version:
@@ -81,7 +81,7 @@ class _Context:
         self.max_id = max(self.max_id, version.id)
 
     def remove(self, subject: str, version: Version, among: Mapping[int, Version]) -> bool:
-        """Count a version out; `among` are the others of its subject. Return whether nothing has its id any more."""
+        """Remove a version; `among` are its subject's other versions. Return whether the id has no version any more."""
         numbers = self.by_id.get(version.id, {})
         if numbers.get(subject) == version.version:
             del numbers[subject]
@@ -116,20 +116,20 @@ class State:
         self._ids: dict[str, _Context] = {}
         self._referrers: dict[tuple[str, int], set[tuple[str, int]]] = {}
         self._elsewhere: dict[str, list[str]] = {}
-        """For each name of a subject, the contexts besides the default one that have it, in order."""
+        """For each name of a subject, the sorted contexts, except the default one, that have a subject of this name."""
         self.contexts: list[str] = []
-        """The contexts besides the default one, in order."""
+        """The sorted contexts, without the default context."""
         self.configs: dict[str | None, Config] = {}
         self.modes: dict[str | None, str] = {}
         self._change = 0
         self._changes: dict[str, int] = {}
-        # Two states never have the same revision: a schema that was compared with one is not taken for the other.
+        # Two states never have the same revision, so a schema that was compared with one state is stale for the other.
         self._settings_changes = next(_states) << 32
 
     # -- questions
 
     def version(self, subject: str, number: int, *, deleted: bool = False) -> Version | None:
-        """Return a version of a subject; those deleted softly only with `deleted`."""
+        """Return a version of a subject; a softly deleted version only with `deleted`."""
         found = self._subjects.get(subject, {}).get(number)
         return found if found is not None and (deleted or not found.deleted) else None
 
@@ -143,7 +143,7 @@ class State:
         return next((each for each in reversed(self.versions(subject))), None)
 
     def subjects(self) -> list[str]:
-        """Return all subjects, deleted ones too."""
+        """Return all subjects, including deleted ones."""
         return list(self._subjects)
 
     def versions_within(self, subject: str | None) -> Iterator[Version]:
@@ -154,7 +154,7 @@ class State:
                 yield from self.versions(name, deleted=True)
 
     def has_subject(self, subject: str | None, *, deleted: bool = False) -> bool:
-        """Whether a subject has versions; for a context, or None for all, whether any of its subjects has."""
+        """Whether a subject has versions; for a context, or None (all contexts), whether any of its subjects has."""
         if subject is not None and not parse(subject).is_context:
             return any(deleted or not each.deleted for each in self._subjects.get(subject, {}).values())
         context = GLOBAL_CONTEXT if subject is None else parse(subject).context
@@ -162,7 +162,7 @@ class State:
         return any(each.live or (deleted and each.by_id) for each in among)
 
     def get_by_id(self, schema_id: int, subject: str = "") -> Version | None:
-        """Return a version with an id, deleted or not: of the subject, or of any subject in its context."""
+        """Return a version with an id, deleted or not: of the subject or, for a context, of any of its subjects."""
         wanted = parse(subject)
         context = self._ids.get(wanted.context)
         found = None if context is None else context.by_id.get(schema_id)
@@ -174,13 +174,14 @@ class State:
             try:
                 subject, number = next(iter(found.items()), ("", 0))
             except RuntimeError:
-                continue  # a record was applied in between, if this is another thread
+                continue  # this is another thread, and a record was applied meanwhile
             return self.version(subject, number, deleted=True)
 
     def find_by_id(self, schema_id: int, subject: str = "") -> Version | None:
-        """Return a version with an id as Confluent's registry finds it.
+        """Return a version with an id, searched as in Confluent's registry.
 
-        A subject without a context is looked for in all contexts; without success, any subject of the default one does.
+        A subject without a context is searched in all contexts. If it is not found, any subject of the default context
+        is accepted.
         """
         wanted = parse(subject)
         found = self.get_by_id(schema_id, subject)
@@ -193,31 +194,31 @@ class State:
         return self.get_by_id(schema_id)
 
     def elsewhere(self, subject: str) -> list[str]:
-        """Return the subjects with the same name in other contexts, for a subject in the default one."""
+        """Return the subjects of the same name in other contexts, if a subject is in the default context."""
         wanted = parse(subject)
         if wanted.context != DEFAULT_CONTEXT:
             return []
         return [str(Subject(context, wanted.name)) for context in self._elsewhere.get(wanted.name, ())]
 
     def has_context(self, context: str) -> bool:
-        """Whether a context besides the default one was created."""
+        """Whether a context other than the default one was created."""
         at = bisect_left(self.contexts, context)
         return self.contexts[at : at + 1] == [context]
 
     def ids_of(self, digest: bytes) -> list[tuple[str, int]]:
-        """Return, for each context that has a content, the context and the id, in order."""
+        """Return the context and the id for each context that contains a content, in order."""
         found = [(context, self._by_digest(context, digest)) for context in (DEFAULT_CONTEXT, *self.contexts)]
         return [(context, number) for context, number in found if number is not None]
 
     def aliased(self, subject: str) -> str:
-        """Return the subject for which a name stands: that of its alias, if its config has one."""
+        """Return the subject that a name refers to: the alias in its config, or the name itself."""
         alias = self.configs.get(subject, {}).get("alias") if subject else None
         return beside(subject, alias) if alias else subject
 
     def id_of(self, context: str, content: Content) -> int | None:
-        """Return the id that a content has in a context.
+        """Return the id of a content in a context.
 
-        Contents that differ may have one digest: Confluent's has no limits between its parts, and MD5 is broken.
+        Different contents may have the same digest: Confluent's digest does not separate its parts, and MD5 is broken.
         """
         found = self._by_digest(context, content.digest())
         held = None if found is None else self.get_by_id(found, qualified_context(context))
@@ -228,17 +229,17 @@ class State:
         return None if held is None else held.by_digest.get(digest)
 
     def with_id(self, context: str, schema_id: int) -> dict[str, int]:
-        """Return the newest version with an id in each subject of a context."""
+        """Return the newest version that has an id, for each subject of a context."""
         held = self._ids.get(context)
         return {} if held is None else held.by_id.get(schema_id, {})
 
     def max_id(self, context: str) -> int:
-        """Return the highest id that was ever seen in a context, 0 without one."""
+        """Return the highest id that was ever used in a context, or 0."""
         held = self._ids.get(context)
         return 0 if held is None else held.max_id
 
     def referrers(self, subject: str, number: int, *, deleted: bool) -> list[tuple[str, int]]:
-        """Return context and id of the schemas that refer to a version; `deleted` counts those deleted softly."""
+        """Return context and id of the schemas that reference a version; `deleted` includes softly deleted schemas."""
         return sorted(
             each
             for each in self._referrers.get((subject, number), ())
@@ -246,18 +247,18 @@ class State:
         )
 
     def is_referenced(self, subject: str, number: int) -> bool:
-        """Whether a schema refers, or referred before it was deleted softly, to a version."""
+        """Whether a schema, which may be softly deleted, references a version."""
         return (subject, number) in self._referrers
 
     def config(self, subject: str | None) -> Config | None:
-        """Return a subject's own config; the global one is never missing."""
+        """Return a subject's own config or None; the global config always exists."""
         found = self.configs.get(subject)
         if found is None and not _is_global(subject):
             return None
         return {"compatibilityLevel": BACKWARD, **(found or {})}
 
     def config_in_scope(self, subject: str | None) -> Config:
-        """Return the config that applies to a subject: its own, its context's, or the global one."""
+        """Return the config that applies to a subject: its own config, its context's, or the global config."""
         own = None if subject is None else self.config(subject)
         if own is None:
             return {"compatibilityLevel": BACKWARD, **(_in_scope(self.configs, subject) or {})}
@@ -265,7 +266,7 @@ class State:
         return {name: everywhere[name] for name in _INHERITED if name in everywhere} | own
 
     def mode(self, subject: str | None) -> str | None:
-        """Return a subject's own mode; the global one is never missing."""
+        """Return a subject's own mode or None; the global mode always exists."""
         return self.modes.get(subject, READWRITE if _is_global(subject) else None)
 
     def mode_in_scope(self, subject: str | None) -> str:
@@ -275,7 +276,7 @@ class State:
 
     @property
     def subject_count(self) -> int:
-        """The number of subjects of all contexts, deleted ones too."""
+        """The number of subjects of all contexts, including deleted ones."""
         return len(self._subjects)
 
     @property
@@ -285,18 +286,18 @@ class State:
 
     @property
     def changes(self) -> int:
-        """How many changes of versions, of any subject, there were."""
+        """How many changes of versions of any subject have been applied."""
         return self._change
 
     def revision(self, subject: str) -> tuple[int, int]:
-        """Return a value that differs once the subject, or any config or mode, has changed."""
+        """Return a value that changes when the subject, or any config or mode, changes."""
         return self._changes.get(subject, 0), self._settings_changes
 
     # -- records
 
     def apply(self, key: Key, value: bytes | None) -> None:
-        """Apply a record; raises ValueError if its value cannot be read."""
-        value = value or None  # Karapace deletes with an empty value
+        """Apply a record; raises ValueError if its value cannot be parsed."""
+        value = value or None  # Karapace deletes by writing an empty value
         match key:
             case ("SCHEMA", str(subject), number):
                 self._apply_version(normalised(subject), number, None if value is None else read_version(value))
@@ -315,7 +316,7 @@ class State:
                     else:
                         insort(self.contexts, context)
             case _:
-                pass  # NOOP, and what newer registries write
+                pass  # NOOP, and keys of newer registries
 
     def _apply_setting(self, settings: dict[str | None, Any], subject: str | None, value: Any) -> None:
         where = None if subject is None else normalised(subject) or None
@@ -350,7 +351,7 @@ class State:
             self._referrers.setdefault(at, set()).add((context, version.id))
 
     def _put(self, subject: str, number: int, version: Version | None) -> None:
-        """Set or remove a version; count the living ones, and the change."""
+        """Set or remove a version; count the versions that are not deleted, and the change."""
         versions = self._subjects.setdefault(subject, {})
         before = versions.get(number)
         context, name = parse(subject)
@@ -378,7 +379,7 @@ class State:
             self._unlink(subject, removed)
 
     def _unlink(self, subject: str, removed: Version) -> None:
-        """Forget what a version's id and references lead to."""
+        """Remove a version from the indexes by id and by reference."""
         context = parse(subject).context
         if not self._ids[context].remove(subject, removed, self._subjects.get(subject, {})):
             return
@@ -406,7 +407,7 @@ class State:
 
 
 def is_within(subject: str, context: str | None) -> bool:
-    """Whether a subject is in a context, as ":.context:"; None stands for all contexts."""
+    """Whether a subject is in a context (in the form ":.context:"); None means all contexts."""
     wanted = GLOBAL_CONTEXT if context is None else parse(context).context
     return wanted in (GLOBAL_CONTEXT, parse(subject).context)
 
@@ -416,7 +417,7 @@ def _is_global(subject: str | None) -> bool:
 
 
 def _in_scope(settings: Mapping[str | None, V], subject: str | None) -> V | None:
-    """Return what is set for a subject's context, else for all contexts."""
+    """Return the setting of a subject's context, or else of all contexts."""
     context = DEFAULT_CONTEXT if subject is None else parse(subject).context
     found = settings.get(None if context == DEFAULT_CONTEXT else qualified_context(context))
     return settings.get(qualified_context(GLOBAL_CONTEXT)) if found is None else found

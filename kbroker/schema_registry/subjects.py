@@ -1,4 +1,4 @@
-"""Names of subjects, and the contexts that hold them.
+"""Names of subjects, and the contexts that contain them.
 
 A subject without a context is in the default one, ".". A subject in another context is written ":.context:subject", and
 a context alone ":.context:". Owns this form (Confluent: QualifiedSubject, without tenants). Never looks up a subject.
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 DEFAULT_CONTEXT: Final = "."
 GLOBAL_CONTEXT: Final = ".__GLOBAL"
-"""The context whose config and mode apply to all contexts that have none of their own."""
+"""The context whose config and mode apply to all contexts without their own config or mode."""
 ANY_CONTEXT: Final = ":*:"
 _RESERVED: Final = ("__GLOBAL", "__EMPTY")
 
@@ -30,12 +30,12 @@ class Subject(NamedTuple):
 
 
 def qualified_context(context: str) -> str:
-    """Return a context as it precedes a subject's name: nothing for the default one."""
+    """Return the text of a context before a subject's name; empty for the default context."""
     return "" if context == DEFAULT_CONTEXT else f":{context}:"
 
 
 def parse(text: str) -> Subject:
-    """Return the subject that a text names."""
+    """Parse a subject's name."""
     if text.startswith(":."):
         context, _, name = text[1:].partition(":")
         return Subject(context, name)
@@ -45,12 +45,12 @@ def parse(text: str) -> Subject:
 
 
 def normalised(text: str) -> str:
-    """Return the one form of a subject's name."""
+    """Return a subject's name in normal form."""
     return str(parse(text))
 
 
 def beside(parent: str, text: str) -> str:
-    """Return a referenced subject: without a context of its own, it is in that of the schema that refers to it."""
+    """Return a referenced subject; without its own context it is in the context of the schema with the reference."""
     subject = parse(text)
     if subject.context == DEFAULT_CONTEXT:
         subject = Subject(parse(parent).context, subject.name)
@@ -58,7 +58,7 @@ def beside(parent: str, text: str) -> str:
 
 
 def context_of(text: str) -> str:
-    """Return the context that a text names, with or without colons and dot; raises ValueError.
+    """Return the context that a text names, with or without colons and the dot; raises ValueError.
 
     A path /contexts/blue/… means the context ".blue".
     """
@@ -69,7 +69,7 @@ def context_of(text: str) -> str:
 
 
 def is_valid(text: str, *, for_settings: bool = False) -> bool:
-    """Whether schemas can be registered under a name; `for_settings`, whether it can have a config or a mode."""
+    """Whether a name is valid for registering schemas, or with `for_settings` for a config or a mode."""
     if any(character < " " or "\x7f" <= character <= "\x9f" for character in text):
         return False
     subject = parse(text)

@@ -1,7 +1,7 @@
-"""How often each endpoint of a registry was requested, with which status, and for how long.
+"""Counts the requests of each endpoint of a registry by status, and sums their time.
 
-Owns the counts, which the registry's server adds to in its thread, and metrics read in the broker's. Endpoints are the
-patterns of their paths, so there is a limit to the counts whatever clients request.
+Owns the counts. The registry's server increases them in its thread, and metrics read them in the broker's thread.
+Endpoints are the patterns of their paths, so clients cannot increase the number of counts without limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Tally:
         self._seconds: dict[str, float] = {}
 
     def add(self, endpoint: str, status: int, seconds: float) -> None:
-        """Count a request; `status` is that of HTTP, 0 without an answer."""
+        """Count a request; `status` is the HTTP status, or 0 without an answer."""
         self._requests[endpoint, status] += 1
         self._seconds[endpoint] = self._seconds.get(endpoint, 0.0) + seconds
 
@@ -29,5 +29,5 @@ class Tally:
         return self._requests.copy()
 
     def seconds(self) -> dict[str, float]:
-        """Return the time from the head of a request to the end of its answer, in seconds, summed by endpoint."""
+        """Return the seconds from the head of a request to the end of its answer, summed by endpoint."""
         return self._seconds.copy()

@@ -1,7 +1,7 @@
-"""Whether a version of a subject means what a schema says, though it may say it otherwise.
+"""Whether a version of a subject means the same as a schema, although their texts may differ.
 
 Owns the comparison of two contents for a registration or a look-up (Confluent: ParsedSchema.canLookup). Never compares
-what values they can read: formats/ does.
+which values they can read: formats/ does.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from kbroker.schema_registry.formats.rules import normal_metadata
 from kbroker.schema_registry.records import AVRO, Content, Json, Reference, Version
 
 NUMBER: Final = "confluent:version"
-"""The property of metadata that tells a version's number."""
+"""The property of metadata that contains a version's number."""
 _CANONICAL: dict[bytes, bytes] = {}
 _MOST_CANONICAL: Final = 10_000
 Texts = Mapping[str, str]
-"""Schemas by the name of the reference to them, each behind those to which it refers."""
+"""The texts of referenced schemas, by the name of the reference; each text comes after those that it references."""
 
 
 class Twin(NamedTuple):
-    """A version that may mean the same as a schema; `texts` only if that may have its references within itself."""
+    """A version that may mean the same as a schema; `texts` only if the schema may contain its references inline."""
 
     version: Version
     settled: tuple[Reference, ...]
@@ -33,9 +33,9 @@ class Twin(NamedTuple):
 
 
 def is_same(new: Content, settled: tuple[Reference, ...], held: Twin) -> bool:
-    """Whether a version means what a new schema says (Confluent: ParsedSchema.canLookup).
+    """Whether a version means the same as a new schema (Confluent: ParsedSchema.canLookup).
 
-    An Avro schema also stands for one with references if it has within itself what that one refers to.
+    An Avro schema without references equals a schema with references if it contains these inline.
     """
     old = held.version.content
     if new.schema_type != old.schema_type or not _are_additions_same(new, held.version):
@@ -55,13 +55,13 @@ def _is_text_same(new: Content, old: Content) -> bool:
         return True
     if new.schema_type != "JSON":
         return False
-    return _digest_of(new.schema) == _canonical_digest(old.schema)  # older registries store JSON as it was written
+    return _digest_of(new.schema) == _canonical_digest(old.schema)  # older registries store JSON as it was given
 
 
 def _canonical_digest(text: str) -> bytes:
-    """Return the digest of a JSON text without white space; that of the text itself if it is no JSON.
+    """Return the digest of a JSON text without white space, or of the text itself if it is not JSON.
 
-    Each registration asks for that of all versions of its subject, so the last ones are kept.
+    Each registration needs the digests of all versions of its subject, so recent digests are cached.
     """
     key = _digest_of(text)
     found = _CANONICAL.get(key)
@@ -81,7 +81,10 @@ def _digest_of(text: str) -> bytes:
 
 
 def _are_additions_same(new: Content, held: Version) -> bool:
-    """Whether metadata and rules are the same, but for a number of the version that only one of them tells."""
+    """Whether metadata and rules are equal; a version number that only one of them contains is ignored.
+
+    But a number in the new metadata must be the number of the version.
+    """
     old = held.content
     if new.rule_set != old.rule_set:
         return False

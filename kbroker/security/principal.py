@@ -14,12 +14,12 @@ USER: Final = "User"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated identity. Type and name are compared exactly, with upper and lower case distinct."""
+    """An authenticated identity. Type and name are compared exactly; upper and lower case differ."""
 
     kind: str
     name: str
     by_token: bool = field(default=False, compare=False)
-    """Whether it logged in with a delegation token: such a client may not create further tokens."""
+    """Whether the client logged in with a delegation token; if so, it must not create further tokens."""
 
     @classmethod
     def parse(cls, text: str) -> Principal:

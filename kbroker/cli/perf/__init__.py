@@ -15,7 +15,7 @@ from kbroker.cli.perf.produce import produce
 
 @click.group("perf", cls=Verbs)
 def command() -> None:
-    """Measure how fast records are produced and consumed, and how long one takes."""
+    """Measure how fast records are produced and consumed, and how long a record takes."""
 
 
 for verb in (produce, consume, latency):

@@ -1,6 +1,6 @@
 """`kbroker perf consume`: how fast the records of topics arrive.
 
-Owns the start of the measurement, at the subscription, and its end, at the last requested record.
+Owns the start of the measurement, which is the subscription, and its end, which is the last requested record.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ def consume(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Read records as a member of a group, commit nothing, and measure: records and MB a second.
+    """Read records as a member of a group without committing, and measure records and MB a second.
 
-    The time until partitions are assigned (rebalance) is printed apart, and the rates without it as those of fetching.
+    The time until partitions are assigned (rebalance) is printed separately, and so are the rates without that time, as
+    fetching.
     """
     if bool(topics) == (include is not None):
         raise click.UsageError("give either topics or --include")
@@ -82,13 +83,13 @@ def consume(
 
 
 def _forget(connection: Connection, group: str) -> None:
-    """Delete the group of this run; if the request fails, the group still expires, because it has committed nothing."""
+    """Delete the group of this run; if this fails, the group expires by itself, because it has committed nothing."""
     with suppress(KafkaError, AdminError), connection.admin() as admin:
         admin.delete_groups([group])
 
 
 def _read(receiver: Receiver, wanted: int, timeout_s: float, run: Run, shown: Live, stop: Stop) -> None:
-    """Read until `wanted` records have arrived, or until none has arrived for a while."""
+    """Read until `wanted` records have arrived, or until no record has arrived for a while."""
     last_record = time.perf_counter()
     while run.records < wanted and not stop:
         taken = len(receiver.take(wanted - run.records, _POLL_S))

@@ -1,8 +1,8 @@
 """The figures of a run: records, bytes, and both per second.
 
-Owns the definition of a run's time, the percentiles, and the counts of single records' times. The times are counted in
-microseconds, in buckets whose width is at most a thousandth of the time, so that memory does not grow with the number
-of records. The minimum, the maximum and the mean are exact. Never reads a clock.
+Owns the definition of a run's time, the percentiles, and the distribution of single records' times. Times are counted
+in microseconds, in buckets whose width is at most a thousandth of the time, so that memory does not grow with the
+number of records. The minimum, the maximum and the mean are exact. Never reads a clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BITS: Final = 11
 
 
 class Times:
-    """The counts of times, in seconds."""
+    """A distribution of times in seconds, as counts."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -36,7 +36,7 @@ class Times:
         self._buckets[_bucket(round(seconds * 1_000_000))] += 1
 
     def percentile(self, part: float) -> float:
-        """Return the percentile for this share, by nearest rank; in seconds."""
+        """Return the percentile for a share, by nearest rank, in seconds."""
         rank = max(1, -(-self.count * part // 1))
         seen = 0
         for bucket in sorted(self._buckets):
@@ -65,12 +65,12 @@ def _bucket(microseconds: int) -> int:
 
 
 MB: Final = 1024 * 1024
-"""The bytes of an MB in Kafka's tools."""
+"""The bytes of 1 MB in Kafka's tools."""
 
 
 @dataclass(slots=True)
 class Run:
-    """The records since a moment, their bytes, and the time of each if known."""
+    """The records since a time, their bytes, and each record's time if known."""
 
     began: float
     ended: float = 0.0
@@ -80,7 +80,7 @@ class Run:
     times: Times = field(default_factory=Times)
 
     def rates(self) -> dict[str, float | int]:
-        """Return records and MB, total and per second, over the time from the first to the last."""
+        """Return records and MB, total and per second, for the time from `began` to `ended`."""
         took = max(self.ended - self.began, 0.0)
         return {
             "records": self.records,

@@ -55,9 +55,9 @@ def latency(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Send one record at a time, and measure until a consumer receives it.
+    """Send one record at a time, and measure the time until a consumer receives it.
 
-    A record of another producer in the topic, or a lost record, ends it.
+    A record of another producer in the topic, or a lost record, ends the measurement.
     """
     if warmup_records >= records:
         raise click.UsageError("--warmup-records leaves nothing to measure: it is less than --records")
@@ -91,7 +91,7 @@ def latency(
 
 
 def _there_and_back(sender: Sender, receiver: Receiver, value: bytes, timeout_s: float, stop: Stop) -> float | None:
-    """Return the seconds from the sending of a record to its arrival; None after a stop."""
+    """Return the seconds from sending a record to its arrival; None after a stop."""
     failures: list[str] = []
     began = time.perf_counter()
     sender.send(value, lambda _seconds, error: failures.append(error) if error is not None else None)

@@ -1,8 +1,8 @@
-"""During a measurement: its figures, as a progress bar on a terminal or a line at intervals, and its end by a signal.
+"""The progress of a measurement, as a bar on a terminal or a line at intervals, and its end by a signal.
 
 Owns the intermediate output on standard error; the result goes to standard output. Each check costs the measurement one
 comparison. After Ctrl-C or SIGTERM the measurement ends at its next step and shows its results. The first signal raises
-no exception, because none can interrupt confluent-kafka. A second signal has its usual effect.
+no exception, because an exception cannot interrupt confluent-kafka. A second signal has its usual effect.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Live(Protocol):
     """Receives the progress of a measurement."""
 
     due: float
-    """When the next report is due, by time.perf_counter."""
+    """The time of the next report, on the clock time.perf_counter."""
 
     def report(self, now: float, records: int, octets: int, note: str = "") -> None:
         """Report the work done so far."""
 
 
 class _Lines:
-    """A line at intervals, about the work since the previous line."""
+    """Prints a line at intervals, about the work since the previous line."""
 
     def __init__(self, interval_s: float, total: int) -> None:
         self._interval_s = interval_s
@@ -54,7 +54,7 @@ class _Lines:
 
 
 class _Bar:
-    """A bar on a terminal, with the rate since the last update."""
+    """Shows a bar on a terminal, with the rate since the last update."""
 
     def __init__(self, bar: Any, task: Any) -> None:
         self._bar, self._task = bar, task
@@ -72,7 +72,7 @@ class _Bar:
 
 @contextmanager
 def live(what: str, total: int, interval_ms: int) -> Iterator[Live]:
-    """Yield the receiver of the progress of `total` records; on a terminal a bar."""
+    """Yield an object that shows the progress of `total` records; on a terminal as a bar."""
     if not sys.stderr.isatty():
         yield _Lines(interval_ms / 1000, total)
         return
@@ -91,7 +91,7 @@ def live(what: str, total: int, interval_ms: int) -> Iterator[Live]:
 
 
 class Stop:
-    """Whether a measurement is to end."""
+    """Whether a measurement must end."""
 
     def __init__(self) -> None:
         self.number = 0

@@ -1,6 +1,6 @@
-"""`kbroker perf produce`: how fast a topic accepts records, and how long each waits for its acknowledgement.
+"""`kbroker perf produce`: how fast a topic accepts records, and how long each record waits for its acknowledgement.
 
-Owns the records and their highest rate. A record counts when it is acknowledged, never when it is sent.
+Owns the records and the limit of their rate. A record counts when it is acknowledged, never when it is sent.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def produce(
 ) -> None:
     """Send records and measure: records and MB (of 1,048,576 bytes) a second, and times to the acknowledgement.
 
-    A record's time begins when the client receives it, also while that has no room for it. Ctrl-C ends it early, and
-    prints the figures so far.
+    A record's time begins when the record is passed to the client, even if the client has no room for it yet. Ctrl-C
+    ends the measurement early, and prints the figures so far.
     """
     if sum([record_size is not None, payload_file is not None, payload_monotonic]) != 1:
         raise click.UsageError("give one of --record-size, --payload-file and --payload-monotonic")
@@ -116,7 +116,7 @@ def produce(
 
 
 def _values(size: int | None, file: Any, delimiter: str) -> Iterator[bytes]:
-    """Yield values without end."""
+    """Yield values endlessly."""
     if size is not None:
         letters = bytes(random.choices(_LETTERS, k=size + _SPARE))
         while True:
@@ -145,7 +145,7 @@ class _Measured:
         self._lock = threading.Lock()
 
     def expect(self, number: int, size: int) -> Callable[[float | None, str | None], None]:
-        """Return the callback for the record with this number, from 0 on."""
+        """Return the callback for the record with this number; the first number is 0."""
         if number == self._warmup and number:
             self.run.began = time.perf_counter()
             self._warmup_seconds = self.run.began - self._begin
@@ -204,6 +204,6 @@ def _send(
 
 
 def _wait_until(when: float, sender: Sender, stop: Stop) -> None:
-    """Wait until the next record is due, and process reports meanwhile."""
+    """Process reports until the next record is due."""
     while not stop and (left := when - time.perf_counter()) > _SHORTEST_PAUSE_S:
         sender.serve(left)

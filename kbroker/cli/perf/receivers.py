@@ -1,6 +1,7 @@
 """The measured consumers: confluent-kafka's if installed, or kafka-python's.
 
-Owns those of their functions that a measurement needs. Joins a group without committing, so that no group remains.
+Owns the functions of these clients that a measurement needs. Joins a group without committing, so that no group
+remains.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class Receiver(Protocol):
     client: str
     """The client's name and version."""
     assigned_at: float | None
-    """When the group first assigned partitions, by time.perf_counter; None before."""
+    """The time at which the group first assigned partitions, on the clock time.perf_counter, or None."""
 
     def take(self, most: int, seconds: float) -> list[bytes | None]:
-        """Return the values of at most `most` records, and wait for them for at most `seconds`."""
+        """Return the values of at most `most` records; wait for records for at most `seconds`."""
 
     def taken_octets(self) -> int:
-        """Return the bytes of keys and values so far."""
+        """Return how many bytes of keys and values were received so far."""
 
     def close(self) -> None:
         """Leave the group."""
@@ -135,14 +136,14 @@ class KafkaPython:
 def open_receiver(
     connection: Connection, client: str, *, group: str | None, from_latest: bool, fetch_size: int, hasty: bool = False
 ) -> Confluent | KafkaPython:
-    """Return the chosen client's consumer; if `hasty`, it fetches again at once after an empty answer."""
+    """Return the chosen client's consumer; if `hasty`, it fetches again immediately after an empty answer."""
     own = {
         "auto_offset_reset": "latest" if from_latest else "earliest",
         "max_partition_fetch_bytes": fetch_size,
         "receive_buffer_bytes": _SOCKET_BYTES,
     }
     if chosen(client) == "confluent-kafka":
-        own["group_id"] = group or "kbroker-perf-without-group"  # librdkafka requires it, even if it joins no group
+        own["group_id"] = group or "kbroker-perf-without-group"  # librdkafka requires it even without a group
         haste = {"fetch.error.backoff.ms": 0, "fetch.queue.backoff.ms": 0} if hasty else {}
         return Confluent(settings_of(connection, own, {"enable.auto.commit": False, **haste}, OTHERWISE))
     return KafkaPython(
@@ -151,7 +152,7 @@ def open_receiver(
 
 
 def partitions_of(connection: Connection, topic: str) -> list[int]:
-    """Return the partitions of a topic; raises ClickException if it does not exist."""
+    """Return the partitions of a topic; raises ClickException if the topic does not exist."""
     with connection.admin() as admin:
         found = [each for each in admin.describe_topics([topic]) if not each["error_code"]]
         if not found:

@@ -1,7 +1,7 @@
-"""The measured producers: confluent-kafka's if installed, which is librdkafka, or kafka-python's.
+"""The measured producers: confluent-kafka's (librdkafka) if installed, or kafka-python's.
 
-Owns those of their functions that a measurement needs, and the definition of a record's time: from the call that sends
-it, which waits while the client's buffer is full, to its acknowledgement.
+Owns the functions of these clients that a measurement needs. Owns the definition of a record's time: it begins with the
+call that sends the record, which waits while the client's buffer is full, and ends with the acknowledgement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GRACE_S: Final = 2.0
 _SLICE_S: Final = 0.1
 """The most seconds between checks for a stop."""
 Acknowledged = Callable[[float | None, str | None], None]
-"""Called with a record's result: the seconds that it took, or its error."""
+"""Receives a record's result: the seconds that it took, or its error."""
 
 
 class Sender(Protocol):
@@ -36,7 +36,7 @@ class Sender(Protocol):
     """The client's name and version."""
 
     def send(self, value: bytes, acknowledged: Acknowledged) -> None:
-        """Send a record; wait until there is room for it, or until the measurement is stopped."""
+        """Send a record; wait until the client has room for it, or until the measurement is stopped."""
 
     def serve(self, seconds: float) -> None:
         """Process reports about records, for at most this many seconds."""
@@ -51,7 +51,7 @@ class Sender(Protocol):
         """Commit the transaction."""
 
     def close(self) -> None:
-        """Close the producer, and release everything that it holds."""
+        """Close the producer, and release all its resources."""
 
 
 class _Grace:
@@ -154,7 +154,7 @@ class KafkaPython:
         time.sleep(min(seconds, _SLICE_S))
 
     def flush(self) -> None:
-        """Wait for pending records; the client's own flush fails if it has split a batch."""
+        """Wait for pending records; the client's own flush fails after it has split a batch."""
         with self._changed:
             grace = _Grace(self._stop)
             while self._pending and not grace.is_over:
@@ -196,11 +196,11 @@ def open_sender(
 
 
 OTHERWISE: Final = "; --client kafka-python takes it"
-"""The end of the refusal of a setting that only kafka-python has."""
+"""The end of the message that refuses a setting which only kafka-python has."""
 
 
 def chosen(client: str) -> str:
-    """Return the measured client; raises UsageError if it is not installed."""
+    """Return the client to measure; raises UsageError if it is not installed."""
     if client == "kafka-python":
         return client
     try:

@@ -14,7 +14,7 @@ from kbroker.cli.pipeline.visits import recount, visits
 
 @click.group("pipeline", cls=Verbs)
 def command() -> None:
-    """Archive topics, verify, optimize and replay archives, count visits, on Apache Spark."""
+    """Archive topics, verify, optimize and replay archives, and count visits on Apache Spark."""
 
 
 for verb in (archive, verify, optimize, replay, events, visits, recount, demo):

@@ -60,7 +60,7 @@ def archive(
     connection: Connection,
     spark: SparkOptions,
 ) -> None:
-    """Archive the records of topics: every offset once, however and whenever the job ends."""
+    """Archive the records of topics: every offset exactly once, however and whenever the job ends."""
     if (topics is None) == (pattern is None):
         raise click.UsageError("give --topics or --pattern")
     if once and every:
@@ -92,7 +92,7 @@ def archive(
 @spark_options
 @client_options
 def verify(topics: str | None, root: str, output: Output, connection: Connection, spark: SparkOptions) -> None:
-    """Compare an archive with its manifest and with its topics; exit 1 for a fault."""
+    """Compare an archive with its manifest and with its topics; exit with 1 if there is a fault."""
     require_archive(spark, root)
     with open_session(spark, "kbroker verify") as session:
         report = Verification(session, Cluster(connection), root, names_of(topics)).run()
@@ -109,7 +109,7 @@ def verify(topics: str | None, root: str, output: Output, connection: Connection
 )
 @spark_options
 def optimize(root: str, target_mb: int, spark: SparkOptions) -> None:
-    """Put the small files of an archive together, and its manifest into one document."""
+    """Merge the small files of an archive, and merge its manifest into one document."""
     require_archive(spark, root)
     with open_session(spark, "kbroker optimize") as session:
         before, after = Optimization(session, root, target_mb << 20).run()

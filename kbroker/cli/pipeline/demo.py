@@ -25,7 +25,7 @@ _HEADERS = ("day", "visits, streamed", "visits, recounted", "events", "late", "f
 @click.option("--records", type=click.IntRange(1000), default=60_000, show_default=True, help="How many events.")
 @spark_options
 def demo(out: str, days: int, records: int, spark: SparkOptions) -> None:
-    """Show it all: a broker, events, streaming visits, an archive, a recount of it, and the two compared."""
+    """Run a complete tour: a broker, events, streaming visits, an archive, and a recount that is compared."""
     with _broker() as connection, tempfile.TemporaryDirectory(prefix="kbroker-demo-") as folder:
         with open_session(spark, "kbroker demo") as session:
             options = TourOptions(days, records)
@@ -45,7 +45,7 @@ def _broker() -> Iterator[Connection]:
 
 
 def _kept(found: Tour, out: Path) -> tuple[Path, Path]:
-    """Copy the chart to its destination; the tour's other files are deleted."""
+    """Copy the chart and its page to their destination; the tour's other files are deleted."""
     out.mkdir(parents=True, exist_ok=True)
     kept = out / found.picture.name, out / found.page.name
     kept[0].write_bytes(found.picture.read_bytes())

@@ -77,9 +77,9 @@ class _Run:
 @click.option("--keep-query", is_flag=True, help="Keep the queries of a log's urls.")
 @client_options
 def command(topic: str, partitions: int | None, connection: Connection, **options: Any) -> None:
-    """Send website events to a topic: live ones, those of simulated days, or those in a web server's log.
+    """Send website events to a topic: live events, those of simulated days, or those in a web server's log.
 
-    Returns when the brokers have all of them, and prints the number of each kind on standard error.
+    Returns when the brokers have received all of them, and prints the number of each kind on standard error.
     """
     try:
         run = _run(options)
@@ -141,13 +141,13 @@ def _simulated(options: dict[str, Any]) -> _Run:
     if options["lookup_out"] is not None:
         _write_lookup(options["lookup_out"], source.visitors)
     until = event_options.start_ms + seconds * 1000 if seconds is not None else None
-    # The source also counts records that it yields but that are not sent afterwards.
+    # The source's own counts include records that it yields but that are not sent afterwards.
     counts = Counts()
     return _Run(_counted(source, counts), counts, live, until, options["count"], of_the_past=not live)
 
 
 def _counted(source: EventSource, counts: Counts) -> Iterator[Arrival]:
-    """Yield records; count each when the next one is requested, because only then it has been sent."""
+    """Yield records; count each record when the next one is requested, because only then it has been sent."""
     for record in source:
         now = source.counts
         seen = (now.events, now.late, now.duplicates, now.malformed)
@@ -202,7 +202,7 @@ def _write_lookup(path: str, visitors: int) -> None:
 def _ensure_topic(connection: Connection, topic: str, partitions: int | None, *, of_the_past: bool) -> None:
     """Create a topic if it does not exist.
 
-    For events `of_the_past` retention is unlimited: otherwise the broker would delete them at once.
+    For events `of_the_past` retention is unlimited: otherwise the broker would delete them immediately.
     """
     if topic in Cluster(connection).topics():
         return
@@ -244,7 +244,7 @@ def _now_ms() -> float:
 
 @dataclass(slots=True)
 class _Stop:
-    """The number of the received signal, or 0: true if the verb must stop."""
+    """The number of the received signal, or 0; true if the verb must stop."""
 
     number: int | None = None
 

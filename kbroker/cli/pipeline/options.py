@@ -26,7 +26,7 @@ _UNITS: Final = {"s": ("seconds", 1_000), "m": ("minutes", 60_000), "h": ("hours
 
 
 def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add --master, --conf and --jars to a verb, pass it their `spark`, and report a job's error in one line."""
+    """Add --master, --conf and --jars to a verb, pass it their values as `spark`, and report errors in one line."""
 
     @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs the job.")
     @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Set a setting of Spark.")
@@ -48,9 +48,10 @@ def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def decoding_registry(*, variable: bool) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Add --registry and --ca to a verb, and pass it their `registry`: a RegistryPlace, None without an address.
+    """Add --registry and --ca to a verb; pass it a RegistryPlace as `registry`, or None without an address.
 
-    With `variable` the address may come from the environment, too: for verbs that do not ask a registry unasked.
+    With `variable`, an environment variable may also set the address; this is for verbs that use a registry only on
+    request.
     """
 
     def with_options(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -75,7 +76,7 @@ def decoding_registry(*, variable: bool) -> Callable[[Callable[..., Result]], Ca
 
 
 def require_archive(spark: SparkOptions, root: str) -> None:
-    """Raise PipelineError if there is clearly no archive: starting Spark takes seconds."""
+    """Raise PipelineError if there is clearly no archive, because starting Spark takes seconds."""
     _require(spark, root, MANIFEST, f"{root} is no archive: it has no {MANIFEST}")
 
 
@@ -116,12 +117,12 @@ def interval(text: str | None) -> str | None:
 
 
 def milliseconds(text: str, option: str) -> int:
-    """Read 30s, 1m or 2h; raises UsageError."""
+    """Parse 30s, 1m or 2h; return it in ms. Raises UsageError."""
     if text[-1:] not in _UNITS or not text[:-1].isdecimal() or not int(text[:-1]):
         raise click.UsageError(f"{option} takes a time such as 30s, 1m or 2h, not {text!r}")
     return int(text[:-1]) * _UNITS[text[-1]][1]
 
 
 def names_of(topics: str | None) -> tuple[str, ...]:
-    """Read A,B as names."""
+    """Parse A,B as names."""
     return tuple(name.strip() for name in (topics or "").split(",") if name.strip())

@@ -46,7 +46,7 @@ def replay(
     connection: Connection,
     spark: SparkOptions,
 ) -> None:
-    """Send archived records to a topic, in order per partition; a run that was ended is taken up again."""
+    """Send archived records to a topic, in order per partition; a run that was interrupted is resumed."""
     options = ReplayOptions(
         root,
         to_topic,

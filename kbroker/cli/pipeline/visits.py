@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 
 
 def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add the options of the visits' rules to a verb; pass it their `rules`."""
+    """Add the options for the rules of visits to a verb; pass it their values as `rules`."""
     import functools
 
     gap, lateness = (f"{ms // 60_000}m" for ms in (GAP_MS, LATENESS_MS))
@@ -71,7 +71,7 @@ def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
         event_format: str,
         **kwargs: Any,
     ) -> Result:
-        del event_format  # there is only one so far
+        del event_format  # only one format exists so far
         names = visitor_field, time_field, id_field
         if any("`" in name for name in names) or len(set(names)) < len(names):
             raise click.UsageError("the names of an event's fields are different ones, without backticks")

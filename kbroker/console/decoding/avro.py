@@ -1,6 +1,6 @@
-"""Values by an Avro schema, with fastavro.
+"""Decodes values with an Avro schema, using fastavro.
 
-Owns which schemas are accepted. Decodes a value in full or not at all. Never resolves schemas.
+Owns the choice of accepted schemas. Decodes a value completely or not at all. Never resolves schemas.
 
 Three checks find schemas with which a few bytes can do harm. Lists whose items take no bytes: five bytes can claim a
 billion items. Nested records with many fields that take no bytes: large values from no bytes at all. A type that
@@ -20,14 +20,14 @@ from kbroker.extras import how_to_install
 
 
 def parsed(text: str) -> Any:
-    """Return a schema; raises WrongInput."""
+    """Parse a schema; raises WrongInput."""
     if importlib.util.find_spec("fastavro") is None:
         raise WrongInput(f"Avro needs fastavro: {how_to_install('schemas')}")
     from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
     try:
         schema = json.loads(text)
-        # fastavro's hints would change the schema, which is examined and shown below.
+        # fastavro's hints would change the schema, which is checked and shown below.
         found = parse_schema(schema, _write_hint=False)
     except (ValueError, RecursionError):
         raise WrongInput("an Avro schema is JSON") from None
@@ -51,7 +51,7 @@ def about(schema: Any) -> str:
 
 
 def decoder(schema: Any) -> Callable[[bytes], Any]:
-    """Return a decoder of values. It raises ValueError if bytes do not match the schema, or are left over."""
+    """Return a decoder of values, which raises ValueError if bytes do not match the schema or remain unread."""
     # fastavro's reader in C has no limit of depth, so a deeply nested value would crash the process. Its reader in
     # Python raises RecursionError instead.
     in_c = not holds_itself(schema)
@@ -80,12 +80,12 @@ _MOST_FREE: Final = 16
 
 
 def has_free_items(schema: Any) -> bool:
-    """Return whether a list in a parsed schema, at any depth, has items without bytes."""
+    """Whether a list in a parsed schema, at any depth, has items without bytes."""
     return _FreeItems(_names(schema, {}, 0)).in_(schema, 0, ())
 
 
 def has_many_free(schema: Any) -> bool:
-    """Return whether a record of a parsed schema has too many fields without bytes: each value contains them all."""
+    """Whether a record of a parsed schema has too many fields without bytes: each value contains all of them."""
     names = _names(schema, {}, 0)
     known: dict[str, int] = {}
     return any(_free_within(each, names, known) > _MOST_FREE for each in names.values())
@@ -103,20 +103,20 @@ def _free_within(schema: Any, names: dict[str, Any], known: dict[str, int]) -> i
         return int(schema["type"] == "null")
     name = schema["name"]
     if name not in known:
-        known[name] = 0  # for a record that contains itself without a union: it has no finite value
+        known[name] = 0  # a record that contains itself without a union has no finite value
         fields = schema["fields"]
         known[name] = sum(_free_within(each["type"], names, known) for each in fields) if fields else 1
     return known[name]
 
 
 def holds_itself(schema: Any) -> bool:
-    """Return whether values of a parsed schema may be nested without limit."""
+    """Whether values of a parsed schema may be nested without limit."""
     names = _names(schema, {}, 0)
     return any(_reaches(each, name, names, set()) for name, each in names.items())
 
 
 def _reaches(schema: Any, wanted: str, names: dict[str, Any], seen: set[str]) -> bool:
-    """Return whether a type occurs within a schema, or is the schema."""
+    """Whether a type occurs within a schema, or is the schema itself."""
     for each in _inner(schema):
         if isinstance(each, str):
             if each == wanted:
@@ -178,7 +178,7 @@ class _FreeItems:
         return any(self.in_(each, depth + 1, (*within, name) if name else within) for each in _inner(schema))
 
     def _free(self, schema: Any, depth: int, within: tuple[str, ...]) -> bool:
-        """Return whether a type takes no bytes."""
+        """Whether a type takes no bytes."""
         if isinstance(schema, list):
             return False  # a union begins with an index
         if isinstance(schema, str):

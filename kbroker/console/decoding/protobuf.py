@@ -1,8 +1,9 @@
-"""Values of Protobuf messages: by a descriptor set from protoc, or without a schema, fields by number.
+"""Values of Protobuf messages: with a descriptor set from protoc, or without a schema as fields by number.
 
-Owns the known messages: their classes are made from descriptors, which are data; no code is loaded. Owns the guess
-about a field's bytes without a schema: a message if they decode as one, else a text, else bytes. The bytes contain no
-names and no exact types. Numbers are shown as unsigned; those of fixed length are also shown as floating-point numbers.
+Owns the known messages. Their classes are built from descriptors, which are data; no code is loaded. Owns the guess
+about a field's bytes without a schema: a message if they decode as a message, else a text, else bytes. The bytes
+contain no names and no exact types. Numbers are shown as unsigned; numbers of fixed length are also shown as
+floating-point numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Schemas for decoding values: Avro's and descriptor sets of Protobuf, from a directory or from a form; and a registry.
+"""Schemas for decoding values: Avro schemas and Protobuf descriptor sets, from a directory, a form or a registry.
 
-Owns the schemas, in bounded memory: a restart forgets those added on a page. A file 42.avsc, or a schema named 42, is
-the schema for Confluent's id 42; other ids are those of the registry, if the console has one. Fetches nothing else.
+Owns the schemas, in bounded memory; a restart drops schemas that were added on a page. A file 42.avsc, or a schema
+named 42, is the schema for Confluent's id 42. Other ids belong to the registry, if the console has one. Fetches nothing
+else.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Schema:
 
 
 class Schemas:
-    """The schemas of one console, and the `registry` that has further ones by their ids."""
+    """The schemas of one console; `registry` provides further schemas by their ids."""
 
     def __init__(self, directory: Path | None = None, registry: RegistrySchemas | None = None) -> None:
         self.registry = registry

@@ -18,9 +18,9 @@ from kbroker.console.decoding.schemas import Schemas, as_json
 from kbroker.schema_registry.formats.common import InvalidValue
 
 FORMS: Final = ("auto", "json", "text", "hex", "protobuf")
-"""The forms of shown bytes, besides a schema, which is `schema:NAME`."""
+"""The forms in which bytes can be shown; a schema is a further form, `schema:NAME`."""
 LARGEST: Final = 1024 * 1024
-"""The most bytes that are decoded; of a larger value, the beginning is shown undecoded."""
+"""The most bytes that are decoded; a larger value is shown undecoded, and only its beginning."""
 LONGEST: Final = 64 * 1024
 """The most characters to show of a value."""
 _BRIEF: Final = 300
@@ -56,7 +56,7 @@ def forms(schemas: Schemas) -> list[str]:
 
 
 def shown(data: bytes | None, form: str, schemas: Schemas) -> Shown:
-    """Return the shown form of bytes; raises WrongInput for an unknown way."""
+    """Return the shown form of bytes; raises WrongInput for an unknown form."""
     if data is None:
         return Shown("null", "null")
     if form.startswith("schema:"):

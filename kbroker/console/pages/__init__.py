@@ -1,6 +1,6 @@
 """The pages, by subject: their requests and their changes.
 
-Owns the list of all of them.
+Owns the list of all pages, with their actions.
 """
 
 from __future__ import annotations

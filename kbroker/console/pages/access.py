@@ -142,7 +142,7 @@ def user_remove(admin: Any, values: Values) -> Done:
 
 
 async def find_tokens(console: Console, values: Values) -> Facts:
-    """Return the delegation tokens that we may see; never an HMAC."""
+    """Return the delegation tokens that the console may read, but never an HMAC."""
     found, failure = await console.ask_or_fail(described_tokens)
     rows = [
         {

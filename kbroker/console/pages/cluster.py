@@ -22,7 +22,7 @@ from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
 
 AT_ONCE: Final = 50
-"""How many partitions a drain starts to move at once."""
+"""How many partitions a drain starts to move at the same time."""
 _MOST_MOVES: Final = 200
 _MOST_STUCK: Final = 20
 
@@ -103,7 +103,7 @@ def _progress(moves: Mapping[Key, Mapping[str, list[int]]], dirs: list[LogDir]) 
 
 
 async def find_broker(console: Console, values: Values) -> Facts:
-    """Return a broker."""
+    """Return the facts of a broker's page."""
     number = values.number("id", "the broker's id")
     view = await console.view()
     broker = next((each for each in view.brokers if each.node_id == number), None)
@@ -170,7 +170,7 @@ def _checked(text: str, view: ClusterView) -> list[int]:
 
 
 async def find_drain(console: Console, values: Values) -> Facts:
-    """Return the plan of a drain: the new place of each replica of a broker."""
+    """Return the plan of a drain: the new broker of each replica on the drained broker."""
     number = values.number("broker", "the broker's id")
     view = await console.view()
     targets, stuck, before = _plan(number, view)
@@ -205,7 +205,7 @@ def move_partition(admin: Any, values: Values) -> Done:
 
 
 def cancel(admin: Any, values: Values) -> Done:
-    """Cancel a move: return to the previous replicas."""
+    """Cancel a move; the partition returns to its previous replicas."""
     name = values.needed("topic", "the topic")
     partition = values.needed_number("partition", "the partition")
     move(admin, {(name, partition): None})
@@ -213,7 +213,7 @@ def cancel(admin: Any, values: Values) -> Done:
 
 
 def drain(admin: Any, values: Values) -> Done:
-    """Start moving the replicas of a broker to others, some at a time."""
+    """Start moving replicas of a broker to other brokers, a limited number at a time."""
     number = values.needed_number("broker", "the broker's id")
     replicas = {key: list(each["replica_nodes"]) for key, each in partitions_of(admin).items()}
     racks = {each["id"]: each["rack"] for each in listed_brokers(admin, {})}

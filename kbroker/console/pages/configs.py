@@ -27,7 +27,7 @@ _MAKES: Final = {"group": "Set for a group", "client-metrics": "New subscription
 
 
 async def find(console: Console, values: Values) -> Facts:
-    """Return the configs of the chosen entity; by default those of the first broker."""
+    """Return the configs of the chosen entity; the default is the first broker."""
     view = await console.view()
     brokers = [each.node_id for each in view.brokers]
     kind = values.one_of("kind", _KINDS)

@@ -1,7 +1,7 @@
 """Dead letters of a topic: their causes, the records themselves, replaying and purging them.
 
-Owns the previews and their forms. A form has the offsets that were shown, and changes nothing else: letters that came
-later stay, and a replay that came between is refused.
+Owns the previews and their forms. A form contains the shown offsets, and affects only these: later dead letters stay,
+and the replay is refused if another replay ran in between.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _MOST_CAUSES: Final = 200
 _MOST_COUNTED: Final = 100_000
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _MOST_SECONDS: Final = 3.0
-"""After so many letters, bytes and seconds, no further letter is counted, or shown: they may be large."""
+"""The seconds after which no further dead letter is counted or shown; numbers and bytes are limited too."""
 _MOST_REPLAYED: Final = 2_000
-"""The most letters of one replay, beside _MOST_BYTES: a request may take some seconds only."""
+"""The most dead letters of one replay, besides _MOST_BYTES, since a request may take only some seconds."""
 _ENTRY: Final = re.compile(r"(\d{1,9}):(\d{1,19})")
 
 
 async def find(console: Console, values: Values) -> Facts:
-    """Return the causes of a topic's dead letters, and the first letters that were not replayed."""
+    """Return the causes of a topic's dead letters, and the first dead letters that were not replayed."""
     topic = values.needed("topic", "the topic")
     return await console.ask(_impatiently(lambda admin: _found(admin, topic, console)))
 
 
 def _impatiently(question: Callable[[Any], Facts]) -> Callable[[Any], Facts]:
-    """Let a question wait for leaders for some seconds only: the page tells then which one is missing."""
+    """Limit the wait of a question for leaders to some seconds; the page then names a missing leader."""
 
     def asked(admin: Any) -> Facts:
         with patience(_MOST_SECONDS):
@@ -50,7 +50,7 @@ def _impatiently(question: Callable[[Any], Facts]) -> Callable[[Any], Facts]:
 
 
 class _Some:
-    """The first letters, as many as a request may look at."""
+    """The first dead letters, limited to what one request may read."""
 
     def __init__(self, letters: Iterator[DeadLetter], most: int) -> None:
         self._letters = letters
@@ -93,7 +93,7 @@ def _found(admin: Any, topic: str, console: Console) -> Facts:
 
 
 async def find_replay(console: Console, values: Values) -> Facts:
-    """Return where the letters would go."""
+    """Return the targets of the dead letters."""
     facts: Facts = {"topic": values.needed("topic", "the topic"), "values": values, "rows": None, "failure": None}
     if values.flag("show"):
         try:
@@ -125,7 +125,7 @@ def _wanted(values: Values, before: Mapping[int, int] | None = None, mark: Mappi
 
 
 def replay(console: Console, values: Values) -> Done:
-    """Replay the letters that were shown."""
+    """Replay the dead letters that the preview showed."""
     wanted = _wanted(values, before=_entries(values.all("end")), mark=_entries(values.all("mark")))
     with console.connection.admin() as admin:
         rows = Replay(admin, wanted).execute(console.connection)
@@ -146,7 +146,7 @@ def _entries(texts: list[str]) -> dict[int, int]:
 
 
 async def find_purge(console: Console, values: Values) -> Facts:
-    """Return which letters would be deleted."""
+    """Return the dead letters that a purge would delete."""
     topic, what = values.needed("topic", "the topic"), values.one_of("what", ("replayed", "all"))
 
     def found(admin: Any) -> Facts:
@@ -156,7 +156,7 @@ async def find_purge(console: Console, values: Values) -> Facts:
 
 
 def purge_letters(admin: Any, values: Values) -> Done:
-    """Delete the letters that were shown."""
+    """Delete the dead letters that the preview showed."""
     topic, before = values.needed("topic", "the topic"), _entries(values.all("set"))
     if not before:
         raise WrongInput("there is nothing to delete")

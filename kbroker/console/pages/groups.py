@@ -21,9 +21,9 @@ from kbroker.console.stuck_groups import STANDING_S
 from kbroker.console.values import Values
 
 _MOST_DRAWN: Final = 80
-"""The most members, and partitions of a topic, in the grid."""
+"""The most members, and the most partitions of a topic, in a grid."""
 _MOST_CELLS: Final = 20_000
-"""The most cells of all grids of a page."""
+"""The most cells of all grids of a page together."""
 _MOST_ROWS: Final = 100
 _MOST_RUNS: Final = 200
 """The most runs of records in flight on a share group's page."""
@@ -89,17 +89,20 @@ async def find_one(console: Console, values: Values) -> Facts:
 
 
 async def _of_share_group(console: Console, name: str) -> Facts:
-    """Return what only a share group has: its records in flight, and its dead letter topic."""
+    """Return the facts that only a share group has: its records in flight, and its dead letter topic."""
     runs = None
     if (told := console.settings.in_flight) is not None:
-        with contextlib.suppress(TimeoutError):  # the broker is busy: the page does without
+        with contextlib.suppress(TimeoutError):  # the broker is busy: leave out this part of the page
             runs = [run for each in await asyncio.to_thread(told, name, _MOST_RUNS) for run in each.in_flight]
     letters, _ = await console.ask_or_fail(lambda admin: topic_of_group(admin, name))
     return {"runs": runs, "most_runs": _MOST_RUNS, "now_ms": time.time() * 1000, "letters": letters}
 
 
 def drawn(group: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
-    """Return the grids to draw, members and their partitions of one topic each, and how many topics have none."""
+    """Return the grids to draw, and the number of topics without a grid.
+
+    Each grid has the members and their partitions of one topic.
+    """
     members = sorted(group["members"] or (), key=lambda each: (str(each["client_id"]), str(each["member_id"])))
     has: dict[str, dict[int, set[str]]] = {}
     for member in members:

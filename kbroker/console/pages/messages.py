@@ -1,7 +1,7 @@
 """The records of a topic: browsing, searching, inspecting, following and writing them.
 
-Owns the meaning of the page's fields, the `kbroker consume` line that prints the same record, and the page of schemas,
-with which values are decoded.
+Owns the meaning of the page's fields, the `kbroker consume` line that prints the same record, and the page of the
+schemas that decode values.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class Fields:
         )
 
     def query(self) -> dict[str, str]:
-        """Return the fields that are set."""
+        """Return the fields that are not empty."""
         return {name: self.values.raw(name) for name in _FIELDS if self.values.raw(name)}
 
     def row(self, record: Found) -> dict[str, Any]:
-        """Return the list's row of a record."""
+        """Return the row of a record for the list."""
         value = shown(record.value, self.vform, self.schemas)
         return {
             "record": record,
@@ -105,7 +105,7 @@ class Fields:
 
 
 async def find(console: Console, values: Values) -> Facts:
-    """Return records of a topic, and the place to continue from."""
+    """Return records of a topic, and the position from which the next page continues."""
     topic = await console.topic(values.needed("topic", "the topic"))
     failure, facts = None, {}
     try:
@@ -133,7 +133,7 @@ async def find(console: Console, values: Values) -> Facts:
 
 
 async def _found(console: Console, fields: Fields, values: Values) -> Facts:
-    """Do one step of the search."""
+    """Run one step of the search."""
     cursor = None
     if values.text("at"):
         read = values.number("read", "the number of records")
@@ -143,7 +143,8 @@ async def _found(console: Console, fields: Fields, values: Values) -> Facts:
     path = place("/topics", fields.topic.name, "messages")
     now = step.cursor
     more = None if step.over else place(path, **{**fields.query(), "at": now, "read": now.read, "found": now.found})
-    # The page continues the search on its own until it is full, or until so much was read that the user should confirm.
+    # The page continues the search by itself until it is full, or until it has read so much that the user should
+    # confirm.
     continues = bool(fields.wanted) and more is not None and now.found < fields.limit
     bound = now.read - values.number("asked", "the number of records") >= MOST_RECORDS
     rows = await console.cluster.work(lambda: [fields.row(each) for each in step.records[:MOST_SHOWN]])
@@ -265,7 +266,7 @@ def produce(console: Console, values: Values) -> Done:
 
 
 def _value(console: Console, values: Values) -> bytes:
-    """Return the value that was typed: as it is, or by the latest schema of a subject."""
+    """Return the typed value: unchanged, or encoded with the latest schema of a subject."""
     text, subject, registry = values.raw("value"), values.text("subject"), console.schemas.registry
     if not subject or registry is None:
         return text.encode("utf-8", "surrogateescape")

@@ -40,7 +40,7 @@ async def find(console: Console, values: Values) -> Facts:
 
 
 def _means(key: str, value: float) -> str:
-    """Return a limit of bytes in a readable unit, unless that is the same text."""
+    """Return a limit of bytes in a readable unit; empty if the number itself is readable."""
     return f"{size(round(value))}/s" if key.endswith("_byte_rate") and value >= 1000 else ""
 
 

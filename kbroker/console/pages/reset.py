@@ -1,6 +1,7 @@
-"""Resetting the offsets of a group: the page shows the changes first, and then makes exactly these.
+"""Resetting the offsets of a group: the page first shows the changes, and then makes exactly these changes.
 
-Owns the preview and its form. The form contains the shown offsets, so later commits and records do not change them.
+Owns the preview and its form. The form contains the shown offsets, so later commits and records do not affect the
+reset.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Subjects of a schema registry: their versions, what changed between them, and what a new version may be.
+"""Subjects of a schema registry: their versions, the changes between versions, and the check of a new version.
 
-Owns the pages, and the forms that check, register and delete. The registry checks what they send; nothing is parsed
-here.
+Owns the pages, and the forms that check, register and delete schemas. The registry checks the content of these forms;
+this module parses no schema.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LEVELS: Final = (
 )  # fmt: skip
 _AS_GLOBAL: Final = ""
 _MOST_USERS: Final = 50
-"""The most schemas that refer to a version, and topics that use a subject, on its page."""
+"""The most schemas that reference a version, and the most topics that use a subject, on a page."""
 _LONGEST_DIFF: Final = 2_000
-"""The most lines of a schema that is compared: the comparison takes their square."""
+"""The most lines of a schema that is compared: the time of a comparison is proportional to their square."""
 
 
 async def _asked(console: Console, question: Callable[[SchemaRegistry], T]) -> T:
@@ -71,7 +71,7 @@ async def find(console: Console, values: Values) -> Facts:
 def _row(registry: SchemaRegistry, name: str, *, deleted: bool) -> dict[str, Any]:
     try:
         latest = registry.ask("GET", "subjects", name, "versions", "latest", deleted=deleted)
-    except (Unknown, Forbidden):  # deleted meanwhile; or its name may be seen only
+    except (Unknown, Forbidden):  # deleted meanwhile, or the user may only list its name
         return {"name": name, "version": None, "id": None, "type": None}
     return {
         "name": name,
@@ -85,7 +85,7 @@ def _row(registry: SchemaRegistry, name: str, *, deleted: bool) -> dict[str, Any
 
 
 async def find_one(console: Console, values: Values) -> Facts:
-    """Return a version of a subject, and what changed since another."""
+    """Return a version of a subject, and its changes since another version."""
     name = values.needed("name", "the subject")
     facts = await _asked(console, lambda registry: _subject(registry, name, values))
     topics = (await console.view()).topics
@@ -131,7 +131,7 @@ def _own_level(registry: SchemaRegistry, name: str) -> str:
 
 
 def _users(registry: SchemaRegistry, name: str, version: int) -> list[Mapping[str, Any]]:
-    """Return the versions of other subjects that refer to a version."""
+    """Return the versions of other subjects that reference a version."""
     found: list[Mapping[str, Any]] = []
     for number in registry.ask("GET", "subjects", name, "versions", version, "referencedby")[:_MOST_USERS]:
         with suppress(Forbidden):
@@ -140,7 +140,7 @@ def _users(registry: SchemaRegistry, name: str, version: int) -> list[Mapping[st
 
 
 def _names(shown: Mapping[str, Any]) -> list[str]:
-    """Return the name of an Avro record: strategies other than TopicNameStrategy make subjects of it."""
+    """Return the name of an Avro record: strategies other than TopicNameStrategy form subjects with it."""
     try:
         schema = json.loads(shown["schema"])
     except (ValueError, RecursionError):
@@ -152,13 +152,13 @@ def _names(shown: Mapping[str, Any]) -> list[str]:
 
 
 def _topics_of(subject: str, names: Iterable[str]) -> list[str]:
-    """Return the topics that may use a subject, by the names that TopicName- and TopicRecordNameStrategy give it."""
+    """Return the topics that may use a subject, if TopicNameStrategy or TopicRecordNameStrategy named it."""
     ends = ["-value", "-key", *(f"-{each}" for each in names)]
     return [subject.removesuffix(end) for end in ends if subject.endswith(end)]
 
 
 def _diff(before: str, after: str) -> list[tuple[str, str]] | None:
-    """Return the lines of both texts, each with "+", "-" or " " before it; None if they are too long."""
+    """Return the lines of both texts, each preceded by "+", "-" or " "; None if the texts are too long."""
     old, new = before.splitlines(), after.splitlines()
     if max(len(old), len(new)) > _LONGEST_DIFF:
         return None
@@ -203,19 +203,19 @@ def register(console: Console, values: Values) -> Done:
 
 
 def set_level(console: Console, values: Values) -> Done:
-    """Set a subject's compatibility level, or let the global one apply."""
+    """Set a subject's compatibility level, or remove it, so that the global level applies."""
     name, level = values.needed("name", "the subject"), values.one_of("level", (_AS_GLOBAL, *_LEVELS))
     registry = _registry(console)
     if level != _AS_GLOBAL:
         registry.ask("PUT", "config", name, body={"compatibility": level})
         return Done(f"The level of {name} is {level}.", _of(name))
-    with suppress(Unknown):  # it has none
+    with suppress(Unknown):  # the subject has no level
         registry.ask("DELETE", "config", name)
     return Done(f"The global level applies to {name}.", _of(name))
 
 
 def delete(console: Console, values: Values) -> Done:
-    """Delete a version or a whole subject: softly, or for good what was deleted softly before."""
+    """Delete a version or a subject: softly, or for good if it is already softly deleted."""
     name, version = values.needed("name", "the subject"), values.optional_number("version", "the version", least=1)
     path = ["subjects", name] if version is None else ["subjects", name, "versions", version]
     told = _registry(console).ask("DELETE", *path, permanent=values.flag("permanent") or None)

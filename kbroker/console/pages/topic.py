@@ -1,4 +1,4 @@
-"""A topic: its partitions with their replicas, sizes and offsets, its configs, and changes to it.
+"""A topic: its partitions with their replicas, sizes and offsets, its configs, and changes of the topic.
 
 Owns these requests and changes, and the wait until changed configs are visible.
 """
@@ -124,7 +124,7 @@ def add(admin: Any, values: Values) -> Done:
 
 
 def truncate(admin: Any, values: Values) -> Done:
-    """Delete the records of a partition, or of all, before an offset."""
+    """Delete the records before an offset, in one partition or in all partitions."""
     name = values.needed("topic", "the topic")
     partition = values.optional_number("partition", "the partition")
     before = values.optional_number("offset", "the offset")
@@ -145,7 +145,7 @@ def elect(admin: Any, values: Values) -> Done:
 
 
 def elect_unclean(admin: Any, values: Values) -> Done:
-    """Elect any replica if no in-sync one is alive; records may be lost."""
+    """Elect any replica as leader where no in-sync replica is alive; records may be lost."""
     name = values.needed("topic", "the topic")
     return _elected(name, elect_leaders(admin, [name], unclean=True))
 

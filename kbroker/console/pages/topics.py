@@ -1,6 +1,6 @@
 """The list of topics, which may be long, and creating a topic.
 
-Owns search, order and pages of the list. All of them are computed on the server, so that the page is fast even for ten
+Owns search, order and pages of the list. The server computes all of them, so that the page is fast even for ten
 thousand topics.
 """
 
@@ -77,7 +77,7 @@ async def find(console: Console, values: Values) -> Facts:
 
 
 def _ails(topic: TopicView, health: str, below: set[str]) -> bool:
-    """Whether a topic has the selected health; topics `below` min.insync.replicas come from the sampler."""
+    """Whether a topic has the selected health; the sampler provides `below`, the topics below min.insync.replicas."""
     match health:
         case "under":
             return topic.under_replicated > 0

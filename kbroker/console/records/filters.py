@@ -1,6 +1,6 @@
 """The filters for records: by key, value, header and a condition on the decoded value.
 
-Owns the meaning of the form's fields. A record is decoded only if there is a condition, and only if all other tests
+Owns the meaning of the form's fields. A record is decoded only if a condition is given, and only if all other tests
 pass.
 """
 
@@ -34,7 +34,7 @@ class Filter:
 
 
 def parsed(values: Values, form: str, schemas: Schemas) -> Filter:
-    """Return the filter in a form's fields; raises WrongInput."""
+    """Parse the filter in a form's fields; raises WrongInput."""
     tests: list[Test] = []
     regex = values.flag("regex")
     if values.raw("key"):

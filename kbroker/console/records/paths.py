@@ -5,12 +5,12 @@ size of the value. Regular expressions are RE2's and take linear time. Features 
 look-around) raise WrongInput, like an invalid pattern.
 
     condition   any of these joined by `and`, `or`, `not` and parentheses:
-                PATH                         something is there, and is neither null nor false
+                PATH                         a value exists at the path, and is neither null nor false
                 PATH == != < <= > >= JSON    compared with a string, a number, true, false or null
-                PATH =~ "REGEX"              a text that matches (RE2); !~ one that does not
-                PATH contains JSON           a text that has a text in it, or a list that has a value
-    path        `.` is the whole value; .name, ."a name" and ["a name"] a field; [0] and [-1] one of a list;
-                [] each of a list, or of the values of an object: one that holds is enough
+                PATH =~ "REGEX"              a text that matches (RE2); !~ a text that does not match
+                PATH contains JSON           a text that contains a text, or a list that contains a value
+    path        `.` is the complete value; .name, ."a name" and ["a name"] a field; [0] and [-1] an item of a list;
+                [] each item of a list, or each value of an object: one true item suffices
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_MEMORY: Final = 4 * 1024 * 1024
 
 
 def compiled(text: str) -> Any:
-    """Return a pattern that searches bytes; raises WrongInput."""
+    """Compile a pattern for searching bytes; raises WrongInput."""
     if len(text) > LONGEST:
         raise WrongInput(f"a regular expression has at most {LONGEST} characters")
     options = re2.Options()

@@ -1,8 +1,8 @@
 """Searching through partitions, step by step, in both directions.
 
-Owns the size of one step (a second and some thousand records), and the cursor for the next one: the position in each
-partition, and the counts of read and found records. The server keeps nothing between steps: the browser holds the
-cursor, and cancels a search when it requests no further step.
+Owns the size of one step (a second and some thousand records), and the cursor for the next step: the position in each
+partition, and the counts of read and found records. The server keeps nothing between steps: the browser keeps the
+cursor, and cancels a search by requesting no further step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_RECORDS: Final = 1_000_000
 """The most records that a search reads before the user must confirm that it continues."""
 MOST_SHOWN: Final = 200
 _WINDOW: Final = 2_000
-"""How many offsets of a partition a backward search reads at once."""
+"""How many offsets of a partition a backward search reads in one step."""
 _WINDOW_BYTES: Final = 8 * 1024 * 1024
 _EARLIEST: Final = -2
 _LATEST: Final = -1
@@ -35,7 +35,7 @@ _CURSOR: Final = re.compile(r"(\d{1,9}):(\d{1,19})")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The range of offsets to search in a partition, without the end."""
+    """The range of offsets to search in a partition; `end` is not included."""
 
     begin: int
     end: int
@@ -63,13 +63,13 @@ class Step:
     bounds: Mapping[int, Bounds]
     over: bool
     reached_ms: int = -1
-    """The timestamp of the last record that was read."""
+    """The timestamp of the last record that the step read."""
     done: float = 0.0
-    """The share of all offsets that was searched."""
+    """The share of all offsets that the search has read so far."""
 
 
 def parse_cursor(text: str) -> dict[int, int]:
-    """Read a cursor; raises WrongInput."""
+    """Parse a cursor; raises WrongInput."""
     found = {}
     for each in text.split(",") if text else ():
         match = _CURSOR.fullmatch(each)
@@ -81,7 +81,7 @@ def parse_cursor(text: str) -> dict[int, int]:
 
 @dataclass(slots=True)
 class Search:
-    """A search in one topic: its partitions, its times and its filter."""
+    """A search in one topic: its partitions, its time range and its filter."""
 
     topic: TopicView
     partitions: list[int]
@@ -95,7 +95,7 @@ class Search:
     _led: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def bounds(self, admin: Any) -> dict[int, Bounds]:
-        """Return the bounds of the partitions, within the times; raises AdminError if a partition has no leader."""
+        """Return the bounds of the partitions within the time range; raises AdminError if a partition has no leader."""
         leaders = {each.partition_index: each.leader_id for each in self.topic.partitions}
         name = self.topic.name
         for partition in self.partitions:
@@ -108,8 +108,8 @@ class Search:
         self._led = {key: leader for key, leader in led.items() if key in begin and key in end}
         found = {}
         for key in self._led:
-            # The broker returns no offset for a time after all records: `since` then selects no record, `until` selects
-            # all.
+            # For a time after all records the broker returns no offset: then `since` selects no record, and `until`
+            # selects all.
             low = begin[key] if self.since_ms is None else first.get(key, end[key])
             high = end[key] if self.until_ms is None else last.get(key, end[key])
             if self.from_offset is not None and self.forward:
@@ -121,7 +121,7 @@ class Search:
         return found
 
     def step(self, admin: Any, cursor: Cursor | None) -> Step:
-        """Continue from a cursor; without a cursor, begin."""
+        """Continue from a cursor, or begin if there is none."""
         bounds = self.bounds(admin)
         now = Cursor(self.forward, {}) if cursor is None else cursor
         for partition, each in bounds.items():
@@ -170,7 +170,7 @@ class _Work:
             each = self._bounds[partition]
             low, high = self._window(partition, limit)
             read, end = self._read(partition, low, high, limit if forward else None)
-            # After compaction a window may be empty: move it until it contains a record.
+            # After compaction a window may contain no record: move the window until it contains one.
             while not forward and not read and self._low > each.begin and not self._spent():
                 high, low = self._low, max(each.begin, self._low - _WINDOW)
                 read, end = self._read(partition, low, high, None)
@@ -194,7 +194,7 @@ class _Work:
         """Search partitions in turns until enough records are found, or the step's limits are reached."""
         found: list[Found] = []
         wanted, forward, at = self._search.wanted, self._search.forward, self._cursor.at
-        size = self._search.limit  # begin with a small window, so that frequent matches appear at once
+        size = self._search.limit  # begin with a small window, so that frequent matches appear immediately
         while len(found) < self._search.limit and (left := self.left()):
             for partition in left:
                 low, high = self._window(partition, size)
@@ -219,8 +219,8 @@ class _Work:
     def _read(self, partition: int, low: int, high: int, most: int | None) -> tuple[list[Found], int]:
         """Return records of a range in order of their offsets, and the offset at which the next read begins (or ends).
 
-        A forward search reads at most `most` records. A backward search reads the range to its end; if the range is too
-        large, its beginning is raised.
+        A forward search reads at most `most` records. A backward search always reads up to the end of the range; if the
+        range is too large, it raises the beginning of the range.
         """
         while True:
             self._low = low
@@ -246,7 +246,7 @@ class _Work:
         key = (topic.name, partition)
         ids = {topic.name: topic.topic_id}
         piece = fetch(self._admin, self._led, {key: at}, ids, committed=self._search.committed)[key]
-        # No records: the rest begins with an open transaction, and a reader of committed records cannot read further.
+        # No records: an open transaction begins here, and a reader of committed records cannot read further.
         following = piece.next_offset if piece.next_offset > at else high
         return [each for each in piece.records if each.offset < high], following
 

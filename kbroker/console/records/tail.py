@@ -1,6 +1,6 @@
 """New records for a browser that follows a topic: server-sent events.
 
-Owns the pace. Waiting for records takes no thread. A reader that does not receive its data blocks no other reader, and
+Owns the pace. Waiting for records uses no thread. A reader that does not receive its data blocks no other reader, and
 is disconnected after half a minute. If records arrive too fast, some are skipped, with a notice. The number of readers
 is limited.
 """

@@ -1,8 +1,8 @@
 """Avro: parsing, the two printed forms, values, compatibility.
 
-The `avro` library judges compatibility: each pair of types that differ, and names, sizes and symbols. Its result merges
-all reasons into sets; Confluent's messages pair each with its place, so the pairs are walked here, in its order.
-fastavro reads values.
+The `avro` library decides about compatibility: each pair of types that differ, and names, sizes and symbols. Its result
+merges all reasons into sets, but Confluent's messages name the place of each reason. So this module walks the pairs
+itself, in the order of Confluent's messages. fastavro reads values.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _TEXTS: Final = {
     "READER_FIELD_MISSING_DEFAULT_VALUE": "The field '{info}' at path '{path}' in the {reader} schema has no default "
     "value and is missing in the {writer} schema",
 }
-"""What the messages of Confluent's registry say; clients and people search for these words."""
+"""The texts of the messages of Confluent's registry; clients and people search for these words."""
 
 
 def parse(text: str, references: Mapping[str, str], *, is_new: bool = True) -> AvroSchema:
-    """Return a schema; raises InvalidSchema."""
+    """Parse a schema; raises InvalidSchema."""
     need("avro")
     try:
         reader = avro_model.Reader(is_new=is_new)
@@ -56,14 +56,14 @@ def parse(text: str, references: Mapping[str, str], *, is_new: bool = True) -> A
 
 
 def _json_or_name(text: str) -> Any:
-    """Return a schema's JSON. As in Java, a bare name is accepted as the text of a type."""
+    """Return a schema's JSON. Like Java, accept a bare name as the text of a type."""
     bare = text.strip()
     return bare if bare.isidentifier() else from_json(text)
 
 
 @dataclass(frozen=True)
 class AvroSchema(Schema):
-    """An Avro schema with the names that its references define."""
+    """An Avro schema, and the names that its references define."""
 
     root: avro_model.Type
     given: tuple[avro_model.Type, ...]
@@ -72,7 +72,7 @@ class AvroSchema(Schema):
 
     @cached_property
     def canonical(self) -> str:
-        """What Avro's Java library prints."""
+        """The text that Avro's Java library prints."""
         return avro_model.canonical(self.root, self.known)
 
     @cached_property
@@ -82,17 +82,17 @@ class AvroSchema(Schema):
 
     @cached_property
     def resolved(self) -> str:
-        """The text in which each type is defined where it is first named."""
+        """The text that defines each type at the first use of its name."""
         return avro_model.canonical(self.root)
 
     @property
     def name(self) -> str | None:
-        """The full name of a record."""
+        """The full name, if the schema is a record."""
         return self.root.full if self.root.kind in ("record", "error") else None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The full name of a record, an enum or a fixed."""
+        """The full name, if the schema is a record, an enum or a fixed."""
         return (self.root.full,) if self.root.full else ()
 
     @property
@@ -102,7 +102,7 @@ class AvroSchema(Schema):
 
     @cached_property
     def library(self) -> Any:
-        """The schema of the `avro` library; raises InvalidSchema for what only the library refuses."""
+        """The schema as an object of the `avro` library; raises InvalidSchema if only the library refuses it."""
         from avro.errors import AvroException
         from avro.name import Names
         from avro.schema import make_avsc_object
@@ -118,7 +118,7 @@ class AvroSchema(Schema):
             raise InvalidSchema(f"Invalid schema of type AVRO, details: {str(error)[:500]}") from None
 
     def _of_fastavro(self, *, logical: bool) -> Any:
-        """Return the schema as fastavro has it."""
+        """Return the schema in fastavro's form."""
         need("fastavro")
         from fastavro.schema import parse_schema
 
@@ -131,7 +131,7 @@ class AvroSchema(Schema):
 
     def _reader(self, schema: Any, *, named: bool = False) -> Callable[[bytes], object]:
         if holds_itself(self.root):
-            # The reader in C has no limit of depth, so a deeply nested value would end the process.
+            # The reader in C has no limit of depth, so a deeply nested value would crash the process.
             from fastavro._read_py import schemaless_reader
         else:
             from fastavro import schemaless_reader
@@ -139,7 +139,7 @@ class AvroSchema(Schema):
 
     @cached_property
     def _checked(self) -> Callable[[bytes], object]:
-        return self._reader(self._of_fastavro(logical=False))  # without their cost, and what they refuse
+        return self._reader(self._of_fastavro(logical=False))  # logical types cost time and refuse some values
 
     @cached_property
     def _values(self) -> Any:
@@ -150,7 +150,7 @@ class AvroSchema(Schema):
         return self._reader(self._values)
 
     def check_value(self, data: bytes) -> None:
-        """Raise InvalidValue unless the bytes are one value of this schema."""
+        """Raise InvalidValue unless the bytes are exactly one value of this schema."""
         self._checked(data)
 
     def value_of(self, data: bytes) -> Any:
@@ -162,12 +162,12 @@ class AvroSchema(Schema):
         return self._reader(self._of_fastavro(logical=False), named=True)
 
     def stored_value(self, data: bytes) -> Any:
-        """Return the value as it is stored, without logical types; of a union's named branch (whole name, value)."""
+        """Return the stored value without logical types; a union's named branch as (full name, value)."""
         return self._read_stored(data)
 
     def data_of(self, text: str) -> bytes:
-        """Return the bytes of a value in Avro's JSON encoding, or in plain JSON."""
-        from fastavro._write_py import schemaless_writer  # that in C has no limit of depth
+        """Encode a value in Avro's JSON encoding, or in plain JSON; return its bytes."""
+        from fastavro._write_py import schemaless_writer  # the writer in C has no limit of depth
 
         value, out = value_in(text, "Avro schema"), io.BytesIO()
         try:
@@ -189,13 +189,13 @@ def _decoded(read: Callable[..., Any], schema: Any, data: bytes, *, named: bool)
 
 
 def has_free_items(root: avro_model.Type) -> bool:
-    """Return whether a list has items that take no bytes: a count of a billion of them takes five bytes."""
+    """Whether a list has items that take no bytes: then five bytes can encode a billion items."""
     free = _free_types(root)
     return any(each.kind == "array" and _is_free(each.inner[0], free) for each in _types(root))
 
 
 def _types(root: avro_model.Type) -> list[avro_model.Type]:
-    """Return all types within a type, named ones once."""
+    """Return all types within a type; each named type only once."""
     found, waiting, seen = [], [root], set()
     while waiting:
         kind = waiting.pop()
@@ -209,7 +209,7 @@ def _types(root: avro_model.Type) -> list[avro_model.Type]:
 
 
 def _free_types(root: avro_model.Type) -> set[str]:
-    """Return the names of types whose values take no bytes, or of which no finite value exists."""
+    """Return the names of types whose values take no bytes, or that have no finite value."""
     named = [each for each in _types(root) if each.full]
     free: set[str] = {each.full for each in named if each.kind in ("record", "error", "fixed")}
     changed = True
@@ -219,7 +219,7 @@ def _free_types(root: avro_model.Type) -> set[str]:
             if each.full in free and (each.size > 0 or any(not _is_free(one.type, free) for one in each.fields)):
                 free.discard(each.full)
                 changed = True
-        named.reverse()  # types are defined before they are used, so one of the two directions ends soon
+        named.reverse()  # types are defined before their use, so one of the two directions ends soon
     return free
 
 
@@ -228,7 +228,7 @@ def _is_free(kind: avro_model.Type, free: set[str]) -> bool:
 
 
 def holds_itself(root: avro_model.Type) -> bool:
-    """Return whether values may be nested without limit."""
+    """Whether values of the type may be nested without limit."""
     entered: set[int] = set()
     left: set[int] = set()
     waiting = [(root.named or root, False)]
@@ -246,7 +246,7 @@ def holds_itself(root: avro_model.Type) -> bool:
 
 
 def compatible(reader: AvroSchema, writer: AvroSchema) -> list[Incompatibility]:
-    """Return why the reader's schema cannot read what the writer's wrote, in the order of Avro's Java library."""
+    """Return why the reader's schema cannot read the writer's data, in the order of Avro's Java library."""
     try:
         found = run(_Pairs().of(reader.library, writer.library, "/", []))
     except RecursionError:
@@ -258,11 +258,11 @@ def compatible(reader: AvroSchema, writer: AvroSchema) -> list[Incompatibility]:
 
 _Finding = tuple[str, list[str], str]
 _Work = Generator[Any, list[_Finding], list[_Finding]]
-"""A comparison that yields those that it needs, and gets what they found (common.run)."""
+"""A comparison that yields further comparisons and receives their findings (common.run)."""
 
 
 class _Pairs:
-    """Walks pairs of the library's types; a pair that contains itself is compatible with respect to itself."""
+    """Compares pairs of the library's types; a pair that occurs within itself counts as compatible there."""
 
     def __init__(self) -> None:
         from avro import compatibility

@@ -1,7 +1,7 @@
-"""Avro schemas as a tree of types: read from JSON by the rules of the specification, printed in two ways.
+"""Avro schemas as a tree of types: read from JSON according to the specification, printed in two ways.
 
-`canonical` is what Avro's Java library prints, which is what Confluent's registry stores. `plain` is what the `avro`
-library needs to judge compatibility: no logical types, full names everywhere.
+`canonical` returns the text that Avro's Java library prints and Confluent's registry stores. `plain` returns the form
+that the `avro` library needs to decide about compatibility: no logical types, full names everywhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.schema_registry.formats.common import InvalidSchema, to_json
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 NAMED: Final = ("record", "error", "enum", "fixed")
 NO_NAMESPACE: Final = "kbroker_no_namespace"
-"""The namespace that the libraries see where there is none."""
+"""The namespace that this package passes to the libraries for names without a namespace."""
 MOST_FIELDS: Final = 10_000
 """The most fields of a record: the library compares each name with all earlier ones."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -31,7 +31,7 @@ _ORDERS: Final = ("ascending", "descending", "ignore")
 
 @dataclass(slots=True)
 class Field:
-    """A field of a record; `has_default` tells a default null from none."""
+    """A field of a record; `has_default` distinguishes a default of null from no default."""
 
     name: str
     type: Type
@@ -45,7 +45,7 @@ class Field:
 
 @dataclass(slots=True)
 class Type:
-    """A type, or, with `named` set, the name of a type that is defined elsewhere."""
+    """A type, or, if `named` is set, the name of a type that is defined elsewhere."""
 
     kind: str
     full: str = ""
@@ -66,14 +66,14 @@ class Type:
 
 
 class Reader:
-    """Reads schemas one after the other; each knows the names that earlier ones defined."""
+    """Reads schemas one at a time; each schema may use the names that earlier schemas defined."""
 
     def __init__(self, *, is_new: bool) -> None:
         self._is_new = is_new
         self.names: dict[str, Type] = {}
 
     def read(self, schema: Any, space: str = "") -> Type:
-        """Return the type that JSON describes, within a namespace; raises InvalidSchema."""
+        """Return the type that a JSON value describes within a namespace; raises InvalidSchema."""
         if isinstance(schema, str):
             return self._by_name(schema, space)
         if isinstance(schema, list):
@@ -219,14 +219,14 @@ def _aliases(schema: Mapping[str, Any]) -> list[str]:
 
 
 def fits(kind: Type, value: Any) -> bool:
-    """Return whether a default in JSON is a value of a type; for a union: of any branch."""
+    """Whether a default in JSON is a value of a type; for a union, a value of any branch."""
     return _fits(kind, value, {})
 
 
 def _fits(kind: Type, value: Any, known: dict[tuple[int, int], bool]) -> bool:
     kind = kind.named or kind
     pair = (id(kind), id(value))
-    if pair not in known:  # branches of unions ask the same again
+    if pair not in known:  # branches of unions repeat the same check
         known[pair] = _is_value(kind, value, known)
     return known[pair]
 
@@ -257,7 +257,7 @@ def _is_value(kind: Type, value: Any, known: dict[tuple[int, int], bool]) -> boo
 def canonical(kind: Type, known: Iterable[str] = (), *, normalize: bool = False) -> str:
     """Return the text that Avro's Java library prints; types whose names are known are printed as names.
 
-    With `normalize`, other properties and aliases are sorted, and empty docs are dropped, as Confluent does it.
+    With `normalize`, sorts other properties and aliases and drops empty docs, as Confluent's registry does.
     """
     return to_json(_Printer(set(known), normalize).type(kind, ""), java_doubles=True)
 
@@ -337,14 +337,14 @@ def _sorted(value: Any) -> Any:
 
 
 def whole(full: str) -> str:
-    """Return a full name that means the same in every namespace: the libraries read one without a dot as relative."""
+    """Return a full name that means the same in every namespace: libraries treat a name without a dot as relative."""
     return full if "." in full else f"{NO_NAMESPACE}.{full}"
 
 
 def plain(kind: Type, known: set[str], *, defaults: bool = False, logical: bool = False) -> Any:
-    """Return the schema as JSON with whole names, without what compatibility does not need.
+    """Return the schema as JSON with full names, without the parts that do not affect compatibility.
 
-    Without `defaults`, a field with one has null in its place. With `logical`, types have their logical types.
+    Without `defaults`, every default of a field is null. With `logical`, types keep their logical types.
     """
 
     def inner(each: Type) -> Any:
@@ -385,7 +385,7 @@ def _plain_field(one: Field, kind: Any, *, defaults: bool) -> dict[str, Any]:
 
 
 def plain_numbers(value: Any) -> Any:
-    """Return a default with numbers as JSON's parser gives them."""
+    """Return a default with numbers as int and float, like those of Python's JSON parser."""
     if isinstance(value, dict):
         return {name: plain_numbers(each) for name, each in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""Values of an Avro schema from JSON, as fastavro writes them.
+"""Values of an Avro schema from JSON, in the form that fastavro writes.
 
-Owns the two forms that people give: Avro's JSON encoding, in which a value of a union names its branch, and plain JSON,
-in which the first branch that the value fits is meant. Fields that are missing get their defaults. Bytes are texts of
-characters up to U+00FF. Logical types are given as what they are stored as.
+Owns the two accepted forms: Avro's JSON encoding, in which a value of a union names its branch, and plain JSON, in
+which a value belongs to the first branch that it fits. Missing fields get their defaults. Bytes are given as strings of
+characters up to U+00FF. A value of a logical type is given in its stored form.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.schema_registry.formats.common import InvalidValue
 
 
 def from_json(kind: Type, value: Any, place: str = "value") -> Any:
-    """Return a value for fastavro; raises InvalidValue with the place that does not match."""
+    """Return a value for fastavro; raises InvalidValue, which names the place that does not match."""
     kind = kind.named or kind
     if kind.kind == "union":
         return _in_union(kind, value, place)
@@ -90,5 +90,5 @@ def _in_union(kind: Type, value: Any, place: str) -> Any:
 
 
 def _of_branch(branch: Type, value: Any, place: str) -> tuple[str, Any]:
-    """Return the branch's name and the value: fastavro guesses nothing then."""
+    """Return the branch's name and the value, so that fastavro need not guess the branch."""
     return (whole(branch.full) if branch.full else branch.kind), from_json(branch, value, place)

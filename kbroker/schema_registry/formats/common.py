@@ -1,7 +1,7 @@
-"""What the three formats have in common: the interface, the limits, JSON as Java's libraries write it.
+"""Common parts of the three formats: the interface, the limits, JSON as Java's libraries write it.
 
-Owns the limits of hostile texts. The parsers below the formats recurse, some of them in C or Rust, where a deep text
-ends the process; therefore a text's depth is measured before any parser sees it.
+Owns the limits of hostile texts. The parsers that the formats use recurse, some of them in C or Rust, where a deeply
+nested text crashes the process. So the depth of a text is checked before any parser reads it.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ LARGEST: Final = 1024 * 1024
 DEEPEST: Final = 200
 """The most levels of nesting in a text: braces, brackets, parentheses."""
 LONGEST_NUMBER: Final = 1_000
-"""The most characters of a number, as Jackson has it, and the most digits that its exponent stands for."""
+"""The most characters of a number (Jackson's limit), and the most digits that its exponent may stand for."""
 MOST_STEPS: Final = 300_000
-"""The most steps of one comparison; a step is a pair of types compared, or a difference copied."""
+"""The most steps of one comparison; a step compares a pair of types, or copies a difference."""
 
 
 class InvalidSchema(Exception):  # noqa: N818 - what it says of the text
-    """A text that is no schema of its type, or that goes beyond a limit; the message is for the client (42201)."""
+    """The text is no schema of its type, or exceeds a limit; the message is for the client (42201)."""
 
 
 class InvalidValue(ValueError):  # noqa: N818 - what it says of the bytes
-    """Bytes that are no value of a schema."""
+    """The bytes are no value of a schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incompatibility:
-    """One reason why a reader's schema cannot read what a writer's schema wrote.
+    """One reason why a reader's schema cannot read the data of a writer's schema.
 
-    `text` describes it as Confluent does, with `{path}`, `{info}`, `{reader}` and `{writer}`; the last two become "new"
-    and "old", as the direction has it. `form` is the type of schema, which decides about quotes and fields.
+    `text` has Confluent's words, with `{path}`, `{info}`, `{reader}` and `{writer}`; the last two become "new" and
+    "old", or the reverse in the other direction. `form` is the type of schema, which determines quotes and fields.
     """
 
     form: str
@@ -50,11 +50,11 @@ class Incompatibility:
     additional_info: str = ""
 
     def description(self, reader: str = "new", writer: str = "old") -> str:
-        """Return the sentence; `reader` and `writer` name the two schemas in it."""
+        """Return the description as a sentence; `reader` and `writer` name the two schemas in it."""
         return self.text.format(path=self.path, info=self.additional_info, reader=reader, writer=writer)
 
     def message(self, reader: str = "new", writer: str = "old") -> str:
-        """Return the entry as the verbose messages of Confluent's registry have it; quotes differ by type."""
+        """Return the reason in the form of Confluent's verbose messages; the quotes differ by type of schema."""
         said = self.description(reader, writer)
         if self.form == "AVRO":
             return f"{{errorType:'{self.error_type}', description:'{said}', additionalInfo:'{self.additional_info}'}}"
@@ -64,12 +64,12 @@ class Incompatibility:
 
 @dataclass(frozen=True)
 class Schema(ABC):
-    """A parsed schema. Immutable; what is derived from it is made when first asked for, and kept."""
+    """A parsed schema. Immutable; derived properties are computed when first used, and kept."""
 
     schema_type: str = field(init=False, default="")
     text: str
     references: Mapping[str, str]
-    """The texts of what the schema refers to, by the names under which it does, each after those that it needs."""
+    """The texts of all referenced schemas, by the names in the references; each text after those that it needs."""
 
     @property
     @abstractmethod
@@ -79,60 +79,60 @@ class Schema(ABC):
     @property
     @abstractmethod
     def normalized(self) -> str:
-        """The text that it stores with `normalize=true`: the same for schemas that differ in form only."""
+        """The text that the registry stores with `normalize=true`: equal for schemas that differ only in form."""
 
     @property
     @abstractmethod
     def name(self) -> str | None:
-        """The full name of the record, the title, or the full name of the first message (RecordNameStrategy)."""
+        """The name for RecordNameStrategy: the record's full name, the title, or the first message's full name."""
 
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """All names that values may have: a record's name or a title; each message of a Protobuf file, nested too."""
+        """All names that values may use: a record's name, a title, or all message names of a Protobuf file."""
 
     @property
     @abstractmethod
     def fields(self) -> frozenset[str]:
-        """The names of the fields at the top: of the record, the object, the first message."""
+        """The names of the top-level fields: of the record, the object, or the first message."""
 
     @property
     def resolved(self) -> str | None:
-        """The text with all that it refers to within itself (`format=resolved`), for Avro only."""
+        """The text that contains all schemas that it references (`format=resolved`); for Avro only."""
         return None
 
     @property
     def serialized(self) -> str | None:
-        """The file descriptor in base64 (`format=serialized`), for Protobuf only."""
+        """The file descriptor in base64 (`format=serialized`); for Protobuf only."""
         return None
 
     @abstractmethod
     def check_value(self, data: bytes) -> None:
-        """Raise InvalidValue unless these bytes are a value: those after the magic byte and the id.
+        """Raise InvalidValue unless these bytes are a value; they are the bytes after the magic byte and the id.
 
-        For Protobuf they begin with the indexes of the message.
+        For Protobuf the bytes begin with the indexes of the message.
         """
 
     @abstractmethod
     def value_of(self, data: bytes) -> Any:
-        """Return the value of these bytes, which are those of `check_value`; raises InvalidValue.
+        """Return the value of bytes as in `check_value`; raises InvalidValue.
 
-        What JSON lacks is left as the format's library has it: bytes, decimals, dates.
+        Types that JSON lacks keep the form of the format's library: bytes, decimals, dates.
         """
 
     @abstractmethod
     def data_of(self, text: str) -> bytes:
-        """Return the bytes of a value in JSON, those of `value_of`; raises InvalidValue.
+        """Encode a value in JSON; return bytes as in `value_of`. Raises InvalidValue.
 
-        Avro: a branch of a union as {"type": value}, or just the value. Protobuf: its JSON form of the first message.
+        Avro: a union's value is {"type": value}, or only the value. Protobuf: the JSON form of the first message.
         """
 
 
 def need(module: str) -> None:
-    """Raise ImportError with the way to install the extra if a library is missing."""
+    """Raise ImportError if a library is missing; its text describes how to install the extra."""
     try:
         found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # of the package around it
+    except ModuleNotFoundError:  # the package of the module is missing
         found = None
     if found is None:
         raise ImportError(f"the schema registry needs {module}: {how_to_install('registry')}")
@@ -147,15 +147,15 @@ _CLOSE: Final = frozenset("]})>")
 
 
 def check_size(text: str, references: Mapping[str, str]) -> None:
-    """Raise InvalidSchema if the texts are together larger than the limit."""
+    """Raise InvalidSchema if the text and its references together are larger than the limit."""
     if len(text) + sum(map(len, references.values())) > LARGEST:
         raise InvalidSchema(f"the schema and its references have more than {LARGEST} characters")
 
 
 def check_nesting(text: str, *, json_text: bool, deepest: int = DEEPEST) -> None:
-    """Raise InvalidSchema if a text is nested too deeply: braces and brackets outside of strings and comments."""
+    """Raise InvalidSchema if braces and brackets, outside of strings and comments, are nested too deeply."""
     if json_text and text.count("{") + text.count("[") <= deepest:
-        return  # nearly every value
+        return  # true for nearly every value
     depth = 0
     for found in (_JSON_NESTING if json_text else _PROTOBUF_NESTING).finditer(text):
         token = found.group()
@@ -166,12 +166,12 @@ def check_nesting(text: str, *, json_text: bool, deepest: int = DEEPEST) -> None
         elif token in _CLOSE:
             depth -= 1
         elif not json_text and token.startswith("/*") and "/*" in token[2:]:
-            # The compiler would tell of each.
+            # The compiler would report each of them.
             raise InvalidSchema('"/*" inside of a comment')
 
 
 def value_in(text: str, what: str) -> Any:
-    """Return a value in JSON; raises InvalidValue, which says that it is not `what`."""
+    """Parse a value in JSON; raises InvalidValue, which names what the text should be (`what`)."""
     try:
         check_nesting(text, json_text=True)
         return json.loads(text)
@@ -198,7 +198,7 @@ def _fraction(text: str) -> Decimal:
 
 
 def from_json(text: str) -> Any:
-    """Return what a JSON text says, fractions as Decimal; raises InvalidSchema."""
+    """Parse a JSON text, with fractions as Decimal; raises InvalidSchema."""
     check_nesting(text, json_text=True)
     try:
         return json.loads(text, parse_float=_fraction, parse_int=_whole, parse_constant=_no_constant)
@@ -207,7 +207,7 @@ def from_json(text: str) -> Any:
 
 
 def to_json(value: Any, *, sort_keys: bool = False, java_doubles: bool = False) -> str:
-    """Return compact JSON as Jackson writes it; a Decimal keeps its digits, or is written as a Java double is."""
+    """Return compact JSON as Jackson writes it; a Decimal keeps its digits, or is written like a Java double."""
     pieces: list[str] = []
     _write_json(value, pieces, sort_keys, java_doubles)
     return "".join(pieces)
@@ -235,7 +235,7 @@ def _write_json(value: Any, pieces: list[str], sort_keys: bool, java_doubles: bo
 
 
 def java_double(number: float) -> str:
-    """Return a number as Java's Double.toString does: 1.0E10, not 10000000000.0."""
+    """Return the text of a number as from Java's Double.toString: 1.0E10, not 10000000000.0."""
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)
     sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
@@ -245,12 +245,12 @@ def java_double(number: float) -> str:
 
 
 def java_order(*names: Iterable[str | int]) -> list[Any]:
-    """Return names in the order in which Java's HashSet has them: first filled with one collection, then with others.
+    """Return names in the order of a Java HashSet that was created from one collection, then extended with others.
 
-    The order of Confluent's messages follows from it.
+    Confluent's messages have this order.
     """
     first, *others = [list(each) for each in names]
-    # How many buckets `new HashSet<>(collection)` has, and how they double while others are added.
+    # Compute how many buckets `new HashSet<>(collection)` has, and double them as Java does when others are added.
     buckets = 16
     while buckets < len(first) / 0.75 + 1:
         buckets *= 2
@@ -279,7 +279,7 @@ _T = TypeVar("_T")
 
 
 def run(work: Generator[Any, Any, _T]) -> _T:
-    """Run work without recursion: types that refer to each other lead deeper than Python's stack goes."""
+    """Run work without recursion, because types that refer to each other nest deeper than Python's stack."""
     stack: list[Generator[Any, Any, Any]] = [work]
     value: Any = None
     while stack:
@@ -296,13 +296,13 @@ def run(work: Generator[Any, Any, _T]) -> _T:
 
 
 class Steps:
-    """Counts the steps of one comparison; raises InvalidSchema beyond the limit."""
+    """Counts the steps of one comparison; raises InvalidSchema when they exceed the limit."""
 
     def __init__(self, most: int = MOST_STEPS) -> None:
         self._left = most
 
     def take(self, steps: int = 1) -> None:
-        """Count steps."""
+        """Count further steps."""
         self._left -= steps
         if self._left < 0:
             raise InvalidSchema("these schemas are too complex to be compared")

@@ -1,11 +1,10 @@
-"""Which schema a key or a value names: Confluent's wire format.
+"""Confluent's wire format: which schema a key or a value names.
 
     in front of the data    0, id u32
     in a header             0, id u32  or  1, GUID of 16 bytes; the data then have nothing in front of them
 
-The header is `__key_schema_id` or `__value_schema_id`, and counts before the data. For Protobuf the indexes of the
-message follow, where the schema is named. A token is these first bytes: 5 or 17 of them, or what there is in their
-place.
+The header is `__key_schema_id` or `__value_schema_id`, and has precedence over the data. For Protobuf the indexes of
+the message follow the id or GUID. A token is these first 5 or 17 bytes, or the bytes that are in their place.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ VALUE_HEADER: Final = b"__value_schema_id"
 
 
 def split(data: bytes, header: bytes | None) -> tuple[bytes, bytes]:
-    """Return the token of a key or value, and the data behind it; `header` is the header's content, if there is one."""
+    """Return the token of a key or value, and the data after it; `header` is the header's content, if it exists."""
     if header is None:
         return data[:ID_BYTES], data[ID_BYTES:]
     length = token_length(header)
@@ -27,22 +26,22 @@ def split(data: bytes, header: bytes | None) -> tuple[bytes, bytes]:
 
 
 def token_length(header: bytes) -> int:
-    """Return how many bytes of a header's content are the token."""
+    """Return the length in bytes of the token at the begin of a header's content."""
     return GUID_BYTES if header[:1] == b"\x01" else ID_BYTES
 
 
 def id_of(token: bytes) -> int | None:
-    """Return the id that a token names, if it names one."""
+    """Return the id that a token contains, or None."""
     return int.from_bytes(token[1:]) if len(token) == ID_BYTES and token[0] == 0 else None
 
 
 def guid_of(token: bytes) -> bytes | None:
-    """Return the GUID that a token names, if it names one."""
+    """Return the GUID that a token contains, or None."""
     return token[1:] if len(token) == GUID_BYTES and token[0] == 1 else None
 
 
 def fault_of(token: bytes) -> str | None:
-    """Return why a token names no schema; None if it names one."""
+    """Return why a token names no schema, or None if it names one."""
     if id_of(token) is not None or guid_of(token) is not None:
         return None
     if not token:

@@ -1,8 +1,8 @@
 """JSON Schema: parsing, references, the two printed forms, values. Drafts 4, 6, 7, 2019-09 and 2020-12.
 
-jsonschema-rs judges schemas and values. It gets each referenced schema beforehand, and a retriever that refuses, so
-that it never opens a file or an address. Patterns run in its engine of linear time; one that needs more than that
-engine has (a look-around) runs in the other, with a bound on backtracking.
+jsonschema-rs validates schemas and values. It receives each referenced schema beforehand, and a retriever that refuses
+every request, so that it never opens a file or an address. Patterns run in its engine of linear time. A pattern that
+this engine does not support (a look-around) runs in the other engine, with a limit on backtracking.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LARGEST_PATTERN: Final = 10 * 1024 * 1024
 LARGEST_PATTERNS: Final = 64 * 1024 * 1024
 """The most bytes of all compiled patterns of a schema."""
 MOST_BACKTRACKS: Final = 10_000
-"""How often a pattern that is not linear may go back, for one text."""
+"""How often a pattern that is not linear may backtrack in one text."""
 _DRAFTS: Final = {
     "json-schema.org/draft-04/schema": 4,
     "json-schema.org/schema": 4,
@@ -46,7 +46,7 @@ _DRAFTS: Final = {
 
 
 def parse(text: str, references: Mapping[str, str]) -> JsonSchema:
-    """Return a schema; raises InvalidSchema, also for what it refers to and was not given."""
+    """Parse a schema; raises InvalidSchema, also if a referenced schema is not among `references`."""
     need("jsonschema_rs")
     try:
         root = from_json(text)
@@ -69,7 +69,7 @@ def _kind_name(value: Any) -> str:
 
 
 def draft_of(document: Any) -> int:
-    """Return the draft that `$schema` names: 4, 6, 7, 2019 or 2020; 7 if it names none of them."""
+    """Return the draft that `$schema` names (4, 6, 7, 2019 or 2020), or 7 if it names none of them."""
     said = document.get("$schema") if isinstance(document, dict) else None
     if isinstance(said, str):
         address = said.partition("://")[2]
@@ -83,7 +83,7 @@ def _no_retrieval(uri: str) -> Any:
 
 @dataclass(frozen=True)
 class JsonSchema(Schema):
-    """A JSON Schema with the documents that it refers to."""
+    """A JSON Schema with the documents that it references."""
 
     root: Any
     given: Mapping[str, Any]
@@ -91,12 +91,12 @@ class JsonSchema(Schema):
 
     @cached_property
     def canonical(self) -> str:
-        """The text without white space; keys as given."""
+        """The text without white space; keys in the given order."""
         return to_json(self.root)
 
     @cached_property
     def normalized(self) -> str:
-        """The text without white space; keys in order."""
+        """The text without white space; keys sorted."""
         return to_json(self.root, sort_keys=True)
 
     @property
@@ -112,7 +112,7 @@ class JsonSchema(Schema):
 
     @property
     def fields(self) -> frozenset[str]:
-        """The properties of the object."""
+        """The names of the object's properties."""
         properties = self.root.get("properties") if isinstance(self.root, dict) else None
         return frozenset(properties) if isinstance(properties, dict) else frozenset()
 
@@ -123,7 +123,7 @@ class JsonSchema(Schema):
 
     @cached_property
     def documents(self) -> dict[str, Any]:
-        """All documents by their addresses, the schema's own first."""
+        """All documents by their addresses; the schema's own document is the first."""
         root = _ready(self.root)
         ready = {name: _ready(each) for name, each in self.given.items()}
         address = _identity(root, self.draft) or BASE
@@ -137,7 +137,7 @@ class JsonSchema(Schema):
 
     @cached_property
     def model(self) -> Model:
-        """The schema as what compatibility compares; raises InvalidSchema."""
+        """The form of the schema that is compared for compatibility; raises InvalidSchema."""
         return Model(self.documents, self.draft)
 
     @cached_property
@@ -161,7 +161,7 @@ class JsonSchema(Schema):
             try:
                 return kind(root, pattern_options=jsonschema_rs.RegexOptions(**limits), **options)
             except jsonschema_rs.ValidationError:
-                # Either the schema is wrong, or a pattern is not linear.
+                # The schema is wrong, or a pattern is not linear.
                 bounded = jsonschema_rs.FancyRegexOptions(backtrack_limit=MOST_BACKTRACKS, **limits)
                 return kind(root, pattern_options=bounded, **options)
         except jsonschema_rs.ValidationError as error:
@@ -170,18 +170,18 @@ class JsonSchema(Schema):
             raise InvalidSchema(str(error)[:500]) from None
 
     def check_value(self, data: bytes) -> None:
-        """Raise InvalidValue unless the bytes are JSON of this schema."""
+        """Raise InvalidValue unless the bytes are JSON that matches this schema."""
         self._check(self.value_of(data))
 
     def value_of(self, data: bytes) -> Any:
-        """Return the JSON, whether it matches or not."""
+        """Return the JSON value, whether it matches the schema or not."""
         try:
             return value_in(data.decode(), "JSON schema")
         except UnicodeDecodeError:
             raise InvalidValue("does not match the JSON schema: not JSON") from None
 
     def data_of(self, text: str) -> bytes:
-        """Return the JSON of a value that matches."""
+        """Return the JSON bytes of a value that matches the schema."""
         value = value_in(text, "JSON schema")
         self._check(value)
         return json.dumps(value, ensure_ascii=False).encode()
@@ -201,7 +201,10 @@ class JsonSchema(Schema):
 
 
 def _limits(documents: Iterable[Any]) -> dict[str, int]:
-    """Return the limits of each pattern: together they have a bound. Raises InvalidSchema for one that is too long."""
+    """Return the size limits of each pattern, so that all patterns together have a bound.
+
+    Raises InvalidSchema if a pattern is too long.
+    """
     count = 0
     waiting = list(documents)
     while waiting:
@@ -221,7 +224,7 @@ def _limits(documents: Iterable[Any]) -> dict[str, int]:
 
 
 MOST_EVALUATIONS: Final = 10_000_000
-"""How often at most a part of a value is looked at: alternatives that contain each other multiply."""
+"""The most evaluations of one part of a value: nested alternatives multiply their number."""
 
 
 def _depth(value: Any) -> int:
@@ -238,7 +241,7 @@ def _identity(document: Any, draft: int) -> str | None:
 
 
 def _ready(document: Any) -> Any:
-    """Return a document for the validator: `$schema` only if known; `definitions` can be named `$defs`, too."""
+    """Return a document for the validator: `$schema` only if known; `$defs` also refers to `definitions`."""
     if not isinstance(document, dict):
         return document
     ready = dict(document)

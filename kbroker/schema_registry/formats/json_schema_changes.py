@@ -1,4 +1,4 @@
-"""The kinds of changes of a JSON Schema: which are compatible, and what Confluent's registry says of the others."""
+"""The kinds of changes of a JSON Schema: which are compatible, and Confluent's messages about the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMPATIBLE: Final = frozenset(
         """
     )
 )
-"""The kinds of changes after which a reader still reads what the writer wrote (Confluent's strict policy)."""
+"""The kinds of changes after which a reader can still read the writer's data (Confluent's strict policy)."""
 
 _ABSENT: Final = "The keyword at path '{path}' in the {reader} schema is not present in the {writer} schema"
 _MORE: Final = "The value at path '{path}' in the {reader} schema is more than its value in the {writer} schema"
@@ -135,4 +135,4 @@ TEXTS: Final = {
     "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL": _ADDED_NOT_COVERED,
     "ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL": _ADDED_NOT_COVERED,
 }
-"""What the messages of Confluent's registry say; clients and people search for these words."""
+"""The texts of the messages of Confluent's registry; clients and people search for these words."""

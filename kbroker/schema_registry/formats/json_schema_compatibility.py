@@ -1,12 +1,12 @@
-"""Which changes of a JSON Schema Confluent's registry calls compatible.
+"""Finds which changes of a JSON Schema are compatible according to Confluent's registry.
 
-`differences` finds what changed between the writer's schema (original) and the reader's (update), each with its kind
-and its place; json_schema_changes.py says with which kinds a reader can live. Properties are judged by the content
+`differences` finds the changes from the writer's schema (original) to the reader's (update), each with its kind and its
+place; json_schema_changes.py lists the kinds that are compatible. How properties are compared depends on the content
 model: open (any further property), closed (`additionalProperties: false`), or partially open (a schema for further
-ones, or patterns).
+properties, or patterns).
 
-Schemas may contain themselves. A pair that is met again below itself counts as compatible; if it turns out not to be,
-everything is compared once more with that known, until nothing changes.
+Schemas may contain themselves. A pair that occurs again within itself counts as compatible there. If it turns out to be
+incompatible, everything is compared again with this result, until nothing changes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Difference:
 
 
 def compatible(reader: JsonSchema, writer: JsonSchema) -> list[Incompatibility]:
-    """Return the changes from the writer's schema to the reader's that are not compatible."""
+    """Return the incompatible changes from the writer's schema to the reader's."""
     return [
         Incompatibility("JSON", each.kind, "#/" + "/".join(each.path), TEXTS.get(each.kind, ""))
         for each in differences(writer, reader)
@@ -50,7 +50,7 @@ def differences(original: JsonSchema, update: JsonSchema) -> list[Difference]:
             now = once.incompatible_pairs()
             if not once.has_assumed or now.keys() <= refuted.keys():
                 return found
-            # What was found first of a pair is kept: what is found later contains it, and would grow with each pass.
+            # Keep the first findings of a pair: later findings contain them, and would grow with each pass.
             refuted = now | refuted
     except RecursionError:
         raise InvalidSchema("these schemas are nested too deeply to be compared") from None
@@ -59,7 +59,7 @@ def differences(original: JsonSchema, update: JsonSchema) -> list[Difference]:
 _Pair = tuple[int, int]
 _Found = list[Difference]
 _Work = Generator[Any, _Found, _Found]
-"""A comparison that yields those that it needs, and gets what they found (common.run)."""
+"""A comparison that yields further comparisons and receives their findings (common.run)."""
 
 
 def _is_compatible(found: Iterable[Difference]) -> bool:
@@ -84,21 +84,21 @@ class _Comparison:
         self._turned = False
         self._matchers: dict[str, Callable[[str], bool]] = {}
         self.has_assumed = False
-        """Whether a pair was taken for compatible because it lies within itself."""
+        """Whether a pair was assumed to be compatible because it occurs within itself."""
 
     def incompatible_pairs(self) -> dict[_Pair, _Found]:
-        """Return the pairs that were found not to be compatible."""
+        """Return the pairs that this pass found to be incompatible."""
         return {pair: found for pair, found in self._known.items() if not _is_compatible(found)}
 
     def of(self, original: Node | None, update: Node | None) -> _Work:
-        """Return the changes between two nodes, either of which may be missing."""
+        """Return the changes between two nodes; either node may be missing."""
         if original is None or update is None:
             if original is update:
                 return []
             return [Difference("SCHEMA_ADDED" if original is None else "SCHEMA_REMOVED")]
         first, second = (self._update, self._original) if self._turned else (self._original, self._update)
         original, update = first.target(original), second.target(update)
-        self._keep += [original, update]  # pairs are known by identity
+        self._keep += [original, update]  # pairs are identified by id(), so keep the nodes
         pair = (id(original), id(update))
         if pair in self._known:
             self._steps.take(1 + len(self._known[pair]))
@@ -123,7 +123,7 @@ class _Comparison:
             if original.kind == "false" or update.kind == "empty":
                 return []
             if original.labels.get("connect.type") == update.labels.get("connect.type") == '"bytes"':
-                return []  # Connect's decimals, which were texts once and are numbers now
+                return []  # Connect's decimals: texts earlier, now numbers
             return [Difference("TYPE_CHANGED")]
         changed = [
             Difference(f"{name.upper()}_CHANGED")
@@ -146,7 +146,10 @@ class _Comparison:
         return changed + (inner if isinstance(inner, list) else (yield inner))
 
     def _of_one_and_many(self, original: Node, update: Node) -> Generator[Any, _Found, _Found | None]:
-        """Compare a schema with an alternative of several, or part of several with a schema; None: compare as usual."""
+        """Compare a schema with one alternative of a combination, or a part of a combination with a schema.
+
+        Returns None if the two nodes must be compared as usual.
+        """
         if original.kind != "combined" and update.kind == "combined":
             if len(update.parts) == 1 or update.criterion != "allOf":
                 for each in update.parts:
@@ -199,7 +202,7 @@ class _Comparison:
         return [Difference(f"ENUM_ARRAY_{change}", ("enum",))]
 
     def _of_negations(self, original: Node, update: Node) -> _Work:
-        # What must not match is compared the other way round.
+        # The schemas of `not` are compared in the opposite direction.
         self._turned = not self._turned
         found = yield self.of(update.parts[0], original.parts[0])
         self._turned = not self._turned
@@ -287,7 +290,7 @@ class _Comparison:
         return [*found, Difference(f"{what}_ADDED_{covered}_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL")]
 
     def _covering(self, node: Node, name: str) -> Node | None:
-        """Return the schema that a property without one of its own has: by a pattern, or of further properties."""
+        """Return the schema for a property without its own schema: that of a pattern, or of further properties."""
         for pattern, each in node.patterns.items():
             if self._matches(pattern, name):
                 return each
@@ -416,14 +419,14 @@ def _obligation(name: str, update: Node) -> str:
 
 
 def _is_open(node: Node) -> bool:
-    """Return whether any further property or item is allowed."""
+    """Whether a node allows any further property or item."""
     if not node.extra or node.extra_schema is not None or node.patterns:
         return False
     return node.unevaluated is None or node.unevaluated.kind == "empty"
 
 
 def _partial(node: Node) -> Node | None:
-    """Return the schema of further properties or items, if they have one."""
+    """Return the schema of a node's further properties or items, or None."""
     if node.extra_schema is not None:
         return node.extra_schema
     if node.extra and node.unevaluated is not None and node.unevaluated.kind not in ("false", "empty"):
@@ -432,7 +435,7 @@ def _partial(node: Node) -> Node | None:
 
 
 def _distinct(nodes: list[Node]) -> list[Node]:
-    """Return nodes without those of the same JSON; parts that are no schemas of their own are all distinct."""
+    """Return nodes without duplicates of the same JSON; parts that are no schemas of their own are all distinct."""
     kept: dict[object, Node] = {}
     for each in nodes:
         kept.setdefault(each.source or id(each), each)
@@ -440,7 +443,7 @@ def _distinct(nodes: list[Node]) -> list[Node]:
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a function that says whether a pattern occurs in a text, in bounded time."""
+    """Return a function that returns whether a pattern occurs in a text, in bounded time."""
     import jsonschema_rs
 
     schema = {"pattern": pattern}
@@ -456,10 +459,10 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _matching(edges: list[dict[int, _Found]], steps: Steps) -> dict[int, int]:
-    """Return a largest matching of a bipartite graph: which of the second each of the first has."""
+    """Return a largest matching of a bipartite graph: the node of the second side for each node of the first."""
     owners: dict[int, int] = {}
     for start in range(len(edges)):
-        # The shortest path on which edges can be swapped so that one more is matched, found without recursion.
+        # Find, without recursion, the shortest path on which swapping the edges adds one match.
         came: dict[int, int] = {}
         waiting = [start]
         end: int | None = None

@@ -1,9 +1,9 @@
 """JSON Schemas as the kinds of nodes that compatibility compares.
 
-Confluent's registry compares schemas as the library everit sees them: one node for each family of keywords (object,
-array, number, string), joined by `allOf` where a schema has several; `type` with several names is an `anyOf`. The
-verdicts of the registry depend on this shape, so it is made here from all drafts: up to draft 7 `$ref` stands alone;
-from 2019-09 on it is one more part of the `allOf`.
+Confluent's registry compares schemas in the form of the library everit: one node for each family of keywords (object,
+array, number, string), joined by `allOf` if a schema has several families; `type` with several names is an `anyOf`. The
+results of the registry depend on this form, so this module builds it for all drafts: up to draft 7 `$ref` excludes
+other keywords; from 2019-09 on it is a further part of the `allOf`.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ _REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A node. Which attributes mean something depends on its kind; `bounds` has numbers and texts by their keyword."""
+    """A node. Its kind determines which attributes are used; `bounds` has numbers and texts by their keyword."""
 
     kind: str
     source: int = 0
-    """A number that all nodes of the same JSON have: members of a combination that are the same count once."""
+    """A number that is equal for all nodes of the same JSON: equal members of a combination count once."""
     labels: dict[str, str] = field(default_factory=dict)
-    """Id, title, description, default, connect.type, each as JSON, where given."""
+    """The given ones of id, title, description, default and connect.type, each as JSON."""
     bounds: dict[str, Any] = field(default_factory=dict)
     is_integer: bool = False
     is_unique: bool = False
     criterion: str = ""
     parts: list[Node] = field(default_factory=list)
-    """Members of a combination; the schema of `not`; the items of a tuple; the three of a conditional."""
+    """The members of a combination, the schema of `not`, the items of a tuple, or the three parts of a conditional."""
     values: frozenset[str] = frozenset()
     """The values of an enum or a const, as JSON."""
     properties: dict[str, Node] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
     patterns: dict[str, Node] = field(default_factory=dict)
     needed: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Which properties a property needs."""
+    """The properties that must be present if a property is present."""
     dependent: dict[str, Node] = field(default_factory=dict)
-    """Which schema holds where a property is present."""
+    """The schema that must match if a property is present."""
     extra: bool = True
     """Whether further properties or items are allowed at all."""
     extra_schema: Node | None = None
     unevaluated: Node | None = None
     all_items: Node | None = None
     reference: tuple[str, str] = ("", "")
-    """What a `$ref` says, and the address that it is relative to."""
+    """The value of a `$ref`, and the address to which it is relative."""
     unseen: list[Node] = field(default_factory=list)
-    """What compatibility does not look at, but values are checked by: `contains`, `propertyNames`."""
+    """The schemas that only values are checked against, not compatibility: `contains`, `propertyNames`."""
 
 
 class Model:
-    """The nodes of a schema and of all documents that it refers to."""
+    """The nodes of a schema and of all documents that it references."""
 
     def __init__(self, documents: Mapping[str, Any], draft: int) -> None:
         self._draft = draft
@@ -81,7 +81,7 @@ class Model:
             self._resources.setdefault(address, document)
             self._index(document, address)
         self._root = next(iter(documents))
-        self._keep = documents  # nodes are known by the identity of their JSON
+        self._keep = documents  # nodes are identified by the id() of their JSON
 
     @cached_property
     def root(self) -> Node:
@@ -90,7 +90,7 @@ class Model:
 
     @cached_property
     def costs(self) -> Costs:
-        """How often parts of values are looked at."""
+        """How often a validator evaluates the parts of values."""
         return Costs(self)
 
     def _index(self, document: Any, base: str) -> None:
@@ -115,7 +115,7 @@ class Model:
         return joined or base
 
     def target(self, node: Node) -> Node:
-        """Return the node that a reference leads to, through all references; an empty one if they lead in a circle."""
+        """Follow references from a node; return the node at their end, or an empty node if they form a cycle."""
         seen = set()
         while node.kind == "reference":
             if id(node) in seen:
@@ -154,7 +154,7 @@ class Model:
         return here, base
 
     def _node(self, schema: Any, base: str) -> Node:
-        """Return the node of a schema within a document, made once, filled later: a schema may be deep."""
+        """Return the node of a schema within a document; created once and filled later, since schemas may be deep."""
         if isinstance(schema, bool):
             return Node("empty" if schema else "false", source=-1 - schema)
         if not isinstance(schema, dict):
@@ -172,7 +172,7 @@ class Model:
         return node
 
     def _number(self, value: Any) -> int:
-        """Return a number that stands for a JSON value, whatever the order of keys."""
+        """Return a number that identifies a JSON value; the order of keys has no effect."""
         known = self._numbered.get(id(value))
         if known is not None:
             return known
@@ -237,7 +237,7 @@ class Model:
         return parts
 
     def _has(self, family: str, schema: dict[str, Any]) -> bool:
-        """Return whether a schema has keywords of a family."""
+        """Whether a schema has keywords of a family."""
         words = {"array": _ARRAY, "object": _OBJECT, "number": _NUMBER, "string": _STRING}[family] & schema.keys()
         if family == "array" and self._draft > 4:
             words |= {"contains"} & schema.keys()
@@ -246,7 +246,7 @@ class Model:
                 "array": {"prefixItems", "unevaluatedItems"},
                 "object": {"dependentRequired", "dependentSchemas", "propertyNames", "unevaluatedProperties"},
             }.get(family, set()) & schema.keys()
-            # What describes no property describes nothing.
+            # An empty `properties` or `patternProperties` counts as missing.
             words -= {word for word in ("properties", "patternProperties") if not schema.get(word)}
         else:
             older = {"array": {"additionalItems"}, "object": {"dependencies"}, "string": {"format"}}.get(family, set())
@@ -323,9 +323,9 @@ class Model:
 
 
 class Costs:
-    """How often a part of a value is looked at in the worst case, by the depth of the value.
+    """How often a validator evaluates a part of a value in the worst case, by the depth of the value.
 
-    Alternatives that contain each other multiply at each level; without a bound a short value could take years.
+    Nested alternatives multiply at each level; without a limit, the validation of a short value could take years.
     """
 
     _MOST: Final = 10**9
@@ -337,7 +337,7 @@ class Costs:
         self._until = -1
 
     def of(self, depth: int) -> int:
-        """Return the number for values of this depth, at most a billion."""
+        """Return how many evaluations a value of this depth may need, but at most a billion."""
         if self._until < depth:
             nodes = self._reached()
             for level in range(self._until + 1, depth + 1):
@@ -347,7 +347,7 @@ class Costs:
         return max(self._known.get((id(self._model.root), level), 1) for level in range(depth + 1))
 
     def _reached(self) -> list[Node]:
-        """Return all nodes, each after those that it contains if there is no circle."""
+        """Return all nodes; each node comes after the nodes that it contains, if there is no cycle."""
         found: list[Node] = []
         seen: set[int] = set()
         waiting = [(self._model.root, False)]
@@ -365,7 +365,10 @@ class Costs:
         return found
 
     def _inner(self, node: Node) -> tuple[list[Node], list[list[Node]]]:
-        """Return what looks at the same part, and groups of what looks at parts below: of a group, one at each."""
+        """Return the nodes that evaluate the same part of a value, and groups of nodes for the parts within it.
+
+        Only one node of each group evaluates a part.
+        """
         if node.kind == "reference":
             return [self._model.target(node)], []
         if node.kind == "array":
@@ -382,7 +385,7 @@ class Costs:
         if key in self._known:
             return self._known[key]
         if id(node) in self._open:
-            return 1  # a circle that consumes nothing: the validator breaks it
+            return 1  # a cycle within the same part: the validator breaks it
         here, below = self._inner(node)
         self._open.add(id(node))
         cost = 1 if level == 0 else 0

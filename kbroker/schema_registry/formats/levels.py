@@ -1,8 +1,8 @@
-"""The seven levels of compatibility, composed of one direction: what a reader's schema cannot read of a writer's.
+"""The seven levels of compatibility, composed of one check: why a reader's schema cannot read a writer's data.
 
-BACKWARD: the new schema reads what the old one wrote. FORWARD: the old one reads what the new one writes. FULL: both.
-*_TRANSITIVE: with each earlier version, from the latest to the first, and stops at the first that fails; without it:
-with the latest version only. The messages and their order are those of Confluent's registry 8.x.
+BACKWARD: the new schema reads data of the old one. FORWARD: the old schema reads data of the new one. FULL: both.
+*_TRANSITIVE compares with each earlier version, from the latest to the first, and stops at the first that fails; the
+other levels compare with the latest version only. The messages and their order are those of Confluent's registry 8.x.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LEVELS: Final = (
     "FULL_TRANSITIVE",
 )
 LONGEST_SCHEMA_SHOWN: Final = 10 * 1024
-"""The most characters of an old schema in the messages."""
+"""The most characters of an old schema that the messages contain."""
 _OTHER_TYPE: Final = "Incompatible because of different schema type"
 
 
 def check(level: str, new: Schema, previous: Iterable[tuple[int | None, Schema]]) -> list[str]:
-    """Return why a new schema may not follow the previous versions, oldest first; an empty list if it may.
+    """Return why a new schema must not follow the previous versions (oldest first); an empty list if it is allowed.
 
-    `previous` are pairs of a version's number, or None, and its schema. The messages are the verbose ones of
+    `previous` are pairs of a version's number, or None, and its schema. The messages are the verbose messages of
     Confluent's registry, which end with the old version, its schema and the level. Raises InvalidSchema for schemas
     that cannot be compared within the limits.
     """
@@ -52,7 +52,7 @@ def _between(direction: str, new: Schema, version: int | None, old: Schema) -> l
     found: list[str] = []
     if direction in ("FORWARD", "FULL"):
         found += [each.message("old", "new") for each in compatible(old, new)]
-        # With FULL, the old schema is told of only after messages of the other direction, as Confluent has it.
+        # With FULL, the old schema is added only after BACKWARD messages, as in Confluent's registry.
         if found and direction == "FORWARD":
             found += _old(version, old)
     if direction in ("BACKWARD", "FULL"):

@@ -1,4 +1,4 @@
-"""`parse` and `compatible` for all three formats. A format's module, and its libraries, are loaded when first used."""
+"""`parse` and `compatible` for all three formats. The module and the libraries of a format are loaded at first use."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ SCHEMA_TYPES: Final = ("JSON", "PROTOBUF", "AVRO")
 
 
 def parse(schema_type: str, text: str, references: Mapping[str, str] | None = None, *, is_new: bool = True) -> Schema:
-    """Return the schema of a text; raises InvalidSchema with the reason, or ImportError without the extra `registry`.
+    """Parse a schema; raises InvalidSchema with the reason, or ImportError without the extra `registry`.
 
-    `references` has the texts of all that the schema refers to, directly or not, by the names under which it does, each
-    after those that it needs. Nothing else is read, whatever the text names. `is_new` is False for what a registry has
-    already: then Avro's defaults are not checked, as Confluent's registry did not always check them.
+    `references` has the texts of all schemas that the schema references, directly or indirectly, by the names in the
+    references; each text comes after those that it needs. Nothing else is read, whatever the text names. `is_new` is
+    False for a schema that a registry already stores: then Avro's defaults are not checked, because Confluent's
+    registry did not always check them.
     """
     given = dict(references or {})
     check_size(text, given)
@@ -36,9 +37,9 @@ def parse(schema_type: str, text: str, references: Mapping[str, str] | None = No
 
 
 def compatible(reader: Schema, writer: Schema) -> list[Incompatibility]:
-    """Return why the reader's schema cannot read what the writer's wrote; an empty list if it can.
+    """Return why the reader's schema cannot read the writer's data; an empty list if it can.
 
-    Both are of one type. Raises InvalidSchema for schemas that cannot be compared within the limits.
+    Both must be of one type. Raises InvalidSchema for schemas that cannot be compared within the limits.
     """
     if reader.schema_type != writer.schema_type:
         raise ValueError("schemas of two types are never compatible")

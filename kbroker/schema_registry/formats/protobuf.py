@@ -13,12 +13,12 @@ from kbroker.schema_registry.formats.protobuf_compiler import compiled, from_bas
 from kbroker.schema_registry.formats.protobuf_printing import printed
 
 NAME_OF_FILE: Final = "default"
-"""The name that a serialized descriptor has."""
+"""The file name in a serialized descriptor."""
 _MOST_INDEXES: Final = 100
 
 
 def parse(text: str, references: Mapping[str, str]) -> ProtobufSchema:
-    """Return a schema of a text, or of a file descriptor in base64; raises InvalidSchema."""
+    """Parse a schema's text, or a file descriptor in base64; raises InvalidSchema."""
     need("google.protobuf")
     try:
         file = from_base64(text)
@@ -31,7 +31,7 @@ def parse(text: str, references: Mapping[str, str]) -> ProtobufSchema:
 
 
 def _text_of(file: Any, references: Mapping[str, str]) -> str:
-    """Return the text of a descriptor; options that its imports define are printed, too."""
+    """Return the text of a descriptor, including options that its imports define."""
     if not file.dependency:
         return printed(file, None)
     imports, own = compiled("".join(f'import "{each}"; ' for each in file.dependency), references)
@@ -39,7 +39,7 @@ def _text_of(file: Any, references: Mapping[str, str]) -> str:
 
 
 def _classes(files: Iterable[Any]) -> Callable[[str], Any]:
-    """Return a function from a message's full name to its class; raises InvalidSchema."""
+    """Return a function that returns the class of a message's full name; raises InvalidSchema."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()
@@ -52,7 +52,7 @@ def _classes(files: Iterable[Any]) -> Callable[[str], Any]:
     def found(name: str) -> Any:
         try:
             return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
-        except KeyError:  # options of a file that does not import descriptor.proto
+        except KeyError:  # for options of a file that does not import descriptor.proto
             return getattr(descriptor_pb2, name.rpartition(".")[2])
 
     return found
@@ -60,11 +60,11 @@ def _classes(files: Iterable[Any]) -> Callable[[str], Any]:
 
 @dataclass(frozen=True)
 class ProtobufSchema(Schema):
-    """A Protobuf file with those that it imports."""
+    """A Protobuf file with the files that it imports."""
 
     source: str
     files: Any = field(repr=False)
-    """The FileDescriptorSet, imports first."""
+    """The FileDescriptorSet; imports come first."""
     own: str
     schema_type = "PROTOBUF"
 
@@ -80,7 +80,7 @@ class ProtobufSchema(Schema):
 
     @cached_property
     def normalized(self) -> str:
-        """The text with full names, and everything in order of numbers or names."""
+        """The text with full names, and with everything sorted by number or name."""
         return printed(self.file, self.source, normalize=True, extensions=self._extensions())
 
     def _extensions(self) -> Iterator[str]:
@@ -100,7 +100,7 @@ class ProtobufSchema(Schema):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The full names of all messages, each before those within it."""
+        """The full names of all messages; each message comes before the messages within it."""
         found: list[str] = []
 
         def add(scope: str, messages: Any) -> None:
@@ -122,7 +122,7 @@ class ProtobufSchema(Schema):
 
     @cached_property
     def serialized(self) -> str:
-        """The file descriptor in base64, without comments and places."""
+        """The file descriptor in base64, without comments and source locations."""
         file = type(self.file)()
         file.CopyFrom(self.file)
         file.ClearField("source_code_info")
@@ -131,7 +131,7 @@ class ProtobufSchema(Schema):
 
     @cached_property
     def message_class(self) -> Callable[[str], Any]:
-        """A function from a message's full name to its class; raises InvalidValue."""
+        """A function that returns the class of a message's full name; raises InvalidValue."""
         try:
             return _classes(self.files.file)
         except InvalidSchema as error:
@@ -139,24 +139,24 @@ class ProtobufSchema(Schema):
 
     @cached_property
     def _by_indexes(self) -> dict[bytes, Any]:
-        """The classes of the messages that values had, by the indexes as they were written."""
+        """The classes of the messages in earlier values, by the bytes of their indexes."""
         return {}
 
     def check_value(self, data: bytes) -> None:
-        """Raise InvalidValue unless the bytes are indexes of a message of this file, and that message."""
+        """Raise InvalidValue unless the bytes are the indexes of a message of this file, followed by that message."""
         self.message_of(data)
 
     def value_of(self, data: bytes) -> Any:
-        """Return the message in Protobuf's JSON form, with the names of the file."""
+        """Return the message in Protobuf's JSON form, with the field names of the file."""
         from google.protobuf.json_format import MessageToDict
 
         try:
             return MessageToDict(self.message_of(data), preserving_proto_field_name=True)
-        except (ValueError, TypeError, RecursionError) as error:  # as an Any of an unknown type
+        except (ValueError, TypeError, RecursionError) as error:  # for example an Any of an unknown type
             raise InvalidValue(f"the Protobuf message has no JSON form: {str(error)[:300]}") from None
 
     def data_of(self, text: str) -> bytes:
-        """Return the indexes and the bytes of a first message."""
+        """Encode a value as the file's first message; return its indexes and its bytes."""
         from google.protobuf.json_format import ParseDict, ParseError
 
         value = value_in(text, "Protobuf message")
@@ -170,7 +170,7 @@ class ProtobufSchema(Schema):
             raise InvalidValue(f"does not match the Protobuf message: {str(error)[:300]}") from None
 
     def message_of(self, data: bytes) -> Any:
-        """Return the message, of google.protobuf's own kind; raises InvalidValue."""
+        """Return the message as an object of google.protobuf; raises InvalidValue."""
         from google.protobuf.message import DecodeError
 
         indexes, position = _indexes(data)
@@ -189,7 +189,7 @@ class ProtobufSchema(Schema):
     def _message_at(self, indexes: list[int]) -> str:
         messages, name = self.file.message_type, str(self.file.package)
         for index in indexes:
-            # Entries of maps have no index: they are not in the text.
+            # Entries of maps have no index, because they are not in the text.
             known = [each for each in messages if not each.options.map_entry]
             if not 0 <= index < len(known):
                 raise InvalidValue(f"no message has the indexes {indexes}")
@@ -199,7 +199,10 @@ class ProtobufSchema(Schema):
 
 
 def _indexes(data: bytes) -> tuple[list[int], int]:
-    """Return the indexes of a message, from the outermost in, and where they end: zigzag, their number first."""
+    """Return the indexes of a message, outermost first, and the position after them.
+
+    Their encoding is zigzag, and begins with their number.
+    """
     count, position = _zigzag(data, 0)
     if count == 0:
         return [0], position

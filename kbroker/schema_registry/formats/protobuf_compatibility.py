@@ -1,9 +1,9 @@
-"""Which changes of a Protobuf file Confluent's registry calls compatible.
+"""Finds which changes of a Protobuf file are compatible according to Confluent's registry.
 
-Fields are compared by their numbers, messages and enums by their names. Kinds of scalars that Protobuf reads for each
-other are one kind: all variable integers with enums and bool; zigzag; fixed of one width; texts and bytes. Members of a
-`oneof` exclude each other: fields that did not before may not after. Types of other files are compared where they are
-used.
+Fields are compared by their numbers, messages and enums by their names. Kinds of scalars that Protobuf can read as each
+other are one kind: all varints with enums and bool; zigzag; fixed of one width; strings and bytes. Members of a `oneof`
+exclude each other: fields that did not exclude each other before must not do so afterwards. Types of other files are
+compared where they are used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMPATIBLE: Final = frozenset(
         "ONEOF_FIELD_MOVED_TO_TOP_LEVEL",
     )
 )
-"""The kinds of changes after which a reader still reads what the writer wrote."""
+"""The kinds of changes after which a reader can still read the writer's data."""
 _TEXTS: Final = {
     "PACKAGE_CHANGED": "The package at '{path}'"
     " in the {reader} schema does not match the package in the {writer} schema",
@@ -47,7 +47,7 @@ _TEXTS: Final = {
     " in the {reader} schema does not match its type in the {writer} schema",
     "FIELD_NUMERIC_LABEL_CHANGED": "The label for a NUMERIC field at path '{path}'"
     " in the {reader} schema does not match its label in the {writer} schema",
-    # Two blanks: so it stands in the message of Confluent.
+    # Confluent's message also has the two blanks.
     "REQUIRED_FIELD_ADDED": "A required field  at path '{path}'"
     " in the {reader} schema is missing in the {writer} schema",
     "REQUIRED_FIELD_REMOVED": "The {reader} schema"
@@ -58,7 +58,7 @@ _TEXTS: Final = {
     "FIELD_MOVED_TO_EXISTING_ONEOF": "A field in the oneof at path '{path}'"
     " in the {reader} schema is outside an existing oneof in the {writer} schema",
 }
-"""What the messages of Confluent's registry say; clients and people search for these words."""
+"""The texts of the messages of Confluent's registry; clients and people search for these words."""
 _MESSAGE: Final = 11
 _GROUP: Final = 10
 _ENUM: Final = 14
@@ -79,19 +79,19 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A change and its place, from the file's top."""
+    """A change, and its path from the top of the file."""
 
     kind: str
     path: tuple[str, ...]
 
 
 _Work = Generator[Any, list[Difference], list[Difference]]
-"""A comparison that yields those that it needs, and gets what they found (common.run)."""
+"""A comparison that yields further comparisons and receives their findings (common.run)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A message with the file that defines it."""
+    """A message, and facts of the file that defines it."""
 
     message: Any
     package: str
@@ -100,7 +100,7 @@ class _Known:
 
 
 def compatible(reader: ProtobufSchema, writer: ProtobufSchema) -> list[Incompatibility]:
-    """Return the changes from the writer's schema to the reader's that are not compatible."""
+    """Return the incompatible changes from the writer's schema to the reader's."""
     return [
         Incompatibility("PROTOBUF", each.kind, "#/" + "/".join(each.path), _TEXTS.get(each.kind, ""))
         for each in differences(writer, reader)
@@ -117,7 +117,7 @@ def differences(original: ProtobufSchema, update: ProtobufSchema) -> list[Differ
 
 
 class _Side:
-    """One of the two schemas: its types by their full names."""
+    """One of the two schemas, with its types by their full names."""
 
     def __init__(self, schema: ProtobufSchema) -> None:
         self.file = schema.file
@@ -135,7 +135,7 @@ class _Side:
         return self.messages[field.type_name.lstrip(".")]
 
     def entry(self, field: Any) -> Any:
-        """Return the message of a map's entries if the field is a map."""
+        """Return the message of a map's entries if the field is a map, or None."""
         if field.type != _MESSAGE or field.label != _REPEATED:
             return None
         message = self.of(field).message
@@ -270,7 +270,7 @@ class _Comparison:
         if local != _local(after.type_name, new.package):
             return [Difference("FIELD_NAMED_TYPE_CHANGED", path)]
         if old.is_own and new.is_own:
-            return []  # compared by itself
+            return []  # each own message is compared separately
         pair = (id(old.message), id(new.message))
         if pair not in self._compared:
             self._compared[pair] = []
@@ -303,7 +303,7 @@ class _Fields:
                 self.oneofs[name].append(each.number)
 
     def label(self, field: Any) -> int | None:
-        """Return the label that a field has in the text."""
+        """Return the label that a field has in the text, or None."""
         if field.number in self.oneof_of or (self._is_proto3 and field.label == 1 and not field.proto3_optional):
             return None
         return int(field.label)
@@ -327,7 +327,7 @@ def _of_label(field: Any, change: str, path: tuple[str, ...]) -> Difference:
 
 
 def _by_name(messages: Iterable[Any]) -> dict[str, tuple[int, Any]]:
-    """Return messages with their indexes by name; the entries of maps have none."""
+    """Return messages with their indexes by name, without the entries of maps, which have no index."""
     known = [each for each in messages if not each.options.map_entry]
     return {each.name: (index, each) for index, each in enumerate(known)}
 

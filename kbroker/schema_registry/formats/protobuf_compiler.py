@@ -1,11 +1,12 @@
-"""Protobuf texts to descriptors, with the compiler protox (protoxy). Owns what it may read, and what it must not see.
+"""Compiles Protobuf texts to descriptors with protox (protoxy). Owns the limits of its input and of the files it reads.
 
-The compiler reads files: those of one new directory, into which the texts are written, which is gone afterwards. It
-refuses imports that could lead out of it (absolute, `..`, `//`). Built in are Google's types and Confluent's, as in
-Confluent's registry.
+The compiler reads only the files of a new directory, into which the texts are written and which is deleted afterwards.
+This module refuses imports that could lead out of the directory (absolute, `..`, `//`). The types of Google and of
+Confluent are built in, as in Confluent's registry.
 
-It recurses, so a text's nesting is bounded before; and a type's full name stands in every field of that type, so the
-names are bounded, too. A text with many errors takes it long, so only small texts are compiled in this process.
+The compiler recurses, so the nesting of a text is limited beforehand. The full name of a type is repeated in every
+field of that type, so the length of names is limited, too. A text with many errors takes long to compile, so only small
+texts are compiled in this process.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from typing import Any, Final
 from kbroker.schema_registry.formats.common import InvalidSchema, check_nesting, need
 
 DEEPEST: Final = 50
-"""The most levels of nesting: a descriptor can be read up to 100."""
+"""The most levels of nesting: a descriptor is readable up to 100 levels."""
 LARGEST_NAMES: Final = 64 * 1024 * 1024
-"""The most characters that all names may have in the descriptor."""
+"""The most characters of all names together in the descriptor."""
 LARGEST_HERE: Final = 4_000
-"""The most characters of a text with its references that are compiled in this process: it takes 50 ms at worst."""
+"""The most characters of a text with its references that this process compiles; they take at most 50 ms."""
 MOST_SECONDS: Final = 20
-"""How long another process may compile."""
+"""The most seconds for which another process may compile."""
 _LONGEST_PATH: Final = 500
 _LONGEST_PART: Final = 200
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -80,11 +81,11 @@ _CONFLUENT: Final = {
         message Variant { bytes metadata = 1; bytes value = 2; }
     """,
 }
-"""Types that serializers of Confluent import. Their fields are the interface; nothing else of them is."""
+"""Types that Confluent's serializers import. Only their fields are part of the interface."""
 
 
 def compiled(text: str, references: Mapping[str, str]) -> tuple[Any, str]:
-    """Return the file descriptors, imports first, and the name of the text's own; raises InvalidSchema."""
+    """Return the file descriptors, imports first, and the name of the text's own file; raises InvalidSchema."""
     need("protoxy")
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.message import DecodeError
@@ -122,7 +123,7 @@ def compiled(text: str, references: Mapping[str, str]) -> tuple[Any, str]:
 
 
 class _CompilerError(Exception):
-    """What the compiler complains of, and where: "default.proto:3:5: "."""
+    """The compiler's error, and its place, like "default.proto:3:5: "."""
 
     def __init__(self, what: str, details: str) -> None:
         found = re.search(r"\[([^\[\]\n]{1,300}:\d+:\d+)\]", details[:2_000])
@@ -142,7 +143,7 @@ def _here(directory: str, name: str) -> bytes:
 
 
 def _elsewhere(directory: str, name: str) -> bytes:
-    """Compile in a process with limits of time and memory."""
+    """Compile in another process, with limits of time and memory."""
     script = os.path.join(os.path.dirname(__file__), "protobuf_process.py")
     command = [sys.executable, "-I", script, directory, name]
     try:
@@ -162,7 +163,7 @@ def _elsewhere(directory: str, name: str) -> bytes:
 def _check(text: str) -> None:
     check_nesting(text, json_text=False, deepest=DEEPEST)
     longest = max(map(len, _IDENTIFIER.findall(text)), default=0)
-    # Each statement may name a type whose full name is made of the longest name at each level.
+    # In the worst case, each statement names a type whose full name consists of the longest name at each level.
     if longest * (2 + min(text.count("{"), DEEPEST)) * (text.count(";") + 1) > LARGEST_NAMES:
         raise InvalidSchema("the names are too long for so many fields")
 
@@ -191,7 +192,7 @@ def _write(directory: str, name: str, text: str) -> None:
 
 
 def _built_in_named_by(message: str) -> str | None:
-    """Return the built-in file that the compiler misses, if that is its complaint."""
+    """Return the name of the built-in file whose import the compiler did not find, or None for another error."""
     found = _NOT_FOUND.search(message)
     if found is None:
         return None
@@ -211,7 +212,7 @@ def _built_in(name: str) -> str:
 
 
 def from_base64(text: str) -> Any:
-    """Return the file descriptor that a text has in base64 (`format=serialized`), or None."""
+    """Return the file descriptor that a text contains in base64 (`format=serialized`), or None."""
     if not is_serialized(text):
         return None
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -227,12 +228,12 @@ def from_base64(text: str) -> Any:
 
 
 def is_serialized(text: str) -> bool:
-    """Return whether a text is no schema's text, but may be a file descriptor in base64."""
+    """Whether a text cannot be a schema's text, but may be a file descriptor in base64."""
     return not len(text) % 4 and re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", text) is not None
 
 
 def _complete(message: Any) -> None:
-    """Put the optional fields of proto3 into the oneofs that compilers make for them, where a writer has not."""
+    """Add the oneofs that compilers create for optional fields of proto3, if the writer has not added them."""
     known = {each.name: index for index, each in enumerate(message.oneof_decl)}
     for field in message.field:
         if field.proto3_optional and not field.HasField("oneof_index"):

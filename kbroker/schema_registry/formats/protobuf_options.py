@@ -1,7 +1,7 @@
 """Options of Protobuf as Confluent's registry prints them.
 
-An option is taken as it is written between the places that the compiler tells, so it is known to be right; what happens
-here is layout: `name = value`, texts in double quotes, a line for each entry of an aggregate.
+The text of an option is copied from the places that the compiler reports, so it is known to be valid. This module only
+changes its layout: `name = value`, strings in double quotes, a line for each entry of an aggregate.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _ESCAPES: Final = {
 }
 _OPEN: Final = {"{": "}", "<": ">", "[": "]"}
 Value = Any
-"""A printed scalar; a dict of an aggregate's entries; or a list."""
+"""A value of an option: a printed scalar, a dict of an aggregate's entries, or a list."""
 
 
 class Options:
-    """Prints options; with `extensions`, the full names of all extensions, in the normalized form."""
+    """Prints options; if `extensions`, the full names of all extensions, is given, prints the normalized form."""
 
     def __init__(
         self, package: str, extensions: frozenset[str] | None, classes: Callable[[str], Any] | None = None
@@ -44,11 +44,11 @@ class Options:
 
     @property
     def is_normalized(self) -> bool:
-        """Whether names are full and everything is in order."""
+        """Whether the form is normalized: names are full and everything is sorted."""
         return self._extensions is not None
 
     def printed(self, written: Iterable[str], extra: Iterable[tuple[str, str]] = ()) -> list[str]:
-        """Return options as `name = value`, which may have several lines."""
+        """Return options as `name = value`; a value may have several lines."""
         options = [_read(each) for each in written] + list(extra)
         if self._extensions is None:
             return [f"{name} = {_shown(value)}" for name, value in options]
@@ -62,7 +62,7 @@ class Options:
         return [f"{name} = {_shown(value, in_order=True)}" for name, value in merged]
 
     def bracketed(self, options: list[str]) -> str:
-        """Return options as they stand behind a field or a value."""
+        """Return options in the brackets that follow a field or a value."""
         if not options:
             return ""
         if len(options) == 1:
@@ -70,9 +70,9 @@ class Options:
         return " [\n" + ",\n".join(_indented(each) for each in options) + "\n]"
 
     def of_message(self, options: Any) -> list[str]:
-        """Return the options that a descriptor has set, as they would be written."""
+        """Return the options that are set in a descriptor, in the form of a Protobuf text."""
         if self._classes is not None:
-            # A class that knows the extensions of the file's imports, which are unknown fields to the usual one.
+            # This class knows the extensions of the file's imports; for the usual class they are unknown fields.
             options = self._classes(options.DESCRIPTOR.full_name).FromString(options.SerializeToString())
         written = []
         for field, value in options.ListFields():
@@ -82,7 +82,7 @@ class Options:
         return written
 
     def _full(self, name: str) -> str:
-        """Return an option's name with the full name of its extension."""
+        """Return an option's name, with its extension's full name in the normalized form."""
         found = re.match(r"\(\.?([\w.]+)\)(.*)", name)
         if found is None or self._extensions is None:
             return name
@@ -102,7 +102,7 @@ def _repeated(value: Any) -> list[Any]:
 
 
 def _written(field: Any, value: Any) -> str:
-    """Return a value of an option as it would be written."""
+    """Return an option's value in the form of a Protobuf text."""
     if field.message_type is not None:
         entries = []
         for inner, each in value.ListFields():
@@ -148,7 +148,7 @@ def _merged(one: dict[str, Value], other: dict[str, Value]) -> dict[str, Value]:
 
 
 def _read(written: str) -> tuple[str, Value]:
-    """Return the name and the value of an option as it is written, with `option` and `;` or without."""
+    """Return the name and the value of an option's text, which may include `option` and `;`."""
     tokens = [token for token in _TOKEN.findall(written) if not token.isspace() and not token.startswith(("//", "/*"))]
     if tokens and tokens[0] == "option" and (len(tokens) < 2 or tokens[1] != "="):
         tokens = tokens[1:]
@@ -162,7 +162,7 @@ def _read(written: str) -> tuple[str, Value]:
 
 
 def _value(tokens: list[str], at: int) -> tuple[Value, int]:
-    """Return the value that begins at a token, and where it ends."""
+    """Return the value that begins at a token, and the position after it."""
     if at >= len(tokens):
         return "", at
     token = tokens[at]
@@ -193,7 +193,7 @@ def _list(tokens: list[str], at: int) -> tuple[list[Value], int]:
 
 
 def _aggregate(tokens: list[str], at: int, end: str) -> tuple[dict[str, Value], int]:
-    """Return the entries of an aggregate; a key that comes again makes a list."""
+    """Return the entries of an aggregate; the values of a repeated key become a list."""
     entries: dict[str, Value] = {}
     again: set[str] = set()
     while at < len(tokens) and tokens[at] != end:
@@ -221,7 +221,7 @@ def _aggregate(tokens: list[str], at: int, end: str) -> tuple[dict[str, Value], 
 
 
 def _requoted(inner: str) -> str:
-    """Return a literal's inside as it stands between double quotes; escapes by number are kept as they are."""
+    """Return the content of a string literal for use in double quotes; numeric escapes are kept."""
     return "".join(piece if piece[0] == "\\" else _escaped(piece) for piece in _PIECE.findall(inner))
 
 

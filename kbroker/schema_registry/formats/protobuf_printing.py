@@ -1,10 +1,10 @@
 """A Protobuf file as Confluent's registry prints it: two blanks a level, no comments, types in their own order.
 
-What stands in the text and not in the descriptor (how a type was named, options as they were written, which ranges
-one statement had) is taken from the text where the compiler says that it stands. A descriptor without a text is printed
-with full names.
+The descriptor lacks some parts of the text: how a type was named, how options were written, which ranges were in one
+statement. This module copies these parts from the places in the text that the compiler reports. A descriptor without a
+text is printed with full names.
 
-The normalized form has full names, everything sorted by number or name, and options by name.
+The normalized form has full names, everything sorted by number or name, and options sorted by name.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _GROUP: Final = 10
 _LABELS: Final = {1: "optional", 2: "required", 3: "repeated"}
 Path = tuple[int, ...]
 Place = tuple[int, int, int, int]
-"""A line and a column, in bytes, where something begins, and those where it ends."""
+"""The line and column where a part of the text begins, and those where it ends; columns count bytes."""
 
 
 class Source:
-    """The text of a file, by the paths that descriptors have (descriptor.proto: SourceCodeInfo)."""
+    """The text of a file, addressed by the paths of descriptors (descriptor.proto: SourceCodeInfo)."""
 
     def __init__(self, file: Any, text: str | None) -> None:
         self._lines = (text or "").encode().split(b"\n")
@@ -57,17 +57,17 @@ class Source:
             path = tuple(location.path)
             self._places.setdefault(path, []).append(place)
             for length in range(1, len(path)):
-                # Options are asked for by the path before them; none lies more than a few steps below.
+                # Options are looked up by the path of their owner, which is only a few elements shorter.
                 if len(path) - length <= 8:
                     self._under.setdefault(path[:length], []).append((place, path))
 
     def text(self, path: Path) -> str | None:
-        """Return what stands at a path, without comments and white space around it."""
+        """Return the text at a path, without the comments and white space around it."""
         places = self._places.get(path)
         return self.at(places[-1]) if places else None
 
     def at(self, place: Place) -> str:
-        """Return what stands at a place."""
+        """Return the text at a place."""
         first, start, last, end = place
         if first == last:
             return self._lines[first][start:end].decode()
@@ -79,7 +79,7 @@ class Source:
         return sorted(set(self._places.get(path, ())))
 
     def statements(self, path: Path) -> list[str]:
-        """Return the options below a path as they are written, in the text's order, each once."""
+        """Return the written options below a path, in the text's order, without duplicates."""
         places = sorted({place for place, _ in self._under.get(path, ())})
         kept: list[Place] = []
         for place in places:
@@ -88,7 +88,7 @@ class Source:
         return [self.at(place) for place in kept]
 
     def name(self, path: Path, full: str) -> str:
-        """Return a type's name as it is written, or its full name."""
+        """Return a type's name as the text writes it, or else its full name."""
         written = self.text(path)
         return full if written is None else _BLANK.sub("", written)
 
@@ -103,8 +103,8 @@ def printed(
 ) -> str:
     """Return a file descriptor as text.
 
-    `extensions` are the full names of all known ones, for names of options. Without a text, `classes` returns the class
-    of options that knows them, by its full name.
+    `extensions` are the full names of all known extensions, for the names of options. If there is no text, `classes`
+    returns the class of options that knows the extensions, by the class's full name.
     """
     return _Printer(file, text, Options(file.package, frozenset(extensions) if normalize else None, classes)).file()
 
@@ -267,7 +267,7 @@ class _Printer:
         return [line for _, lines in made for line in lines]
 
     def _reserved(self, owner: Any, ranges: Path, names: Path, most: int, beyond: int) -> list[str]:
-        """Return the statements `reserved`; `beyond` is 1 where a range ends before its end (messages)."""
+        """Return the `reserved` statements; `beyond` is 1 if the end of a range is exclusive (in messages)."""
         numbers = [(each.start, each.end - beyond) for each in owner.reserved_range]
         if self._normalize or not self._has_text:
             single = [f"reserved {_range(*each, most)};" for each in sorted(numbers)]
@@ -277,7 +277,7 @@ class _Printer:
         return [f"reserved {', '.join(each)};" for _, each in sorted(statements)]
 
     def _grouped(self, path: Path, values: list[str]) -> list[tuple[Place, list[str]]]:
-        """Return values by the statements in which they stand."""
+        """Return values grouped by the statements that contain them."""
         groups: dict[Place, list[str]] = {}
         statements = self._source.places(path)
         for index, value in enumerate(values):
@@ -344,13 +344,13 @@ def _groups(fields: Iterable[Any]) -> set[str]:
 
 
 def _around(spot: Place, statements: list[Place]) -> Place:
-    """Return the statement, of those in the text's order, in which a place lies; or the place itself."""
+    """Return the statement that contains a place, or the place itself; `statements` are in the text's order."""
     at = bisect_right(statements, (*spot[:2], 1 << 40, 0)) - 1
     return statements[at] if at >= 0 and spot[2:] <= statements[at][2:] else spot
 
 
 class _Holder:
-    """Stands for a message where groups of extensions look for their types."""
+    """Replaces a message when the groups of extensions look up their types."""
 
     def __init__(self, nested: Any) -> None:
         self.nested_type = nested
@@ -364,12 +364,12 @@ def _section(lines: list[str]) -> Iterator[str]:
 
 
 def _braces(head: str, sections: list[list[str]]) -> list[str]:
-    """Return a block; empty lines part its sections."""
+    """Return a block whose sections are separated by empty lines."""
     lines: list[str] = []
     for each in sections:
         if each:
             lines += [""] if lines else []
-            # An empty line of an inner block is indented, as Confluent's printer does it.
+            # An empty line of an inner block is indented, as in Confluent's printer.
             lines += [f"  {line}" for one in each for line in one.split("\n")]
     return [f"{head} {{", *lines, "}"] if lines else [f"{head} {{}}"]
 

@@ -1,7 +1,8 @@
 """The Protobuf compiler in a process of its own: run as a script, never imported. For texts that could take long.
 
-The compiler holds the interpreter while it works, and tells of each error with the lines around it, which takes minutes
-for a text with many. Here it has limits of time and memory, and its end is not the broker's.
+The compiler holds the interpreter's lock while it works. It reports each error with the lines around it, which takes
+minutes for a text with many errors. In this process it has limits of time and memory, and a crash does not end the
+broker.
 
 Arguments: the directory, and the name of the text's file in it. Prints "+" and the descriptors, or "-" and the error.
 """
@@ -14,7 +15,7 @@ MOST_BYTES = 1024**3
 
 
 def main() -> None:
-    """Compile, within the limits."""
+    """Compile the file within the limits."""
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

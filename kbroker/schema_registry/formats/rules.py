@@ -1,9 +1,9 @@
-"""What may stand in a schema's metadata and rule set, as Confluent's registry judges it.
+"""Checks a schema's metadata and rule set as Confluent's registry does.
 
-The registry keeps both as data: clients obey the rules. Each function takes what a request's JSON says and raises
-InvalidRules with the reason; None is valid. `normal_metadata` and `normal_rule_set` return the one form of what says
-the same, which is what the registry stores and compares: names in order, without what is empty or unknown, with the
-kind and the mode that a rule has by default.
+The registry only stores both: clients apply the rules. Each function checks a value from a request's JSON and raises
+InvalidRules with the reason; None is valid. `normal_metadata` and `normal_rule_set` return the normal form, which is
+equal for values with the same meaning. The registry stores and compares this form: names in order, without empty or
+unknown parts, and with the default kind and mode of a rule.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _MODE: Final = "WRITEREAD"
 
 
 class InvalidRules(Exception):  # noqa: N818 - what it says of them
-    """Metadata or a rule set that the registry refuses; the message is for the client (42210)."""
+    """The registry refuses metadata or a rule set; the message is for the client (42210)."""
 
 
 def check_metadata(metadata: Any) -> None:
-    """Check `{"tags": {path: [tag]}, "properties": {name: text}, "sensitive": [name]}`, each optional."""
+    """Check `{"tags": {path: [tag]}, "properties": {name: text}, "sensitive": [name]}`; each part is optional."""
     if metadata is None:
         return
     _object(metadata, "metadata")
@@ -47,7 +47,7 @@ def check_metadata(metadata: Any) -> None:
 
 
 def check_rule_set(rule_set: Any) -> None:
-    """Check `{"migrationRules": [rule], "domainRules": [rule], "encodingRules": [rule]}`: names are unique in all."""
+    """Check `{"migrationRules": [rule], "domainRules": [rule], "encodingRules": [rule]}`: no two rules share a name."""
     if rule_set is None:
         return
     _object(rule_set, "ruleSet")
@@ -66,7 +66,7 @@ def check_rule_set(rule_set: Any) -> None:
 
 
 def normal_metadata(metadata: Any) -> dict[str, Any] | None:
-    """Return metadata in its one form."""
+    """Return metadata in normal form."""
     if metadata is None:
         return None
     check_metadata(metadata)
@@ -77,7 +77,10 @@ def normal_metadata(metadata: Any) -> dict[str, Any] | None:
 
 
 def normal_rule_set(rule_set: Any) -> dict[str, Any] | None:
-    """Return a rule set in its one form. Names and modes are not checked: a registry may have what it would refuse."""
+    """Return a rule set in normal form.
+
+    Names and modes are not checked: a registry may already store values that it would refuse.
+    """
     if rule_set is None:
         return None
     _object(rule_set, "ruleSet")

@@ -1,8 +1,8 @@
-"""Tags within the text of an Avro schema: which records and fields have them, and the text with others.
+"""Tags within the text of an Avro schema: which records and fields have tags, and how to change them.
 
 Owns the names of tagged entities, "namespace.Record" and "namespace.Record.field" (Confluent: AvroSchema,
-SchemaEntity). Only what the text itself defines is seen, not what it refers to. Schemas of other types have no tags
-here.
+SchemaEntity). Reads only the types that the text itself defines, not those of references. For schemas of other types
+this module supports no tags.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PROPERTY: Final = "confluent:tags"
 
 
 class Tagged(NamedTuple):
-    """An entity, by its path and kind, and tags."""
+    """The path and kind of an entity, with tags."""
 
     path: str
     kind: str
@@ -26,17 +26,17 @@ class Tagged(NamedTuple):
 
 
 def tagged(text: str) -> list[Tagged]:
-    """Return what has tags in an Avro schema, in the order of the text."""
+    """Return the tagged records and fields of an Avro schema, in the order of the text."""
     return [Tagged(path, kind, tags) for path, kind, node in _entities(from_json(text)) if (tags := _tags(node))]
 
 
 def retagged(text: str, add: Sequence[Tagged], remove: Sequence[Tagged]) -> str:
-    """Return an Avro schema with tags added and then removed; raises InvalidSchema for what the text does not have."""
+    """Return an Avro schema after adding and then removing tags; raises InvalidSchema if an entity is missing."""
     document = from_json(text)
     places: dict[tuple[str, str], dict[str, Any]] = {}
     for path, kind, node in _entities(document):
         short = path.split(".")[-1 if kind == RECORD else -2 :]
-        for name in (path, ".".join(short)):  # a path without a namespace means the first record with the name
+        for name in (path, ".".join(short)):  # a path without a namespace names the first such record
             places.setdefault((name, kind), node)
     for each in add:
         node = _at(places, each)
@@ -63,7 +63,7 @@ def _tags(node: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _entities(document: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield path, kind and place of each record and field."""
+    """Yield path, kind and JSON object of each record and field."""
     waiting: list[tuple[Any, str]] = [(document, "")]
     while waiting:
         node, space = waiting.pop()

@@ -1,7 +1,7 @@
 """Converts the options of kafka-acls to ACLs and filters.
 
-Owns the meaning of --producer, --consumer and --idempotent, and the rules between options. Never reads a command line,
-and never stores an ACL.
+Owns the meaning of --producer, --consumer and --idempotent, and the rules about combining options. Never reads a
+command line, and never stores an ACL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RESOURCES: Final = {
     "delegation_token": ResourceType.DELEGATION_TOKEN,
     "user_principal": ResourceType.USER,
 }
-"""The options that name resources, in Python's spelling."""
+"""The options that name resources, spelled as Python names."""
 _PRODUCES: Final = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
 _CONSUMES: Final = (Operation.READ, Operation.DESCRIBE)
 _IDEMPOTENT: Final = (ResourceType.CLUSTER, CLUSTER_NAME, Operation.IDEMPOTENT_WRITE)
@@ -69,7 +69,7 @@ class AclOptions(NamedTuple):
         return list(dict.fromkeys(found))
 
     def filters(self) -> list[AclFilter]:
-        """Return the filters for the options: without principals all ACLs of the resources. Raises ValueError."""
+        """Return the filters for the options; without principals, for all ACLs of the resources. Raises ValueError."""
         if self.principals or self.operations or self.producer or self.consumer:
             return [
                 AclFilter(pattern.resource_type, pattern.name, self.pattern, *entry) for pattern, entry in self.acls()
@@ -114,7 +114,7 @@ def check_principal(text: str) -> str:
 
 
 def operation_named(name: str) -> Operation:
-    """Return an operation by its name in kafka-acls, Read or ClusterAction, in any case. Raises ValueError."""
+    """Return an operation by its name in kafka-acls (Read, ClusterAction), in any case. Raises ValueError."""
     found = _OPERATIONS.get(name.lower())
     if found is None:
         raise ValueError(f"there is no operation {name}, only {', '.join(each.title for each in _OPERATIONS.values())}")

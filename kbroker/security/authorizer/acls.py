@@ -18,7 +18,7 @@ from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 WILDCARD: Final = "*"
-"""As a literal name, stands for every resource of a type; as a host, for every host."""
+"""As a literal name it means every resource of a type; as a host it means every host."""
 ANY_USER: Final = "User:*"
 CLUSTER_NAME: Final = "kafka-cluster"
 """The only name of a resource of type CLUSTER."""
@@ -27,7 +27,7 @@ MOST_MATCHED: Final = 100_000
 
 
 class _Code(IntEnum):
-    """A code of the protocol: 0 is UNKNOWN, 1 is ANY; an ACL contains neither."""
+    """A code of the protocol: 0 is UNKNOWN, 1 is ANY; an ACL contains neither of these two."""
 
     # Use int's hash, because Enum's is computed in Python: each request looks up keys that contain these codes.
     __hash__ = int.__hash__
@@ -60,7 +60,7 @@ class ResourceType(_Code):
 
 
 class PatternType(_Code):
-    """How a pattern's name is used. ANY and MATCH are for filters: MATCH is any pattern that covers the name."""
+    """How a pattern's name is used. ANY and MATCH are for filters; MATCH means any pattern that covers the name."""
 
     UNKNOWN = 0
     ANY = 1
@@ -123,11 +123,11 @@ OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }  # fmt: skip
-"""The operations on each type of resource; clients may request those that they are allowed (KIP-430)."""
+"""The operations on each type of resource; clients may request which of them they are allowed (KIP-430)."""
 
 
 class Pattern(NamedTuple):
-    """The resources of an ACL: the resource with this name, or all resources whose names begin with it."""
+    """The resources of an ACL: either the resource with this name, or all resources whose names begin with it."""
 
     resource_type: ResourceType
     name: str
@@ -150,7 +150,7 @@ class Entry(NamedTuple):
 
 
 Acls = Mapping[Pattern, frozenset[Entry]]
-"""All ACLs, by pattern. No pattern has an empty set."""
+"""All ACLs, by pattern; no set of entries is empty."""
 
 
 class Acl(NamedTuple):
@@ -204,7 +204,7 @@ class AclFilter:
         )
 
     def found(self, acls: Acls) -> Iterator[tuple[Pattern, Entry | None]]:
-        """Yield pattern and entry of each ACL; the entry is None if the entry or the pattern does not match."""
+        """Yield the pattern and the entry of each ACL; the entry is None if the filter does not match the ACL."""
         for pattern, entries in acls.items():
             if self.covers(pattern):
                 for entry in entries:
@@ -247,7 +247,7 @@ async def frozen(by_pattern: Mapping[Pattern, set[Entry]]) -> dict[Pattern, froz
 
 
 def added(acls: Acls, more: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, frozenset[Entry]]:
-    """Return ACLs with more added."""
+    """Return the ACLs together with `more`."""
     changed = dict(acls)
     for pattern, entries in more.items():
         changed[pattern] = changed.get(pattern, frozenset()) | entries

@@ -1,16 +1,16 @@
 """The evaluation of access control lists: whether a principal may do something (Apache Kafka's StandardAuthorizer).
 
 Owns the decision, the cache of decisions, and their log under Kafka's name `kafka.authorizer.logger`;
-handlers/authorized/audit.py logs changes by administrators. Never changes an ACL, and never knows the request:
+handlers/authorized/audit.py logs changes by administrators. Never changes an ACL, and does not know the request:
 handlers/authorized/ does.
 
 1. Super users are allowed everything.
 2. An ACL applies if it covers the resource (by its literal name, `*` or a prefix), and names the principal or User:*,
-   and the host or *. If one that applies denies the operation, the request is denied.
-3. Otherwise, if one that applies allows the operation, the request is allowed.
+   and the host or *. If an applicable ACL denies the operation, the request is denied.
+3. Otherwise, if an applicable ACL allows the operation, the request is allowed.
 4. Otherwise the request is denied, unless no ACL covers the resource and `allow.everyone.if.no.acl.found` is set.
 
-The look-up uses the resource's own name and its beginnings with the lengths of existing prefixes, so the cost does not
+The look-up uses the resource's name, and its beginnings that are as long as an existing prefix, so its cost does not
 depend on the number of ACLs. Decisions are cached until the ACLs change.
 """
 
@@ -53,9 +53,9 @@ def _log(level: int, outcome: str, principal: Principal, host: str, operation: O
 
 
 REMEMBERED: Final = 4096
-"""The most cached decisions about one principal from one host; when it is reached, the cache is cleared."""
+"""The most cached decisions about one principal from one host; when this number is reached, the cache is cleared."""
 REMEMBERED_NAME: Final = 256
-"""In characters; decisions about longer names are not cached, which limits the cache to some 1 MB."""
+"""Decisions about names with more characters are not cached, which limits the cache to about 1 MB."""
 REMEMBERED_RIGHTS: Final = 4096
 """The most cached pairs of principal and host; live connections keep their own `Rights`."""
 _IMPLIES_DESCRIBE: Final = frozenset(
@@ -85,15 +85,15 @@ class Authorizer:
         self._listeners: list[Callable[[], None]] = []
         self.acls: Acls = {}
         self.logs_allowed = True
-        """Whether allowed operations may have to be logged; the code that watches the log level sets it to False."""
+        """Whether allowed operations may have to be logged; a watcher of the log level sets it to False."""
 
     def replace(self, acls: Acls) -> None:
-        """Use other ACLs from now on; earlier decisions no longer count."""
+        """Use these ACLs from now on; earlier decisions are no longer valid."""
         lengths: dict[ResourceType, set[int]] = {}
         for pattern in acls:
             if pattern.pattern_type is PatternType.PREFIXED:
                 lengths.setdefault(pattern.resource_type, set()).add(len(pattern.name))
-        # The lengths first: `Rights` in other threads than this remember their decisions by the ACLs that they see.
+        # Set the lengths before the ACLs: `Rights` in other threads cache decisions for the ACLs that they read.
         self._lengths = {kind: tuple(sorted(each)) for kind, each in lengths.items()}
         self.acls = acls
         self._by_principal.clear()
@@ -155,7 +155,7 @@ class Authorizer:
         return about
 
     def decide_by_type(self, principal: Principal, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """Whether a principal may do an operation on at least one resource of a type (KIP-679)."""
+        """Whether a principal may perform an operation on at least one resource of a type (KIP-679)."""
         if self.decide(principal, host, operation, kind, _NAMED_BY_NO_ACL):
             return True
         found: dict[tuple[Permission, PatternType], set[str]] = {
@@ -197,7 +197,7 @@ class Rights:
         self.host = host
 
     def may(self, operation: Operation, kind: ResourceType, name: str, *, logs: bool = True) -> bool:
-        """Whether an operation on a resource is allowed. `logs`: log a denial."""
+        """Whether an operation on a resource is allowed; logs a denial if `logs`."""
         allowed = self._known((operation, kind, name))
         if not allowed:
             if logs:
@@ -207,7 +207,7 @@ class Rights:
         return allowed
 
     def may_read(self, topic: str) -> bool:
-        """Whether records of a topic may be read: like `may`, but much faster, because each fetch calls it."""
+        """Whether a topic's records may be read; like `may`, but much faster, because each fetch calls it."""
         authorizer = self._authorizer
         if topic in self._readable and self._readable_by is authorizer.acls and not authorizer.logs_allowed:
             return True
@@ -229,7 +229,7 @@ class Rights:
         return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, logs=logs)
 
     def operations(self, kind: ResourceType, name: str) -> int:
-        """Return the allowed operations on a resource, as bits by their codes; nothing is logged."""
+        """Return the allowed operations on a resource as a bit set of their codes; log nothing."""
         return sum(1 << each for each in OPERATIONS[kind] if self._known((each, kind, name)))
 
     def _known(self, key: tuple[Operation, ResourceType, str | None]) -> bool:

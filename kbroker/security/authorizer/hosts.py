@@ -1,7 +1,7 @@
 """The hosts of ACLs: every host, one address, or since Apache Kafka 4.4 a range of addresses (CIDR).
 
-Owns which texts name a range, their errors in Kafka's words (CidrUtils), and whether an address lies in a range. Never
-decides about a right.
+Owns the form of a range, the errors in Kafka's words (CidrUtils), and the check whether a range contains an address.
+Never decides about a right.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _BITS_4: Final = 32
 _BITS_6: Final = 128
 _LARGEST_OCTET: Final = 255
 _NOWHERE: Final = IPv4Address(0)
-"""No range of IPv4 has this address, as in Kafka."""
+"""An address that no IPv4 range contains, as in Kafka."""
 
 
 def is_range(host: str) -> bool:
-    """Whether a text is meant as a range of addresses."""
+    """Whether a text has the form of a range of addresses."""
     return "/" in host
 
 
 def parse_range(host: str) -> IPv4Network | IPv6Network:
-    """Return a range of addresses; raises ValueError with Kafka's text. Bits behind the prefix do not count."""
+    """Parse a range of addresses; raises ValueError with Kafka's text. Bits after the prefix are ignored."""
     return _range_6(host) if ":" in host else _range_4(host)
 
 
@@ -61,9 +61,9 @@ def _range_6(host: str) -> IPv6Network:
 
 @lru_cache(maxsize=20_000)
 def _known_range(host: str) -> tuple[int, int, int] | None:
-    """Return a range's version of IP, its prefix as a number, and the bits behind it; None for a text that is no range.
+    """Return a range's IP version, its prefix as a number, and the number of bits after it; None for another text.
 
-    Kept, because a decision may look at the ranges of many ACLs.
+    Cached, because a decision may check the ranges of many ACLs.
     """
     try:
         network = parse_range(host)
@@ -75,7 +75,7 @@ def _known_range(host: str) -> tuple[int, int, int] | None:
 
 @lru_cache(maxsize=1_000)
 def _address(host: str) -> tuple[int, int] | None:
-    """Return the version and the number of an address; None for a text that is none, and for one in no range."""
+    """Return an address's version and number; None if the text is no address, or if no range contains it."""
     try:
         found = ip_address(host)
     except ValueError:
@@ -84,7 +84,7 @@ def _address(host: str) -> tuple[int, int] | None:
 
 
 def covers(host: str, address: str) -> bool:
-    """Whether the host of an ACL stands for the address of a client."""
+    """Whether an ACL's host covers a client's address."""
     if host in (WILDCARD, address):
         return True
     if not is_range(host):

@@ -1,4 +1,4 @@
-"""Users that exist from the first start on: `--add-scram`, in the syntax of kafka-storage.
+"""Users that the broker creates before it serves clients: `--add-scram`, in the syntax of kafka-storage.
 
 Owns that syntax and the stored form. Never stores anything.
 
@@ -46,11 +46,11 @@ class ScramUser:
 
     @property
     def entity(self) -> str:
-        """The name of the user's configs."""
+        """The name of the entity whose configs contain the credential."""
         return entity_name(self.name)
 
     def revise(self, old: Mapping[str, str]) -> dict[str, str]:
-        """Return the user's configs with this credential; unchanged if they already hold the same password."""
+        """Return the user's configs with this credential; unchanged if they already contain the same password."""
         text = old.get(self.mechanism)
         if text is not None and self._holds(text):
             return dict(old)

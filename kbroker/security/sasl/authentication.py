@@ -1,4 +1,4 @@
-"""The authentication on one connection: which request may come next, and its result.
+"""The authentication on one connection: the allowed requests, and its result.
 
 Owns the order of requests (Apache Kafka: SaslServerAuthenticator), and the interface of a mechanism (bytes in, bytes
 out, and a name at the end). Owns also the session of a login: its end, when a client may log in again (KIP-368), and
@@ -26,7 +26,8 @@ from kbroker.security.principal import USER, Principal, printable
 class AuthenticationFailed(Exception):  # noqa: N818 - an outcome, not a fault of the program
     """An authentication has failed. The message is for the log, and contains no secret.
 
-    `client_message` is the message for the client; None if the client only learns that its credentials are invalid.
+    `client_message` is the message for the client; if it is None, the client only receives that its credentials are
+    invalid.
     """
 
     def __init__(self, reason: str, client_message: str | None = None) -> None:
@@ -39,14 +40,14 @@ class UnsupportedMechanism(AuthenticationFailed):
 
 
 class MechanismChanged(AuthenticationFailed):
-    """A client authenticates again with another mechanism; it gets no response."""
+    """A client authenticates again with another mechanism; it receives no response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
     """An authenticated name, and the expiry of its credentials in ms since 1970 (None: they do not expire).
 
-    `by_token` is whether the client logged in with a delegation token.
+    `by_token` is True if the client logged in with a delegation token.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Identity:
 
 
 class ServerMechanism(Protocol):
-    """The server's side of one authentication. `identity` is None until it has succeeded."""
+    """The server's side of one authentication. `identity` is None until the authentication has succeeded."""
 
     identity: Identity | None
 
@@ -64,7 +65,7 @@ class ServerMechanism(Protocol):
 
 
 class ClientMechanism(Protocol):
-    """The client's side of an authentication, in which this broker logs in to another broker."""
+    """The client's side of an authentication, for a login of this broker to another broker."""
 
     def first(self) -> bytes:
         """Return the first token."""
@@ -74,18 +75,18 @@ class ClientMechanism(Protocol):
 
 
 Options = Mapping[str, str]
-"""Those of a JAAS login module."""
+"""The options of a JAAS login module."""
 
 
 LEAST_MS_BETWEEN: Final = 1000
-"""A client that authenticates again after less time is refused."""
+"""The least ms between two authentications of a client; an earlier one is refused."""
 _SHARE_OF_SESSION: Final = 0.85
 """The share of a session's time after which a broker renews its login to another broker."""
 _LONGEST_MS: Final = (1 << 63) - 1
 
 
 def log_in_again_after_s(lifetime_ms: int) -> float:
-    """Return the seconds until the next login for a session's lifetime; infinity for a lifetime of 0 (no end)."""
+    """Return the seconds after which a session of this lifetime must be renewed; infinity for 0 (no end)."""
     return lifetime_ms / 1000 * _SHARE_OF_SESSION if lifetime_ms > 0 else math.inf
 
 
@@ -98,12 +99,12 @@ class Session:
         self._monotonic_ms = monotonic_ms
         self._renewed_ms: float | None = None
         self.ends_ms: float | None = None
-        """The end of the session, by `monotonic_ms`; None for no end."""
+        """The end of the session on the clock `monotonic_ms`, or None."""
 
     def begin(self, left_ms: int | None, longest_ms: int) -> int:
-        """Begin; given the credential's remaining ms (None: no end) and the configured maximum (0: no limit).
+        """Begin the session; return its lifetime in ms, or 0 if it has no end or ends immediately.
 
-        Returns the session's lifetime in ms; 0 if it has no end, or ends at once.
+        `left_ms` is the credential's remaining time (None: no end), `longest_ms` the configured maximum (0: no limit).
         """
         limits = [] if left_ms is None else [left_ms]
         if longest_ms > 0:
@@ -125,7 +126,7 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the session has ended."""
         return self.ends_ms is not None and self._monotonic_ms() > self.ends_ms
 
 
@@ -141,7 +142,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The mechanisms of a listener: `begin` makes the server's side of each; `max_session_ms` is 0 for no limit."""
+    """The mechanisms of a listener: `begin` creates the server's side of each; `max_session_ms` is 0 for no limit."""
 
     begin: Mapping[str, Callable[[], ServerMechanism]]
     max_session_ms: Mapping[str, int]
@@ -155,7 +156,7 @@ class Offer:
 
 
 class Authentication:
-    """The authentication of one connection. `now_ms` is the time of day, `monotonic_ms` the clock of sessions."""
+    """The authentication of one connection. `now_ms` is the wall clock, `monotonic_ms` the clock of sessions."""
 
     def __init__(self, offer: Offer, now_ms: Callable[[], int], monotonic_ms: Callable[[], float]) -> None:
         self._offer = offer
@@ -169,11 +170,11 @@ class Authentication:
         self.principal: Principal | None = None
         """The authenticated principal."""
         self.session = Session(monotonic_ms)
-        """The duration of the login."""
+        """The session of the login."""
 
     @property
     def again(self) -> bool:
-        """Whether this is no longer the first authentication."""
+        """Whether the client has already authenticated before."""
         return self.principal is not None
 
     def versions_answered(self) -> None:
@@ -181,7 +182,7 @@ class Authentication:
         self.stage = Stage.HANDSHAKE
 
     def handshake(self, mechanism: str, version: int) -> None:
-        """Begin with a mechanism. Raises UnsupportedMechanism, AuthenticationFailed."""
+        """Begin an authentication with a mechanism. Raises UnsupportedMechanism, AuthenticationFailed."""
         if self.stage not in (Stage.FIRST, Stage.HANDSHAKE):
             raise self._failed(AuthenticationFailed("a SaslHandshake where a token is expected"))
         if version > 0:
@@ -225,7 +226,7 @@ class Authentication:
         return self.session.begin(left_ms, self._offer.max_session_ms.get(self.mechanism, 0))
 
     def begin_again(self) -> bool:
-        """Whether a client may authenticate again now; if so, expect its handshake."""
+        """Return whether a client may authenticate again now; if so, expect its handshake."""
         if self.stage is not Stage.DONE or not self.session.may_be_renewed():
             return False
         self.stage = Stage.HANDSHAKE
@@ -233,7 +234,7 @@ class Authentication:
         return True
 
     def client_message(self, failed: AuthenticationFailed) -> str:
-        """Return the client's message for a failure."""
+        """Return the message about a failure for the client."""
         course = "re-authentication" if self.again else "authentication"
         generic = f"Authentication failed during {course} due to invalid credentials with SASL mechanism"
         return failed.client_message or f"{generic} {self.mechanism}"

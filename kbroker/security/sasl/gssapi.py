@@ -1,9 +1,9 @@
 """SASL GSSAPI (RFC 4752), the server's side: Kerberos tickets.
 
 Owns the order of messages, and the agreement that SASL encrypts nothing afterwards (TLS may). A security context, which
-kerberos.py gets from the system's library, handles the tickets. Never reads a keytab.
+kerberos.py creates with the system's library, handles the tickets. Never reads a keytab.
 
-    client   a token of the context, and more while it is incomplete
+    client   a token of the context, and more while the context is incomplete
     server   tokens of the context; then, wrapped, the offered layers: none, which is 1, and no size
     client   (empty, if the context's last token was the server's;) wrapped: its layer, a size, the identity it acts as
 """
@@ -19,7 +19,7 @@ from kbroker.security.tls.mapping import NoRule
 NAME: Final = "GSSAPI"
 MODULE: Final = "com.sun.security.auth.module.Krb5LoginModule"
 MOST_BYTES: Final = 128 * 1024
-"""The most bytes of a message; a ticket with the groups of a large directory has 64 kB."""
+"""The most bytes of a message; a ticket that lists the groups of a large directory has 64 kB."""
 _MOST_STEPS: Final = 10
 _NO_LAYER: Final = 1
 
@@ -33,7 +33,7 @@ class Context(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether both sides are finished."""
+        """Whether both sides have finished."""
 
     @property
     def initiator(self) -> str:
@@ -50,7 +50,7 @@ class Context(Protocol):
 
 
 class GssapiServer:
-    """One authentication of a client. `name_of` converts a principal's name to a user's, and raises NoRule."""
+    """One authentication of a client. `name_of` converts a principal's name to a user name, and raises NoRule."""
 
     def __init__(self, begin: Callable[[], Context], name_of: Callable[[str], str]) -> None:
         self._begin = begin

@@ -34,7 +34,7 @@ def library(listener: str) -> Any:
 def acceptor(gssapi: Any, where: str, options: Mapping[str, str]) -> Callable[[], Context]:
     """Return a function that begins a security context with the principal and keytab in Krb5LoginModule's options.
 
-    Raises ConfigError, which begins with `where`.
+    Raises ConfigError whose text begins with `where`.
     """
     principal, key_table = options.get("principal"), options.get("keyTab")
     if options.get("useKeyTab", "").lower() != "true" or not principal or not key_table:
@@ -57,7 +57,7 @@ def acceptor(gssapi: Any, where: str, options: Mapping[str, str]) -> Callable[[]
 
 
 class _Context:
-    """A Context of python-gssapi."""
+    """A `Context` that uses python-gssapi."""
 
     def __init__(self, gssapi: Any, context: Any) -> None:
         self._errors = gssapi.exceptions.GSSError
@@ -90,7 +90,7 @@ class _Context:
 
 
 def default_realm() -> str:
-    """Return this machine's realm from krb5.conf; "" if there is none."""
+    """Return this machine's realm from krb5.conf, or ""."""
     for path in os.environ.get("KRB5_CONFIG", "/etc/krb5.conf").split(os.pathsep):
         try:
             text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -102,7 +102,7 @@ def default_realm() -> str:
 
 
 def realm_of(text: str) -> str:
-    """Return the default realm in the text of a krb5.conf; "" if there is none."""
+    """Return the default realm in the text of a krb5.conf, or ""."""
     section = ""
     for line in text.splitlines():
         if found := _SECTION.match(line):

@@ -4,10 +4,10 @@ Owns their syntax and meaning, which are those of Kafka's KerberosShortNamer and
 
     DEFAULT                                the first part of a name whose realm is this machine's
     RULE:[n:format](pattern)s/from/to/gL   for names with n parts: $1, $2 are the parts and $0 the realm in `format`;
-                                           the result must match `pattern` whole; then `from` becomes `to`, with g
-                                           everywhere, and L or U make all letters small or capital
+                                           the complete result must match `pattern`; then `from` becomes `to`, with g
+                                           everywhere, and L or U convert the name to lower or upper case
 
-The first rule that matches counts. Patterns are Python's; constructs that such rules use mean the same in Java.
+The first rule that matches is applied. Patterns are Python's; constructs that such rules use mean the same in Java.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RULE: Final = re.compile(
 )
 _PARAMETER: Final = re.compile(r"\$(\d*)")
 _LONGEST: Final = 1024
-"""The most characters of a principal's name; the operator's patterns could be slow on longer names from clients."""
+"""The most characters of a principal's name: the operator's patterns could be slow on a client's longer name."""
 
 
 class KerberosName(NamedTuple):
@@ -51,7 +51,7 @@ class KerberosName(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Rule:
     parts: int
-    """0 for DEFAULT."""
+    """The number of parts of a matching name; 0 for DEFAULT."""
     format: str = ""
     pattern: re.Pattern[str] | None = None
     replaced: re.Pattern[str] | None = None
@@ -60,7 +60,7 @@ class _Rule:
     case: str = ""
 
     def apply(self, parameters: Sequence[str], default_realm: str) -> str | None:
-        """Return the result for a realm and the parts of a name; None if the rule does not match. Raises NoRule."""
+        """Return the result for a realm and a name's parts; None if the rule does not match. Raises NoRule."""
         if not self.parts:
             found = parameters[1] if parameters[0] == default_realm else None
         else:
@@ -83,7 +83,7 @@ class _Rule:
 
 
 class PrincipalNamer:
-    """The rules of a listener; `default_realm` is the machine's Kerberos realm, "" for none."""
+    """The rules of a listener; `default_realm` is the machine's Kerberos realm, or ""."""
 
     def __init__(self, rules: Sequence[str], default_realm: str) -> None:
         """Parse the rules; raises BadRules."""
@@ -91,7 +91,7 @@ class PrincipalNamer:
         self._default_realm = default_realm
 
     def name_of(self, principal: str) -> str:
-        """Return the user's name of a principal; raises NoRule."""
+        """Return the user name for a principal; raises NoRule."""
         if len(principal) > _LONGEST:
             raise NoRule(f"a Kerberos principal of {len(principal)} characters")
         try:

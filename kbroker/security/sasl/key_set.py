@@ -1,8 +1,8 @@
 """The public keys for verifying tokens: a JSON Web Key Set (RFC 7517) in a file or at a URL.
 
-Owns when the set is read again: after its refresh time, after a failure, and when a token names an unknown key. Any
-client can send such a token, so it causes at most one read every MISS_PAUSE_MS. A thread reads the set; callers get the
-currently known keys.
+Owns the times at which the set is read again: after its refresh time, after a failure, and when a token names an
+unknown key. Any client can send such a token, so these tokens cause at most one read every MISS_PAUSE_MS. A thread
+reads the set; callers get the currently known keys.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KeySet:
         max_retry_ms: int,
         start: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """`start` runs a function without blocking the caller, by default in a thread."""
+        """Set the source of the keys; `start` runs a function without blocking, by default in a thread."""
         self._read = read
         self._monotonic_ms = monotonic_ms
         self._refresh_ms = refresh_ms
@@ -62,7 +62,7 @@ class KeySet:
         return self._keys
 
     def miss(self, key_id: str) -> None:
-        """Start a read because of an unknown key, unless the last such read was less than MISS_PAUSE_MS ago."""
+        """Start a read because of an unknown key, unless such a read started less than MISS_PAUSE_MS ago."""
         now = self._monotonic_ms()
         if self._missed_ms is None or now - self._missed_ms >= MISS_PAUSE_MS:
             self._missed_ms = now
@@ -104,7 +104,7 @@ def _in_thread(work: Callable[[], None]) -> None:
 
 
 def reader(url: str) -> Read:
-    """Return a reader of a URL of file:, http: or https:. Raises ValueError for any other."""
+    """Return a reader of a URL of file:, http: or https:. Raises ValueError for any other URL."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
         path = urllib.parse.unquote(parts.path)
@@ -120,13 +120,13 @@ def _from_file(path: str) -> bytes:
 
 
 def _from_web(url: str) -> bytes:
-    import urllib.request  # imported only if the keys have a URL: it takes some ms of a start
+    import urllib.request  # imported only if the keys have a URL, because it takes some ms
 
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
             return _bounded(answer.read(_MOST_BYTES + 1))
-    except ValueError as error:  # raised for a response that is not HTTP
+    except ValueError as error:  # raised if the response is not HTTP
         raise BadKeySet(str(error)) from None
 
 
@@ -137,7 +137,7 @@ def _bounded(data: bytes) -> bytes:
 
 
 def parse_keys(data: bytes) -> list[Key]:
-    """Return the signature keys; unknown kinds are skipped. Raises BadKeySet."""
+    """Parse a key set; return its signature keys, without those of unknown kinds. Raises BadKeySet."""
     try:
         listed = json.loads(data)["keys"]
         if not isinstance(listed, list):

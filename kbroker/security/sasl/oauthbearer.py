@@ -18,7 +18,7 @@ from kbroker.security.sasl.authentication import AuthenticationFailed, Identity
 MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 NAME: Final = "OAUTHBEARER"
 MOST_BYTES: Final = 64 * 1024
-"""The most bytes of a message: one of sasl.server.max.receive.size would block the loop for some ten ms."""
+"""The most bytes of a message; one of sasl.server.max.receive.size bytes would block the loop for about ten ms."""
 _SEPARATOR: Final = "\x01"
 _BEARER: Final = re.compile(r"bearer +([-_.+/a-zA-Z0-9]+=*)", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z]+")
@@ -28,7 +28,7 @@ _MOST_PAIRS: Final = 100
 
 
 class BadToken(Exception):  # noqa: N818 - an outcome
-    """A token is refused. The message is for the log; the client gets `status`."""
+    """A token is refused. The message is for the log; the client receives `status`."""
 
     def __init__(self, reason: str, status: str = "invalid_token", scope: str | None = None) -> None:
         super().__init__(reason)

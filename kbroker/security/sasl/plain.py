@@ -1,6 +1,6 @@
 """SASL PLAIN (RFC 4616): a name and a password in clear text.
 
-Owns the message, [authzid] NUL authcid NUL password in UTF-8, and the comparison. Never knows where passwords are
+Owns the message, [authzid] NUL authcid NUL password in UTF-8, and the comparison. Does not know where passwords are
 stored.
 """
 
@@ -17,7 +17,7 @@ _USER = "user_"
 
 
 def passwords(options: Options) -> dict[str, str]:
-    """Return the password of each user in a PlainLoginModule's options, as user_alice="secret"."""
+    """Return the passwords by user from a PlainLoginModule's options, such as user_alice="secret"."""
     return {name.removeprefix(_USER): value for name, value in options.items() if name.startswith(_USER)}
 
 
@@ -25,13 +25,13 @@ class PlainServer:
     """One authentication of a client."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
-        """`known` contains the password of each user."""
+        """Set the known passwords, by user name."""
         self._known = known
         self._answered = False
         self.identity: Identity | None = None
 
     def respond(self, token: bytes) -> bytes:
-        """Process the only message."""
+        """Process the client's only message."""
         if self._answered:
             raise AuthenticationFailed("PLAIN has only one message, but the client has sent a second one")
         self._answered = True
@@ -51,7 +51,7 @@ class PlainServer:
         return b""
 
     def _is_right(self, name: str, password: str) -> bool:
-        """Compare in constant time, no matter whether the name, the length or a letter is wrong."""
+        """Whether the password is correct; takes the same time whether the name, the length or a character is wrong."""
         expected = self._known.get(name)
         same = hmac.compare_digest(_digest(password), _digest(expected if expected is not None else ""))
         return same and expected is not None

@@ -1,15 +1,15 @@
 """SASL SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), both sides.
 
-Owns the messages and their order. Never knows where credentials are stored, and uses no channel binding.
+Owns the messages and their order. Does not know where credentials are stored, and uses no channel binding.
 
     client   n,[a=authzid],n=user,r=nonce[,extensions]
     server   r=nonce of both,s=salt,i=iterations
     client   c=base64 of "n,[a=authzid],",r=nonce of both[,extensions],p=proof
     server   v=signature
 
-With the extension tokenauth=true the user's name is the id of a delegation token, and its HMAC in base64 the password.
-In names a comma is =2C and an equals sign =3D. For an unknown user the server answers like for a known one: it sends a
-salt that stays the same until the process ends, and then refuses every proof.
+With the extension tokenauth=true the user's name is the id of a delegation token, and the password is its HMAC in
+base64. In names a comma is =2C and an equals sign =3D. The server answers for an unknown user as for a known user: it
+sends a salt that stays the same until the process ends, and then refuses every proof.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kbroker.security.sasl.scram_credential import (
 
 MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 Lookup = Callable[[str], ScramCredential | None]
-"""Finds a user's credential for one mechanism."""
+"""Returns a user's credential for one mechanism, or None."""
 
 
 class TokenLogin(NamedTuple):
@@ -48,12 +48,12 @@ class TokenLogin(NamedTuple):
 
 
 TokenLookup = Callable[[str], TokenLogin | None]
-"""Finds a delegation token for one mechanism, by its id."""
+"""Returns a delegation token for one mechanism by the token's id, or None."""
 _SECRET: Final = secrets.token_bytes(32)
 _MOST_ITERATIONS_ASKED: Final = 1_000_000
-"""The most iterations that a client accepts: more would let a server waste its time."""
+"""The most iterations that a client accepts: with more, a server could make it waste time."""
 _LONGEST: Final = 16 * 1024
-"""The most bytes of a client's message; a name, a nonce and a proof have some hundred."""
+"""The most bytes of a client's message; a name, a nonce and a proof together have some hundred bytes."""
 _PRINTABLE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 _EXTENSION: Final = re.compile(r"[A-Za-z]+=[^,\0]+")
 _BY_TOKEN: Final = re.compile(r"tokenauth=true", re.IGNORECASE)
@@ -105,7 +105,7 @@ class ScramServer:
         return self._challenge
 
     def _found(self, *, by_token: bool) -> ScramCredential:
-        """Return the credential of the user or the token; if unknown, a similar credential that no password matches."""
+        """Return the user's or token's credential; if it is unknown, a similar credential that no password matches."""
         if by_token:
             token = self._token(self._name)
             if token is not None:
@@ -159,7 +159,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def respond(self, token: bytes) -> bytes | None:
-        """Process the server's challenge, then its signature, which proves that the server knows this user."""
+        """Process the server's challenge, and then its signature, which proves that the server knows this user."""
         try:
             message = token.decode()
         except UnicodeDecodeError:

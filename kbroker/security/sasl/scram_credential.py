@@ -1,9 +1,9 @@
 """The stored form of a user's password for SCRAM (RFC 5802), which can check a password but does not contain it.
 
 Owns the computation and Kafka's stored text: salt=...,stored_key=...,server_key=...,iterations=4096, with the first
-three in base64. Owns also its place in the configs of users, as in Kafka: /config/users/NAME, mechanism = credential,
-where NAME is encoded. Never stores anything. Together with recorded traffic the text is as good as a password, so no
-log or response may contain it.
+three in base64. Owns also the place of this text in the configs of users, as in Kafka: /config/users/NAME contains
+mechanism = credential, where NAME is encoded. Never stores anything. Together with recorded traffic the text is as good
+as a password, so no log or response may contain it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class ScramCredential:
     iterations: int
 
     def text(self) -> str:
-        """Return its stored text."""
+        """Return the credential in its stored form."""
         parts = [base64.b64encode(each).decode() for each in (self.salt, self.stored_key, self.server_key)]
         return ",".join(f"{name}={value}" for name, value in zip(_PARTS, [*parts, str(self.iterations)], strict=True))
 
     @classmethod
     def parse(cls, text: str) -> ScramCredential:
-        """Parse a stored text; raises ValueError, whose message contains nothing of it."""
+        """Parse a stored text; raises ValueError, whose message contains no part of the text."""
         parts = dict(part.partition("=")[::2] for part in text.split(","))
         if set(parts) != set(_PARTS) or not parts["iterations"].isdecimal():
             raise ValueError("not a SCRAM credential")
@@ -79,17 +79,17 @@ def client_key(mechanism: str, salted: bytes) -> bytes:
 
 
 def server_key(mechanism: str, salted: bytes) -> bytes:
-    """Return the key by which a server proves that it knows the user."""
+    """Return the key with which a server proves that it knows the user."""
     return hmac.digest(salted, b"Server Key", HASHES[mechanism])
 
 
 def new_salt() -> bytes:
-    """Return a salt like those of Kafka's tools."""
+    """Return a new salt in the form of Kafka's tools."""
     return as_salt(secrets.randbits(_SALT_BITS))
 
 
 def as_salt(number: int) -> bytes:
-    """Return the 26 digits in base 36 of a number's last bits."""
+    """Return a number's last 130 bits as 26 digits in base 36."""
     number %= 1 << _SALT_BITS
     digits = ""
     for _ in range(26):
@@ -99,11 +99,11 @@ def as_salt(number: int) -> bytes:
 
 
 USERS = "users"
-"""The kind of these configs."""
+"""The config type of users."""
 
 
 def entity_name(user: str) -> str:
-    """Return a user's name in the form of a path: by Java's URLEncoder, without characters special in JMX."""
+    """Return a user's name as a part of a path: encoded by Java's URLEncoder, without characters special in JMX."""
     return quote(user, safe="-_.", errors="replace").replace("~", "%7E")
 
 
@@ -113,7 +113,7 @@ def user_of(entity: str) -> str:
 
 
 def credential_of(configs: Mapping[str, Mapping[str, str]], user: str, mechanism: str) -> ScramCredential | None:
-    """Return a user's credential for a mechanism; None if it is missing or unreadable."""
+    """Return a user's credential for a mechanism; None if the credential is missing or unreadable."""
     text = configs.get(entity_name(user), {}).get(mechanism)
     if text is None:
         return None

@@ -1,12 +1,12 @@
 """The SASL settings of a broker's listeners.
 
-Owns which mechanisms each listener offers, the settings of a listener or one of its mechanisms, and their JAAS options.
-Owns also this broker's login to other brokers, if the inter-broker listener requires one. Refuses unsupported settings.
-Never authenticates a client, and never connects.
+Owns the mechanisms that each listener offers, the settings of a listener or one of its mechanisms, and their JAAS
+options. Owns also this broker's login to other brokers, if the inter-broker listener requires a login. Refuses
+unsupported settings. Never authenticates a client, and never connects.
 
     sasl.jaas.config                                  for any listener and mechanism with this login module
     listener.name.inside.sasl.enabled.mechanisms      for one listener, its name in lower case
-    listener.name.inside.plain.sasl.jaas.config       for one mechanism there, in lower case, too
+    listener.name.inside.plain.sasl.jaas.config       for one mechanism of a listener, also in lower case
     java.security.auth.login.config                   a file, if none of these is set: login modules of all
                                                       mechanisms in its sections inside.KafkaServer and KafkaServer
 """
@@ -40,7 +40,7 @@ Begin = Callable[[], ServerMechanism]
 
 
 class Credentials(NamedTuple):
-    """Look-ups of SCRAM credentials by mechanism: of users by name, and of delegation tokens by id."""
+    """Look-ups of SCRAM credentials for a mechanism: of users by name, and of delegation tokens by id."""
 
     of_user: Callable[[str, str], ScramCredential | None]
     of_token: Callable[[str, str], scram.TokenLogin | None]
@@ -65,11 +65,11 @@ class ListenerSettings:
         self.listener = listener
         self.credentials = credentials or Credentials(_no_credential, _no_credential)
         self.serves = credentials is not None
-        """Whether a broker uses the listener; False if only the settings are checked."""
+        """Whether a broker serves the listener; False if only the settings are checked."""
         self._in_file: list[LoginModule] | None = None
 
     def find(self, key: str, mechanism: str = "") -> tuple[str, str] | None:
-        """Return name and text of the setting for a key that has precedence; None if none is set."""
+        """Return name and text of the setting that has precedence for a key; None if the key is not set."""
         own = f"listener.name.{self.listener.lower()}."
         names = [f"{own}{mechanism.lower()}.{key}"] if mechanism else []
         for name in (*names, f"{own}{key}", key):
@@ -79,7 +79,7 @@ class ListenerSettings:
         return None
 
     def value(self, key: str, mechanism: str = "") -> Value:
-        """Return the value of a key, its default if unset. Raises ConfigError."""
+        """Return the value of a key, or its default. Raises ConfigError."""
         found = self.find(key, mechanism)
         declared = broker_key(key)
         assert declared is not None, key
@@ -91,9 +91,9 @@ class ListenerSettings:
             raise ConfigError(error.text) from None
 
     def login(self, mechanism: str, module: str) -> LoginModule | None:
-        """Return the login module of a mechanism; None if unset. Raises ConfigError, without secrets.
+        """Return the login module of a mechanism, or None. Raises ConfigError, whose text contains no secret.
 
-        In a file of login modules, `module` is the class of the wanted one.
+        If the setting is a file of login modules, `module` is the class to find.
         """
         found = self.find(JAAS, mechanism)
         if found is None:
@@ -112,7 +112,7 @@ class ListenerSettings:
 
 
 def _logins_in_file(path: str, listener: str) -> list[LoginModule]:
-    """Return the login modules in the JAAS file for a listener; empty without a file. Raises ConfigError."""
+    """Return a listener's login modules from the JAAS file; empty without a file. Raises ConfigError."""
     if not path:
         return []
     try:
@@ -130,7 +130,7 @@ def _no_credential(_user: str, _mechanism: str) -> None:
 
 
 def offers(config: BrokerConfig, credentials: Credentials | None = None) -> dict[str, Offer]:
-    """Return the offer of each listener with SASL, by its name. Raises ConfigError.
+    """Return the offer of each SASL listener, by listener name. Raises ConfigError.
 
     Without `credentials` it only checks the settings, and fetches no keys.
     """
@@ -207,7 +207,7 @@ def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
 
 def _scram(settings: ListenerSettings, mechanism: str) -> Begin:
     found = settings.find(JAAS, mechanism)
-    # A setting without a mechanism may be meant for another mechanism.
+    # A setting that names no mechanism may be intended for another mechanism.
     if found is not None and found[0].endswith(f".{mechanism.lower()}.{JAAS}"):
         required_login(settings, mechanism, scram.MODULE)
     credentials = settings.credentials
@@ -315,7 +315,7 @@ _MAKERS: Final[Mapping[str, Callable[[ListenerSettings, str], Begin]]] = {
 
 _INTER_BROKER: Final = "sasl.mechanism.inter.broker.protocol"
 Login = Callable[[], tuple[str, ClientMechanism]]
-"""Begins an authentication; returns the mechanism's name, and this broker's side of it."""
+"""Begins a login; returns the mechanism's name, and this broker's side of the authentication."""
 
 
 def login_between_brokers(config: BrokerConfig) -> Login | None:

@@ -25,7 +25,7 @@ _TRIED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One public key: its id, its kind (kty), its only algorithm (alg, None for any), and PyJWT's form of it."""
+    """A public key: its id, its kind (kty), its only algorithm (alg; None: any), and the key as an object of PyJWT."""
 
     key_id: str | None
     kind: str

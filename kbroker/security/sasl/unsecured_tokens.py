@@ -1,4 +1,4 @@
-"""Unsigned tokens, for development: every client can write one, and claim any identity.
+"""Unsigned tokens, for development: every client can write such a token, and claim any identity.
 
 Owns the requirements on their claims, from the options unsecuredValidator... of Kafka's OAuthBearerLoginModule.
 Unsigned tokens are accepted only if such an option is set.
@@ -21,7 +21,7 @@ _OPTIONS: Final = "unsecuredValidator"
 
 
 def are_enabled(options: Options) -> bool:
-    """Whether a login module's options enable unsigned tokens: of clients, or for this broker's own login."""
+    """Whether a login module's options enable unsigned tokens, of clients or for this broker's own login."""
     return any(name.startswith(_PREFIX) for name in options)
 
 

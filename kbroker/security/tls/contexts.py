@@ -20,7 +20,7 @@ from kbroker.security.tls.settings import TlsSettings
 from kbroker.security.tls.stores import KeyStore, key_store, trusted
 
 OF_TLS_13: Final = ("TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256")
-"""OpenSSL's suites for TLSv1.3. Python's ssl module cannot change them."""
+"""OpenSSL's cipher suites for TLSv1.3, which Python's ssl module cannot change."""
 
 
 def openssl_name(name: str) -> str:
@@ -97,7 +97,7 @@ def _choose(context: ssl.SSLContext, settings: TlsSettings) -> None:
             raise ConfigError(f"{name}: none of {', '.join(settings.cipher_suites)} is of a version that is offered")
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     if older:
-        with contextlib.suppress(ssl.SSLError):  # none of them is available
+        with contextlib.suppress(ssl.SSLError):  # OpenSSL has none of these suites
             context.set_ciphers(":".join(map(openssl_name, older)))
         chosen = {each["name"] for each in context.get_ciphers()}
         unknown = [each for each in older if openssl_name(each) not in chosen]
@@ -120,7 +120,7 @@ def _versions(settings: TlsSettings) -> list[ssl.TLSVersion]:
 
 
 def _trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Load the trusted certificates: those of the trust store or, without one, the system's."""
+    """Load the trusted certificates: those of the trust store, or else those of the system."""
     # Accept a trusted certificate even if its issuer is not trusted, as Java does.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     certificates = trusted(settings.truststore)
@@ -190,7 +190,7 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """Return OpenSSL's reason in words."""
+    """Return OpenSSL's reason as a readable text."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is not accepted: {error.verify_message.rstrip('.')}"
     return (error.reason or "unknown reason").replace("_", " ").lower()

@@ -1,7 +1,7 @@
 """An authority for development, and the certificates that it signs.
 
-Owns their form (P-256 keys, valid for a year), and the names in a server's certificate. Anyone with the files can claim
-any identity, so they must not be used on a network with strangers. Writes no file: cli/cert.py does.
+Owns their form (P-256 keys, valid for a year), and the names in a server's certificate. Anyone who has the files can
+claim any identity, so they must not be used on a network with strangers. Writes no file: cli/cert.py does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _DAYS: Final = 365
 _EARLIER: Final = datetime.timedelta(hours=1)
-"""How long before now a certificate is valid, because the clocks of two machines differ."""
+"""The time before now from which a certificate is valid, because the clocks of two machines differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A key and its certificate; `issuer` is None if it is self-signed."""
+    """A key and its certificate; `issuer` is None if the certificate is self-signed."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -37,7 +37,7 @@ class Signed:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     def pem(self, password: str | None = None) -> bytes:
-        """Return key (PKCS8, encrypted with a password if given) and certificate in PEM, in Kafka's form."""
+        """Return the key (PKCS8, encrypted if a password is given) and the certificate in PEM, in Kafka's form."""
         how = _encryption(password)
         key = self.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
         return key + self.certificates_pem()
@@ -99,7 +99,7 @@ def sign(
     *,
     days: float = _DAYS,
 ) -> Signed:
-    """Return a signed certificate for a name (a common name, or a whole distinguished name) and for hosts."""
+    """Return a signed certificate for a name (a common name or a full distinguished name) and for hosts."""
     key = ec.generate_private_key(ec.SECP256R1())
     if isinstance(subject, str):
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])

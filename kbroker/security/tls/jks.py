@@ -1,15 +1,15 @@
 """Java's older format of key stores, JKS: keys with their certificates, and trusted certificates.
 
 Owns the reading of this format, which is small and for which there is no maintained library. Never writes such a file:
-`keytool` makes PKCS12 by default.
+`keytool` creates PKCS12 by default.
 
     0xFEEDFEED, version i32 (2), entries i32
       entry 1, a key       alias, created i64, key (i32 length), certificates i32, each: type, i32 length, DER
       entry 2, trusted     alias, created i64, type, i32 length, DER
-    SHA-1 of password (UTF-16), "Mighty Aphrodite" and all of the above
+    SHA-1 of password (UTF-16), "Mighty Aphrodite" and all bytes above
 
-A masked key has: salt (20 bytes), masked bytes of the key in PKCS #8, SHA-1 of password and key. The first part of the
-mask is SHA-1 of password and salt, each further part SHA-1 of password and the previous part.
+A masked key consists of a salt (20 bytes), the masked bytes of the key in PKCS #8, and SHA-1 of password and key. The
+first part of the mask is SHA-1 of password and salt; each further part is SHA-1 of password and the previous part.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _WORD: Final = b"Mighty Aphrodite"
 _HASH: Final = 20
 _KEY, _TRUSTED = 1, 2
 _MASKED: Final = bytes.fromhex("2b060104012a021101" + "01")
-"""1.3.6.1.4.1.42.2.17.1.1: Java's only algorithm for masking keys in JKS."""
+"""The object identifier 1.3.6.1.4.1.42.2.17.1.1: Java's only algorithm for masking keys in JKS."""
 
 
 class BadStore(Exception):  # noqa: N818 - named after the file
-    """A file is not such a store, or the password is wrong; the message says which."""
+    """A file is not a JKS store, or the password is wrong; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A masked key with its chain (DER), its own certificate first; or, without a key, a trusted certificate."""
+    """A masked key with its certificate chain (DER; its own first), or a trusted certificate without a key."""
 
     alias: str
     chain: tuple[bytes, ...]
@@ -44,7 +44,7 @@ class Entry:
 
 
 def load(data: bytes, password: str | None) -> list[Entry]:
-    """Return the entries of a store, in order; without a password, changes of the file are not detected."""
+    """Return the entries of a store, in order; without a password, a changed file is not detected."""
     if password is not None:
         digest = hashlib.sha1(_utf16(password) + _WORD + data[:-_HASH]).digest()
         if not hmac.compare_digest(digest, data[-_HASH:]):
@@ -56,7 +56,7 @@ def load(data: bytes, password: str | None) -> list[Entry]:
 
 
 def unmasked(masked: bytes, password: str) -> bytes:
-    """Return a key (PKCS #8, DER) of an entry; raises BadStore if the password is wrong."""
+    """Return an entry's key (PKCS #8, DER); raises BadStore if the password is wrong."""
     try:
         _, whole, _ = element(memoryview(masked))
         inside = elements(whole)
@@ -84,7 +84,7 @@ def _utf16(password: str) -> bytes:
 
 
 class _Reader:
-    """Reads a store's bytes from the front."""
+    """Reads a store's bytes in order."""
 
     def __init__(self, data: memoryview) -> None:
         self._data, self._at = data, 0

@@ -1,7 +1,8 @@
 """TLS on one listener: its context, which may be replaced while it serves, and the identities of its clients.
 
-Owns the checks of a replacement: a new certificate must keep the names of the old one, by which clients or brokers know
-the broker (`ssl.allow.dn.changes`, `ssl.allow.san.changes` lift this). Never opens a socket. (Kafka's SslFactory.)
+Owns the checks of a replacement: a new certificate must keep the names of the old certificate, by which clients or
+brokers identify the broker (`ssl.allow.dn.changes` and `ssl.allow.san.changes` allow other names). Never opens a
+socket. (Kafka's SslFactory.)
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ log = logging.getLogger(__name__)
 
 
 class TlsListener:
-    """One listener's TLS. `names_clients`: certificates identify clients, rather than SASL."""
+    """The TLS of one listener. If `names_clients`, certificates identify clients; otherwise SASL does."""
 
     def __init__(self, settings: TlsSettings, *, names_clients: bool = True, between_brokers: bool = False) -> None:
-        """Read the stores; raises ConfigError if they cannot work.
+        """Read the stores; raises ConfigError if TLS cannot work with them.
 
-        `between_brokers`: brokers also connect to each other over this listener, so it must accept its own certificate.
+        If `between_brokers`, brokers also connect to each other over this listener, so it must accept its own
+        certificate.
         """
         self._between_brokers = between_brokers
         self._names_clients = names_clients
@@ -64,7 +66,7 @@ class TlsListener:
             raise Broken(str(error)) from None
 
     def replacement(self, settings: TlsSettings) -> Callable[[], None]:
-        """Return a function that makes new connections use new stores; raises ConfigError if these are refused."""
+        """Return a function that makes new connections use new stores; raises ConfigError if the stores are refused."""
         made = _made(settings, self._between_brokers)
         check_names(self._keys.chain[0], made[2].chain[0], settings)
         if not self.settings.truststore.is_set and settings.truststore.is_set:
@@ -95,9 +97,9 @@ def _made(settings: TlsSettings, between_brokers: bool) -> Made:
 
 
 def _meet(settings: TlsSettings, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Make a TLS handshake of this broker with itself; raises ConfigError if it fails, as with other brokers."""
+    """Perform a TLS handshake of this broker with itself; raises ConfigError if it fails, as it would with others."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    checks, client.check_hostname = client.check_hostname, False  # other brokers' name for this one is unknown
+    checks, client.check_hostname = client.check_hostname, False  # the name that other brokers use is unknown
     try:
         asking, asked = client.wrap_bio(incoming, outgoing), Session(server)
         for _ in range(8):

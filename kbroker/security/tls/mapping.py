@@ -22,7 +22,7 @@ _REFERENCE: Final = re.compile(r"\\(.)|\$(\d+)", re.DOTALL)
 
 
 class BadRules(Exception):  # noqa: N818 - named after the setting
-    """The rules can't be read; the message says which one."""
+    """The rules cannot be parsed; the message names the wrong rule."""
 
 
 class NoRule(Exception):  # noqa: N818 - an outcome
@@ -32,7 +32,7 @@ class NoRule(Exception):  # noqa: N818 - an outcome
 @dataclass(frozen=True, slots=True)
 class _Rule:
     pattern: re.Pattern[str] | None
-    """None for the unchanged name."""
+    """The pattern of the name; None if the rule does not change the name."""
     replacement: str = ""
     case: str = ""
 
@@ -78,7 +78,7 @@ def _rules(text: str) -> Iterator[_Rule]:
 
 
 def expanded(replacement: str, match: re.Match[str]) -> str:
-    """Return a replacement with its groups inserted; a group's number that is too large loses digits or stays text."""
+    """Return a replacement with its groups inserted; a too large group number loses digits or stays text."""
     groups = match.re.groups
 
     def put(reference: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
 """The name in a certificate, in Java's form (X500Principal.getName): RFC 2253.
 
-Owns the conversion of a certificate's bytes to that text. Relies on their form, because OpenSSL has read the same bytes
-before. Never validates a certificate.
+Owns the conversion of a certificate's bytes to that text. Relies on the form of these bytes, because OpenSSL has
+already parsed them. Never validates a certificate.
 
     CN=alice,OU=billing,O=Example,C=DE
     1.2.840.113549.1.9.1=#160a6140622e6578616d706c65,CN=alice        a type without a name in RFC 2253
@@ -44,7 +44,7 @@ def subject(certificate: bytes) -> str:
 
 
 def _subject(certificate: memoryview) -> memoryview:
-    """Return the parts of the name: sets, in the order of the certificate."""
+    """Return the name's parts, which are sets, in the order of the certificate."""
     _, whole, _ = element(certificate)
     _, signed, _ = element(whole)
     fields = elements(signed)

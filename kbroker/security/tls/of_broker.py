@@ -1,8 +1,8 @@
 """TLS of one broker: of each of its TLS listeners, and of its connections to other brokers.
 
-Owns which settings apply to which listener, and their changes for new connections. As in Kafka, whenever a config of
-the broker is set, even to the same value, a key store or trust store is read again if its file has changed. Never opens
-a socket.
+Owns the mapping of settings to listeners, and their changes for new connections. As in Kafka, whenever a config of the
+broker is set, even to the same value, a key store or trust store is read again if its file has changed. Never opens a
+socket.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Stamp = tuple[object, ...]
 
 
 class TlsListeners:
-    """The TLS listeners of a broker, in `by_name`; empty without any."""
+    """The TLS listeners of a broker; `by_name` is empty if there are none."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Read their stores. Raises ConfigError if one cannot work."""
+        """Read the listeners' stores. Raises ConfigError if a store cannot be used."""
         self.by_name: dict[str, TlsListener] = {}
         self._stamps: dict[str, Stamp] = {}
         self._inter_broker = config.listeners.inter_broker
@@ -71,7 +71,7 @@ class TlsListeners:
             ) from None
 
     def follow(self, config: BrokerConfig) -> None:
-        """Apply a changed configuration to new connections; log unusable stores, and keep the old ones."""
+        """Apply a changed configuration to new connections; log unusable stores, and keep the old stores."""
         try:
             for replace in self._replacements(config):
                 replace()
@@ -103,7 +103,7 @@ def _settings(config: BrokerConfig, name: str) -> TlsSettings:
 
 
 def _stamp(settings: TlsSettings) -> Stamp:
-    """Return a value that changes whenever a store's file does."""
+    """Return a value that changes whenever the file of a store changes."""
     return _file_stamp(settings.keystore), _file_stamp(settings.truststore)
 
 

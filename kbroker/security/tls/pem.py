@@ -1,6 +1,6 @@
-"""PEM: the blocks of a text, as Kafka accepts them in a file or in a setting; DER: the elements of the data in them.
+"""PEM: the blocks of a text, as Kafka accepts them in a file or in a setting; DER: the elements of their data.
 
-Owns the reading and writing of blocks, and the tags and lengths of DER. A setting may have blanks in place of line
+Owns the reading and writing of blocks, and the tags and lengths of DER. A setting may contain blanks instead of line
 breaks. Never interprets an element, nor reads a file. Truncated DER raises IndexError or ValueError.
 """
 
@@ -23,7 +23,7 @@ class BadPem(Exception):  # noqa: N818 - named after the text
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block from BEGIN to END: `text` as a separate PEM text, `data` as bytes."""
+    """A block from BEGIN to END: `text` is a PEM text of its own, `data` are the decoded bytes."""
 
     label: str
     data: bytes = field(repr=False)
@@ -39,7 +39,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """Return the blocks of a text in order; raises BadPem if one cannot be decoded."""
+    """Return the blocks of a text in order; raises BadPem if a block cannot be decoded."""
     found = []
     for label, body in _BLOCK.findall(text):
         if _HEADER.search(body) is not None:  # an encrypted key in OpenSSL's older form: keep its headers
@@ -61,7 +61,7 @@ def write(label: str, data: bytes) -> str:
 
 
 def elements(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Yield the tag, the contents and the whole of each element."""
+    """Yield the tag, the contents and the complete bytes of each element."""
     while data:
         tag, value, whole = element(data)
         yield tag, value, whole
@@ -69,7 +69,7 @@ def elements(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
 
 
 def element(data: memoryview) -> tuple[int, memoryview, memoryview]:
-    """Return the tag, the contents and the whole of the first element."""
+    """Return the tag, the contents and the complete bytes of the first element."""
     tag, size, begin = data[0], data[1], 2
     if size & 0x80:
         begin += size & 0x7F

@@ -1,7 +1,7 @@
 """One connection's TLS: bytes of the wire in and out, bytes of the application in and out.
 
-Owns the handshake and the records, in OpenSSL's memory. Owns also the detection of clients that speak another protocol
-than their port: HTTP, TLS on a port without TLS, plaintext on a port with TLS. Never uses a socket, a clock or a loop.
+Owns the handshake and the records, in OpenSSL's memory. Owns also the detection of clients that use a wrong protocol
+for their port: HTTP, TLS on a port without TLS, plaintext on a port with TLS. Never uses a socket, a clock or a loop.
 Its memory is bounded by the bytes that were passed in since it last requested more.
 """
 
@@ -14,12 +14,12 @@ from typing import Final
 from kbroker.security.tls.contexts import reason_of
 
 _HTTP: Final = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "})
-"""The first 4 bytes of HTTP's methods, and of the preface of HTTP/2."""
+"""The first 4 bytes of HTTP's methods, and of HTTP/2's preface."""
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 def plain_protocol(head: bytes) -> str | None:
-    """Return which wrong protocol a client speaks on a port without TLS, by its first 4 bytes; None if unknown."""
+    """Return the wrong protocol of a client on a port without TLS, from its first 4 bytes; None if unknown."""
     if head in _HTTP:
         return f"HTTP ({head.decode().strip()} ...): this port speaks Kafka's protocol"
     if head[:2] == _TLS_HANDSHAKE:
@@ -28,7 +28,7 @@ def plain_protocol(head: bytes) -> str | None:
 
 
 def protocol_without_tls(head: bytes) -> str | None:
-    """Return which wrong protocol a client speaks on a port with TLS, by its first 4 bytes; None if unknown."""
+    """Return the wrong protocol of a client on a port with TLS, from its first 4 bytes; None if unknown."""
     if head[:1] == b"\0":
         return "Kafka's protocol without it (the client's security.protocol)"
     return "HTTP" if head in _HTTP else None
@@ -62,7 +62,7 @@ class Session:
         """Whether the other side has sent close_notify."""
 
     def shake(self, data: memoryview) -> bool:
-        """Process bytes of a handshake; return whether it is done. Raises Broken."""
+        """Process bytes of a handshake; return whether the handshake is done. Raises Broken."""
         if not self._taken and data and data[0] != FIRST_BYTE:
             protocol = protocol_without_tls(bytes(data[:4]))
             raise Broken(f"this is no TLS, but looks like {protocol}" if protocol else "this is no TLS")
@@ -80,7 +80,7 @@ class Session:
         return True
 
     def certificate(self) -> bytes | None:
-        """Return the other side's accepted certificate (DER); None without one."""
+        """Return the other side's accepted certificate (DER), or None."""
         return self._tls.getpeercert(binary_form=True)
 
     def describe(self) -> str:
@@ -90,11 +90,11 @@ class Session:
 
     @property
     def has_more(self) -> bool:
-        """Whether something may be read without another byte from the wire."""
+        """Whether data may be read without another byte from the wire."""
         return bool(self._incoming.pending or self._tls.pending() or self.ended)
 
     def received(self, data: memoryview) -> None:
-        """Add bytes from the wire, once all earlier ones are read."""
+        """Add bytes from the wire; all earlier bytes must be read before."""
         self._incoming.write(data)
 
     def read_into(self, room: memoryview) -> int:
@@ -121,7 +121,7 @@ class Session:
             raise Broken(reason_of(error)) from None
 
     def to_send(self) -> bytes:
-        """Remove and return the bytes to send."""
+        """Remove and return the bytes that must be sent."""
         return self._outgoing.read()
 
     @property
@@ -129,7 +129,7 @@ class Session:
         return bool(self._outgoing.pending)
 
     def close(self) -> None:
-        """Close this direction."""
+        """Close the sending direction."""
         if self.is_open:
-            with contextlib.suppress(ssl.SSLError, ValueError):  # it reports that the other side has not closed yet
+            with contextlib.suppress(ssl.SSLError, ValueError):  # raised because the other side has not closed yet
                 self._tls.unwrap()

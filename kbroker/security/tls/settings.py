@@ -1,4 +1,4 @@
-"""The TLS settings of one listener: the keys `ssl.*`, and the listener's own, which override them.
+"""The TLS settings of one listener: the keys `ssl.*`, and the listener's own keys, which override them.
 
 Owns the list of keys, and their full names in the operator's configuration. Never opens a file, and never validates a
 value.
@@ -15,7 +15,7 @@ class Values(Protocol):
     """The values of a listener (config/listeners.py)."""
 
     def name_of(self, key: str) -> str:
-        """Return the full name of a set key."""
+        """Return the full name of a key that is set."""
 
     def get_str(self, key: str) -> str: ...
 
@@ -31,7 +31,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """A key store or a trust store: a file, or texts of PEM. `names` has the full config keys, by their last words."""
+    """A key store or a trust store: a file, or PEM texts. `names` maps the last words of config keys to full keys."""
 
     names: dict[str, str]
     kind: str
@@ -48,7 +48,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The TLS settings of one listener. `names` has the full config keys, by their last words."""
+    """The TLS settings of one listener. `names` maps the last words of config keys to full keys."""
 
     listener: str
     names: dict[str, str]
@@ -88,7 +88,7 @@ _OTHERS: Final = {
 
 
 def tls_settings(listener: str, values: Values, *, has_sasl: bool = False) -> TlsSettings:
-    """Read the settings of a listener.
+    """Return the settings of a listener.
 
     With SASL, a listener requests clients' certificates only if its own `ssl.client.auth` is set, as in Kafka.
     """

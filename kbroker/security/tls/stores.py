@@ -1,10 +1,10 @@
 """Key stores and trust stores: PEM in a file or in a setting, PKCS12, and Java's JKS.
 
-Owns the reading of stores, with Kafka's rules for combining settings. Never makes a context. Errors raise ConfigError
+Owns the reading of stores, with Kafka's rules for combining settings. Never creates a context. Errors raise ConfigError
 with the config's name, and never with a secret.
 
-A file's first bytes decide between PKCS12 and JKS, whichever of the two types is configured: Java reads either under
-both names.
+A file's first bytes decide whether it is PKCS12 or JKS, even if the other of these two types is configured: Java reads
+both formats under both names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.config.model import ConfigError
 from kbroker.security.tls import jks, pem
 from kbroker.security.tls.settings import StoreSettings
 
-if TYPE_CHECKING:  # imported only if a store needs them: a start without them is faster
+if TYPE_CHECKING:  # imported only if a store needs it, so that other starts are faster
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
 
 _PEM: Final = "PEM"
@@ -29,7 +29,7 @@ _LARGEST: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KeyStore:
-    """A private key in PEM, its password if it has one, and its certificate chain (DER), its own certificate first."""
+    """A private key in PEM, its password or None, and its certificate chain (DER; its own certificate first)."""
 
     key: str = field(repr=False)
     password: str | None = field(repr=False)
@@ -120,7 +120,7 @@ def _blocks(text: str, name: str) -> list[pem.Block]:
 
 
 def _file(settings: StoreSettings) -> bytes | None:
-    """Return the content of the store's file; None without one."""
+    """Return the content of the store's file, or None."""
     path, names = settings.location, settings.names
     if path is None:
         if settings.password is not None:

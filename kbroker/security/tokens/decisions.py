@@ -1,7 +1,7 @@
 """The operations on a delegation token: create, renew, expire (Apache Kafka: DelegationTokenControlManager).
 
 Owns the permissions for these operations, the lifetime of tokens, and the errors. Never stores anything and never reads
-a clock; times are in ms since 1970, periods in ms.
+a clock. Times are in ms since 1970, periods in ms.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.security.tokens.token import Token, TokenInformation, TokenSettings
 MOST_OF_ONE: Final = 10_000
 """The most valid tokens of one requester."""
 MOST_CHARACTERS: Final = 4096
-"""Of all names in a token."""
+"""The most characters of all names in a token together."""
 MOST_RENEWERS: Final = 256
 _LATEST: Final = (1 << 63) - 1
 
@@ -53,7 +53,7 @@ def new_token(
 
 
 def renewed(settings: TokenSettings, token: Token, principal: Principal, period_ms: int, now_ms: int) -> Token:
-    """Return a token with a later expiry, the latest possible if `period_ms` is not positive.
+    """Return a token with a later expiry, or the latest possible if `period_ms` is not positive.
 
     Raises ApiError.
     """
@@ -66,7 +66,7 @@ def renewed(settings: TokenSettings, token: Token, principal: Principal, period_
 
 
 def ended(token: Token, principal: Principal, period_ms: int, now_ms: int) -> Token | None:
-    """Return a token with a new expiry, or None if it ends at once, as a negative `period_ms` requests.
+    """Return a token with a new expiry, or None if `period_ms` is negative and so ends the token immediately.
 
     Raises ApiError.
     """

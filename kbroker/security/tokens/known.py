@@ -1,8 +1,8 @@
 """The existing delegation tokens as a value: found by id and by HMAC, and counted by requester.
 
-Owns this value, and how SCRAM credentials are derived from a token: a client logs in with the token's id and HMAC.
-Deriving them takes some ms, so recent ones are cached. A change copies only about a hundredth of the tokens, so that
-its cost hardly grows with their number. Never decides which tokens exist.
+Owns this value, and the derivation of SCRAM credentials from a token: a client logs in with the token's id and HMAC.
+Deriving them takes some ms, so recent credentials are cached. A change copies only about a hundredth of the tokens, so
+that its cost hardly grows with their number. Never decides which tokens exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_IDS: Final[tuple[Mapping[bytes, str], ...]] = ({},) * _PARTS
 
 
 class Tokens:
-    """Immutable; `with_token` and `without` return new values."""
+    """An immutable set of tokens; `with_token` and `without` return new sets."""
 
     __slots__ = ("_by_id", "_counts", "_ids", "_size")
 
@@ -41,7 +41,7 @@ class Tokens:
 
     @classmethod
     def of(cls, tokens: Iterable[Token]) -> Tokens:
-        """Return a value with these tokens; of several tokens with one id, the last counts."""
+        """Return a set of these tokens; if several tokens have the same id, the last one counts."""
         by_id: list[dict[str, Token]] = [{} for _ in range(_PARTS)]
         for token in tokens:
             by_id[_part(token.info.token_id)][token.info.token_id] = token
@@ -66,20 +66,20 @@ class Tokens:
         return f"<{self._size} delegation tokens>"
 
     def get(self, token_id: str) -> Token | None:
-        """Return the token with an id."""
+        """Return the token with an id, or None."""
         return self._by_id[_part(token_id)].get(token_id)
 
     def by_hmac(self, hmac: bytes) -> Token | None:
-        """Return the token with an HMAC."""
+        """Return the token with an HMAC, or None."""
         token_id = self._ids[hmac[0]].get(hmac) if hmac else None
         return None if token_id is None else self.get(token_id)
 
     def asked_for_by(self, requester: Principal) -> int:
-        """Return how many tokens a requester has."""
+        """Return the number of a requester's tokens."""
         return self._counts.get(requester, 0)
 
     def with_token(self, token: Token) -> Tokens:
-        """Return these tokens with one added; it replaces a token with the same id."""
+        """Return these tokens and another one, which replaces a token with the same id."""
         token_id, requester = token.info.token_id, token.info.requester
         old = self.get(token_id)
         if old is not None and old.info.requester != requester:
@@ -93,7 +93,7 @@ class Tokens:
         )
 
     def without(self, token_id: str) -> Tokens:
-        """Return these tokens without the one with this id; unchanged if there is none."""
+        """Return these tokens without the token that has this id; unchanged if there is none."""
         removed = self.get(token_id)
         if removed is None:
             return self
@@ -122,11 +122,11 @@ def _replaced(parts: tuple[_T, ...], index: int, part: _T) -> tuple[_T, ...]:
 
 
 REMEMBERED: Final = 1024
-"""The most cached credentials; beyond it the oldest is dropped, and derived again when needed."""
+"""The most cached credentials; beyond this number the oldest is dropped, and derived again when needed."""
 
 
 class TokenLogins:
-    """Finds tokens for SCRAM; `tokens` returns the current ones."""
+    """Finds tokens for SCRAM; `tokens` returns the current tokens."""
 
     def __init__(self, tokens: Callable[[], Tokens], now_ms: Callable[[], int]) -> None:
         self._tokens = tokens
@@ -134,7 +134,7 @@ class TokenLogins:
         self._made: dict[tuple[bytes, str], ScramCredential] = {}
 
     def __call__(self, token_id: str, mechanism: str) -> TokenLogin | None:
-        """Return the login data of a token; None if it does not exist, or has expired."""
+        """Return the login data of a token; None if the token does not exist, or has expired."""
         token = self._tokens().get(token_id)
         if token is None or token.has_ended(self._now_ms()):
             return None

@@ -1,7 +1,7 @@
 """A delegation token, and the secret key of its HMAC.
 
 Anyone who knows a token's HMAC can log in as its owner. The HMAC is never stored, because it can be computed from the
-id and the brokers' common secret, and it is in no log and no repr. Times are in ms since 1970.
+id and the brokers' common secret, and no log and no repr contains it. Times are in ms since 1970.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MASTER_KEY: Final = "delegation.token.master.key"
 
 @dataclass(frozen=True, slots=True)
 class TokenInformation:
-    """The stored part of a token: not sufficient for a login."""
+    """The stored part of a token, which is not sufficient for a login."""
 
     token_id: str
     owner: Principal
@@ -30,7 +30,7 @@ class TokenInformation:
     renewers: tuple[Principal, ...]
     issued_ms: int
     max_ms: int
-    """The end of possible renewals."""
+    """The latest expiry that a renewal can reach."""
     expires_ms: int
 
 
@@ -42,7 +42,7 @@ class Token:
     hmac: bytes = field(repr=False)
 
     def has_ended(self, now_ms: int) -> bool:
-        """Whether it has expired."""
+        """Whether the token has expired."""
         return self.info.max_ms < now_ms or self.info.expires_ms < now_ms
 
     def is_of(self, principals: Iterable[Principal]) -> bool:
@@ -59,7 +59,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """A broker's settings of tokens, if it has a secret for them."""
+    """The token settings of a broker that has a secret for tokens."""
 
     secret: bytes = field(repr=False)
     max_lifetime_ms: int
@@ -67,12 +67,12 @@ class TokenSettings:
     check_interval_ms: int
 
     def token(self, info: TokenInformation) -> Token:
-        """Return the token for stored information."""
+        """Return the token for the stored information."""
         return Token(info, hmac.digest(self.secret, info.token_id.encode(), "sha512"))
 
 
 def token_settings(config: BrokerConfig) -> TokenSettings | None:
-    """Return the token settings of a configuration; None without a secret, which disables tokens."""
+    """Return the token settings of a configuration; None without a secret, because this disables tokens."""
     secret = config.get_optional_str(SECRET_KEY)
     if secret is None and config.in_cluster:
         secret = config.get_optional_str(MASTER_KEY)
