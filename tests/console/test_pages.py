@@ -175,7 +175,7 @@ def test_what_is_in_records_is_never_markup(web):
 def test_a_large_value_is_cut_and_downloaded_whole(web):
     found = web.page("/topics/hostile/records/0/3")
     assert len(found.text) < 120_000
-    assert "The text is cut here" in found.words
+    assert "The text is truncated here" in found.words
     got = web.page("/topics/hostile/records/0/3/download?part=value")
     assert got.body == b"x" * 200_000
     assert got.headers["content-type"] == "application/octet-stream"

@@ -420,7 +420,7 @@ def test_a_cluster_that_is_not_there_is_told_and_comes_back():
             assert 'http-equiv="refresh"' in lost.text
             assert lost.words.count("no broker answers") == 1, "once is enough"
             assert web.get("/schemas").status == 200, "what needs no cluster is there"
-            assert "What is shown may be old" in web.page("/schemas").words
+            assert "The page may show an old state" in web.page("/schemas").words
             with Broker(port=port):
                 deadline = time.monotonic() + 30
                 while web.get("/topics").status != 200:
