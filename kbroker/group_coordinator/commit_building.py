@@ -62,8 +62,7 @@ class Commit:
         self.too_large = most_bytes <= 0
 
     def refuses(self, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition) -> ErrorCode:
-        """Return the error if a partition's metadata is too long, or NONE. The length counts UTF-16 units, as in Java.
-        """
+        """Return the error if a partition's metadata is too long, or NONE. As in Java, UTF-16 units are counted."""
         metadata = asked.committed_metadata or ""
         if len(metadata) * 2 > self._limit and len(metadata) + sum(each > "\uffff" for each in metadata) > self._limit:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE

@@ -289,8 +289,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
-        """Handle a Heartbeat. It always succeeds while the group is loading, because the session restarts afterwards.
-        """
+        """Handle a Heartbeat. It always succeeds while the group is loading: the session restarts afterwards."""
         if not request.group_id:
             return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
 
@@ -373,8 +372,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     def _most_bytes(self, partition: int) -> int:
-        """Return the maximum batch size of a partition in bytes. If it is unknown, return 0; the decision then fails.
-        """
+        """Return the maximum batch size of a partition in bytes, or 0 if it is unknown; the decision then fails."""
         try:
             return self._writer.max_batch_bytes(partition)
         except ApiError:
@@ -402,8 +400,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """Handle an OffsetDelete of existing partitions. A repeated partition is decided once, but answered each time.
-        """
+        """Handle an OffsetDelete of existing partitions. Repeated partitions are decided once, and all answered."""
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         wanted: dict[str, dict[int, OffsetDeleteRequestPartition]] = {}

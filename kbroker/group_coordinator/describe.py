@@ -28,7 +28,9 @@ from kbroker.protocol.messages.groups import DescribedGroup, DescribedGroupMembe
 ERROR_MESSAGE_SINCE = 6
 
 _NO_MEMBERS: Final[list[DescribedGroupMember]] = []
-"""The empty member list that all missing groups share. It is never modified: 500,000 separate lists would take 36 MB.
+"""The empty member list that all missing groups share.
+
+It is never modified: 500,000 separate lists would take 36 MB.
 """
 
 

@@ -67,8 +67,7 @@ def copied_in_java_order(names: Iterable[str]) -> list[str]:
 
 
 def topics_in_java_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[bytes]:
-    """Return topic ids in the order of a HashMap of Kafka's Uuids, or of a HashSet that was `copied` from a collection.
-    """
+    """Return topic ids in the order of a HashMap of Kafka's Uuids, or of a HashSet `copied` from others."""
     known = sorted(topic_ids)
     if len(known) < 2:
         return known

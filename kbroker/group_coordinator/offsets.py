@@ -115,8 +115,7 @@ class Offsets:
     # -- fetch
 
     async def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-        """Handle one group of an OffsetFetch; raises ApiError. An unknown group has no offsets, which is not an error.
-        """
+        """Handle one group of an OffsetFetch; raises ApiError. An unknown group has no offsets: that is no error."""
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup | StreamsGroup):
             _validate_fetch(group, request.member_id, request.member_epoch)
@@ -231,8 +230,7 @@ class Offsets:
                 del self._deleted[name]
 
     def _is_settled(self, place: tuple[str, str, int], newest: int) -> bool:
-        """Return whether no open transaction has written an offset after `newest`, which a tombstone would remove too.
-        """
+        """Return whether no open transaction has written an offset after `newest`: a tombstone would remove it."""
         group_id, name, index = place
         open_here = self._open.get(group_id, {}).get((name, index), ())
         return all(self._pending[producer_id][place][0] <= newest for producer_id in open_here)

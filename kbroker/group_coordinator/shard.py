@@ -157,8 +157,7 @@ class GroupShard:
         return group
 
     def at(self, now_ms: int) -> Self:
-        """Set the time of a decision about share groups, whose records have time-dependent effects; return the shard.
-        """
+        """Set the time of a decision about share groups, whose records depend on the time; return the shard."""
         self._decided_ms = now_ms
         return self
 

@@ -379,8 +379,7 @@ class ShareGroups:
         group_ids: list[str],
         delete_groups: Callable[[list[str]], Any],
     ) -> list[DeletableGroupResult]:
-        """Handle a DeleteGroups for one partition's groups: delete the states of share groups first, then all groups.
-        """
+        """Handle a DeleteGroups for one partition's groups: delete states of share groups first, then all groups."""
 
         def failed(code: ErrorCode) -> list[DeletableGroupResult]:
             return [DeletableGroupResult(group_id=each, error_code=code) for each in group_ids]

@@ -165,8 +165,7 @@ class _Assignment:
     # -- active tasks
 
     def _assign_active(self, tasks: list[Task]) -> None:
-        """Leave tasks at their owners; give the other tasks to a former standby, or to the process with the least load.
-        """
+        """Leave tasks at their owners; give the others to a former standby, or to the process with the least load."""
         left = sorted(tasks, key=lambda task: (task[1], task[0]))
         left = [task for task in left if not self._keep(task, self._owners.get(task))]
         left = [task for task in left if not self._keep(task, self._least_loaded(self._keepers.get(task, ())))]

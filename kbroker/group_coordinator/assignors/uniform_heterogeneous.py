@@ -53,8 +53,7 @@ class MixedUniform:
                     self._load[owner] += 1
 
     def _narrowest_first(self, topic_ids: list[bytes]) -> list[bytes]:
-        """Sort topics by descending partitions per subscriber, then by fewest subscribers, then by id in Kafka's order.
-        """
+        """Sort topics by most partitions per subscriber, then by fewest subscribers, then by id in Kafka's order."""
 
         def rank(topic_id: bytes) -> tuple[float, int, int, int]:
             count = len(self._subscribers[topic_id])

@@ -175,8 +175,7 @@ class Migration:
     # -- consumer -> classic
 
     def downgrade(self, group: ConsumerGroup, removed: Sequence[ConsumerMember], out: Outcome, now_ms: int) -> bool:
-        """Convert a consumer group to a classic one when its last consumer members leave; return whether that happened.
-        """
+        """Convert a consumer group to a classic one when its last consumer members leave. Return whether it has."""
         rest = len(group.members) - len(removed)
         if not group.all_classic_without(removed) or rest <= 0 or not self.may_downgrade(group, rest):
             return False

@@ -68,8 +68,7 @@ class Change(Enum):
 
 
 def compile_regex(pattern: str) -> Callable[[str], Any]:
-    """Return a matcher of complete topic names. Raises INVALID_REGULAR_EXPRESSION, also if the pattern is too costly.
-    """
+    """Return a matcher of complete topic names. Raises INVALID_REGULAR_EXPRESSION, also for too costly patterns."""
     if len(pattern) > MAX_PATTERN_BYTES or len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
         raise _invalid(f"{pattern[:100]}...", f"longer than {MAX_PATTERN_BYTES} bytes")
     if pattern.count("\\p") + pattern.count("\\P") > MAX_UNICODE_CLASSES:

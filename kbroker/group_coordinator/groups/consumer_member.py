@@ -81,7 +81,6 @@ class ConsumerMember:
         return replace(self, member_epoch=epoch, previous_epoch=self.member_epoch)
 
     def epoch_of(self, topic_id: bytes, partition: int) -> int | None:
-        """Return the epoch at which the member got a partition, even if it must revoke it; None if it does not have it.
-        """
+        """Return the epoch at which the member got a partition, including one to be revoked; None without it."""
         epoch = self.assigned.get(topic_id, {}).get(partition)
         return self.pending_revocation.get(topic_id, {}).get(partition) if epoch is None else epoch

@@ -168,8 +168,7 @@ class StreamsGroup:
         self.endpoints.pop(member_id, None)
 
     def put_offsets(self, member_id: str, restored: Offsets | None, ends: Offsets | None) -> None:
-        """Store the offsets to which a member has restored its tasks; drop them above the limit. None changes nothing.
-        """
+        """Store the offsets to which a member has restored its tasks, within the limit. None changes nothing."""
         for held, told in ((self.restored, restored), (self.restored_ends, ends)):
             if told is None:
                 continue
