@@ -146,7 +146,7 @@ class ShardLog:
         return code
 
     def _not_read(self, partition: int, shard: Shard, offset: int, error: Exception) -> None:
-        """Skip an unreadable record (a load logs the first one); raises UnreadableRecord if the shard skips none."""
+        """Skip an unreadable record; a load logs the first one. Raises UnreadableRecord if none may be skipped."""
         found = self.unreadable[partition] = self.unreadable.get(partition, 0) + 1
         unreadable = UnreadableRecord(offset, error)
         if not shard.steps_over_unreadable:
