@@ -18,7 +18,7 @@ from kbroker.controller.znodes import DELETE_TOPICS, TOPICS, Assignment, Unreada
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 Holds = Callable[[TopicState | None], bool]
-"""Returns whether a topic, None if missing, is in the expected state."""
+"""Returns whether a topic is in the expected state. A missing topic is None."""
 
 
 async def partition_counts(tree: MetadataTree) -> dict[str, int]:
@@ -97,7 +97,7 @@ def led(count: int) -> Holds:
 
 
 def is_removed(topic_id: bytes) -> Holds:
-    """Return the condition for a deleted topic; a new one of its name does not count."""
+    """Return the condition for a deleted topic. A new topic of the same name does not count."""
     return lambda topic: topic is None or topic.topic_id != topic_id
 
 

@@ -1,6 +1,6 @@
-"""How a session reaches ZooKeeper: its credentials, the access rights of its znodes, its connections and threads.
+"""The connection of a session to ZooKeeper: credentials, access rights of znodes, connections and threads.
 
-Owns the conversion of these values for kazoo, how a connection is opened (with or without TLS), and the report that a
+Owns the conversion of these values for kazoo, the opening of a connection (with or without TLS), and the report that a
 thread has ended, which kazoo lacks. Never reads a configuration or a file, and never reads or writes on a connection.
 
 kazoo's own TLS supports neither versions nor ciphers, and always trusts the system's certificates in addition to the
@@ -35,7 +35,7 @@ def _everything(_path: str) -> Others:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """A session's credentials and access rules; none by default."""
+    """A session's credentials and access rules; by default it has none."""
 
     tls: ssl.SSLContext | None = None
     """The TLS context of connections to ZooKeeper; None for clear text."""
@@ -75,7 +75,7 @@ class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no 
         try:
             super().start()
         except BaseException:
-            self._running = True  # else `stop` does nothing
+            self._running = True  # otherwise `stop` does nothing
             self.stop()
             raise
 
