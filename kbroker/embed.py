@@ -113,7 +113,7 @@ class Embedded(ABC):
         return Groups(self._asking())
 
     def wait_for(self, holds: Callable[[Self], Result], timeout: float = 10.0) -> Result:
-        """Check the broker, or the cluster, until a condition holds; return the result of `holds`.
+        """Check the broker, or the cluster, until a condition is true; return the result of `holds`.
 
         Raises AssertionError after `timeout` seconds. If `holds` fails an assertion, or accesses a missing topic or
         group, the message has its last error.

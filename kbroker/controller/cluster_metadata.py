@@ -33,7 +33,7 @@ class ClusterMetadata(ABC):
     decided: ClusterState
     """The state after all decisions.
 
-    Some decisions may not be in effect yet, so this state serves only to make further decisions.
+    Some decisions might not be in effect yet, so this state serves only to make further decisions.
     """
 
     @property

@@ -61,7 +61,7 @@ class PublishedState:
         self.decided = state
         """The decided state.
 
-        A part of it may not be stored yet, so it serves only to make further decisions.
+        A part of it might not be stored yet, so it serves only to make further decisions.
         """
         self._unpublished: deque[Step] = deque()
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()

@@ -139,7 +139,7 @@ class Runtime(Generic[S]):
         self._timers.close()
 
     def tick(self) -> None:
-        """Run the timers that are due; needed only if the clock is advanced by hand."""
+        """Run the timers that are due. Only needed if a caller advances the clock."""
         self._timers.run()
 
     def shards(self) -> Iterator[tuple[int, S | None]]:

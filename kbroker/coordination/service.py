@@ -77,7 +77,7 @@ class CoordinatorService(Generic[S]):
         return self._runtime.is_loaded
 
     def tick(self) -> None:
-        """Run the timers that are due; needed only if the clock is advanced by hand."""
+        """Run the timers that are due. Only needed if a caller advances the clock."""
         self._runtime.tick()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ Key = tuple[int, Any]
 RETRY_MS, RETRY_MAX_MS = 500, 60_000
 """The pause before a failed key expires again: the first and the maximum, in ms (CoordinatorTimerImpl: 500 ms).
 
-It is doubled after each failure.
+The pause is doubled after each failure.
 """
 
 TURN_MS = 2

@@ -158,42 +158,42 @@ class Settings:
         """group.share.assignment.interval.ms, which may change while the broker runs."""
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """The time in ms for which a member may send no heartbeat."""
+        """Return the time in ms for which a member may send no heartbeat."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.consumer_min_session_timeout_ms, config.consumer_max_session_timeout_ms
         default = config.consumer_session_timeout_ms
         return default if own is None else _bounded(own, "consumer.session.timeout.ms", default, low, high)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """The heartbeat interval for members."""
+        """Return the heartbeat interval for members, in ms."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.consumer_min_heartbeat_interval_ms, config.consumer_max_heartbeat_interval_ms
         default = config.consumer_heartbeat_interval_ms
         return default if own is None else _bounded(own, "consumer.heartbeat.interval.ms", default, low, high)
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """The minimum time in ms between two computations of a target assignment."""
+        """Return the minimum time in ms between two computations of a target assignment."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.consumer_min_assignment_interval_ms, config.consumer_max_assignment_interval_ms
         default = self.assignment_interval_default_ms
         return default if own is None else _bounded(own, "consumer.assignment.interval.ms", default, low, high)
 
     def share_session_timeout_ms(self, group_id: str) -> int:
-        """The time in ms for which a member of a share group may send no heartbeat."""
+        """Return the time in ms for which a member of a share group may send no heartbeat."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.share_min_session_timeout_ms, config.share_max_session_timeout_ms
         default = config.share_session_timeout_ms
         return default if own is None else _bounded(own, "share.session.timeout.ms", default, low, high)
 
     def share_heartbeat_interval_ms(self, group_id: str) -> int:
-        """The heartbeat interval for members of a share group."""
+        """Return the heartbeat interval for members of a share group, in ms."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.share_min_heartbeat_interval_ms, config.share_max_heartbeat_interval_ms
         default = config.share_heartbeat_interval_ms
         return default if own is None else _bounded(own, "share.heartbeat.interval.ms", default, low, high)
 
     def share_assignment_interval_ms(self, group_id: str) -> int:
-        """The minimum time in ms between two computations of a share group's target."""
+        """Return the minimum time in ms between two computations of a share group's target."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.share_min_assignment_interval_ms, config.share_max_assignment_interval_ms
         default = self.share_assignment_interval_default_ms

@@ -1,4 +1,4 @@
-"""What administrators see of groups: ListGroups, DescribeGroups, and the describe APIs of the other protocols.
+"""The descriptions of groups for administrators: ListGroups, DescribeGroups, and the APIs of other protocols.
 
 Owns the form of the answers. Deleted topics are left out.
 """

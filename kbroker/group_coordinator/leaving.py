@@ -49,7 +49,7 @@ class Leaving:
         return LeaveGroupResponse(members=[_answer(identity, code) for identity in self.members])
 
     async def answer(self, decided: LeaveGroupResponse) -> LeaveGroupResponse:
-        """Return the answer for all named members. A member is unknown in entries after the one with which it left."""
+        """Return the answer for all named members. A member that has left is unknown in its later entries."""
         if self._places is None or decided.error_code:
             return decided
         by_place = dict(zip(self._places, decided.members, strict=True))

@@ -1,8 +1,8 @@
 """The APIs of share groups, for which the group coordinator needs the share coordinator.
 
 Owns the order of the steps: a decision of the shard, the share coordinator's answer for each share partition, and the
-decision that records the result. Each such request runs as a separate task, which continues even if the client's
-connection ends, so that no step is skipped. Never decides about a group: heartbeat.py and state_partitions.py decide.
+decision that records the result. Each request runs as a separate task, which continues even if the client's connection
+ends, so that no step is skipped. Never decides about a group: heartbeat.py and state_partitions.py decide.
 """
 
 from __future__ import annotations

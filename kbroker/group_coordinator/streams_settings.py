@@ -72,38 +72,38 @@ class StreamsSettings:
         """group.streams.assignment.interval.ms, which may change while the broker runs."""
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """The time in ms for which a member may send no heartbeat."""
+        """Return the time in ms for which a member may send no heartbeat."""
         config = self.config
         bounds = config.min_session_timeout_ms, config.max_session_timeout_ms
         return self._own(group_id, "session.timeout.ms", config.session_timeout_ms, *bounds)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """The heartbeat interval for members."""
+        """Return the heartbeat interval for members, in ms."""
         config = self.config
         bounds = config.min_heartbeat_interval_ms, config.max_heartbeat_interval_ms
         return self._own(group_id, "heartbeat.interval.ms", config.heartbeat_interval_ms, *bounds)
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """The minimum time in ms between two computations of a target."""
+        """Return the minimum time in ms between two computations of a target."""
         bounds = self.config.min_assignment_interval_ms, self.config.max_assignment_interval_ms
         return self._own(group_id, "assignment.interval.ms", self.assignment_interval_default_ms, *bounds)
 
     def initial_rebalance_delay_ms(self, group_id: str) -> int:
-        """The time in ms for which an empty group waits for more members before its first target."""
+        """Return the time in ms for which an empty group waits for more members before its first target."""
         return self._own(group_id, "initial.rebalance.delay.ms", self.config.initial_rebalance_delay_ms, 0)
 
     def task_offset_interval_ms(self, group_id: str) -> int:
-        """The time in ms between two reports of the offsets to which a member has restored its tasks."""
+        """Return the time in ms between two reports of the offsets to which a member has restored its tasks."""
         config = self.config
         least = config.min_task_offset_interval_ms
         return self._own(group_id, "task.offset.interval.ms", config.task_offset_interval_ms, least)
 
     def acceptable_recovery_lag(self, group_id: str) -> int:
-        """The maximum lag, in records, at which a copy of a task's state counts as caught up."""
+        """Return the maximum lag, in records, at which a copy of a task's state counts as caught up."""
         return self._own(group_id, "acceptable.recovery.lag", self.config.acceptable_recovery_lag, 0)
 
     def standby_replicas(self, group_id: str) -> int:
-        """The number of standbys of each task."""
+        """Return the number of standbys of each task."""
         config = self.config
         return self._own(group_id, NUM_STANDBYS, config.standby_replicas, 0, config.max_standby_replicas)
 

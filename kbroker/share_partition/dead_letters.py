@@ -38,7 +38,7 @@ class DeadLetters(Protocol):
 
 
 def stored_letters(batches: Iterable[StateBatch], delivery_limit: int) -> list[Letter]:
-    """Return the dead letters of stored state that may not be written yet (SharePartition.maybeResumeDlqArchiving).
+    """Return the dead letters of stored state that might not be written (SharePartition.maybeResumeDlqArchiving).
 
     The cause is not stored. Records at the limit of deliveries are assumed to have exceeded it.
     """

@@ -73,7 +73,7 @@ class ShareDelivery:
         return hosted
 
     def use(self, group: str, topic_id: bytes, topic: str, index: int) -> Hosted:
-        """Return a share partition, which may not be loaded yet; raises ApiError if another broker leads it."""
+        """Return a share partition, which might not be loaded yet; raises ApiError if another broker leads it."""
         hosted = self.get(group, topic_id, index)
         if hosted is None:
             partition = self._led(topic, index)
@@ -217,7 +217,7 @@ class ShareDelivery:
             hosted.expire()
 
     def tick(self) -> None:
-        """Run the timers that are due; needed only if the clock is advanced by hand."""
+        """Run the timers that are due. Only needed if a caller advances the clock."""
         self._timers.run()
 
     async def close(self) -> None:

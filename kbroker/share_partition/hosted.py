@@ -318,7 +318,7 @@ class Hosted:
     # -- dead letters
 
     def _send(self, letters: Sequence[Letter]) -> None:
-        """Append dead letters to those that wait; write them all."""
+        """Append dead letters to the queue, and write the queue."""
         self._letters += letters
         if self._letters and not self._is_sending:
             self._is_sending = True

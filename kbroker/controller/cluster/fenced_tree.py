@@ -104,7 +104,7 @@ class SteadyTree:
 
 
 class FencedTree:
-    """A tree that accepts a controller's writes as long as no later one is elected."""
+    """A tree that accepts a controller's writes until a later controller is elected."""
 
     def __init__(self, tree: SteadyTree, epoch: int, epoch_version: int) -> None:
         self._tree = tree

@@ -155,8 +155,8 @@ class EntityConfigs:
             configs = revise(old)
             if configs == old == self.of(kind, name):
                 return
-            # Notify even if nothing changes: other brokers may not know the current configs yet. One transaction writes
-            # the change and its notification.
+            # Notify even if nothing changes: other brokers might not know the current configs yet. One transaction
+            # writes the change and its notification.
             writes: list[Change] = [Create(CONFIG_CHANGE, _notification(kind, name), sequential=True)]
             if configs != old:
                 data = znodes.encode_configs(configs)

@@ -37,7 +37,7 @@ class FinalizedFeatures:
     async def load(self, changed: Callable[[], None] | None = None) -> None:
         """Read the finalized levels.
 
-        Raises ConfigError if this broker does not support them, Unreadable, Unreachable.
+        Raises Unreadable, Unreachable, or ConfigError if this broker does not support the levels.
         """
         node = await self._tree.get(FEATURE, changed)
         features = Features({}) if node is None else read(FEATURE, node.data, Features.decode)

@@ -41,9 +41,9 @@ class BrokerRegistration:
         """The number of the transaction that created the znode. A later registration has a higher number."""
 
     async def register(self, registration: Registration) -> None:
-        """Create the znode. Raises ConfigError if the id or the address belongs to another broker, Unreachable.
+        """Create the znode. Raises Unreachable, or ConfigError if the id or the address belongs to another broker.
 
-        The session of a dead, earlier process of this broker may not have expired yet. This method waits for its
+        The session of a dead, earlier process of this broker might not have expired yet. This method waits for its
         expiry: no other process can have the port that this process has bound. Apache Kafka's broker fails immediately.
         """
         await self._check_address(registration)

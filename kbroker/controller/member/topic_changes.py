@@ -42,7 +42,7 @@ async def check_absent(tree: MetadataTree, name: str) -> None:
 
 
 async def create_topic(tree: MetadataTree, plan: TopicState) -> None:
-    """Write a topic's configs, then its replicas. Raises ApiError if the name exists, Unreachable."""
+    """Write a topic's configs, then its replicas. Raises Unreachable, or ApiError if the name exists."""
     await check_absent(tree, plan.name)
     path, data = f"{znodes.CONFIG}/topics/{plan.name}", znodes.encode_configs(plan.configs)
     try:
@@ -61,7 +61,7 @@ async def create_topic(tree: MetadataTree, plan: TopicState) -> None:
 
 
 async def grow_topic(tree: MetadataTree, plan: TopicState) -> None:
-    """Add a topic's missing partitions. Raises ApiError if the topic has changed meanwhile, Unreachable."""
+    """Add a topic's missing partitions. Raises Unreachable, or ApiError if the topic has changed meanwhile."""
     path = topic_path(plan.name)
     node = await tree.get(path)
     if node is None:

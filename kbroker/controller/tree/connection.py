@@ -111,7 +111,7 @@ class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no 
     def select(
         self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait like select, but return at once if decrypted data is waiting."""
+        """Wait like select, but return immediately if decrypted data is waiting."""
         decrypted = [each for each in rlist if isinstance(each, ssl.SSLSocket) and each.pending()]
         found: tuple[list[Any], ...] = super().select(rlist, wlist, xlist, 0 if decrypted else timeout)
         ready, writable, wrong = found

@@ -81,7 +81,7 @@ class _Assigned:
 
 
 class _Sharing(Generic[P]):
-    """The sharing of some partitions by some members, who are known by their numbers.
+    """The sharing of some partitions among some members. Numbers identify the members.
 
     `quota` is the number of partitions of each member. `place` returns the topic and the index of a partition.
     """

@@ -94,7 +94,7 @@ class _Quota:
         self.most = _share(tasks, members)
 
     def count(self, tasks: int) -> None:
-        """Note that a member now has this many tasks."""
+        """Record that a member now has this number of tasks."""
         if tasks == self.most:
             self._members -= 1
             self._tasks -= tasks

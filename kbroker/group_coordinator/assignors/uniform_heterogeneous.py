@@ -1,8 +1,8 @@
 """The assignor "uniform" for members that subscribe to different topics.
 
 Owns this algorithm. Members keep their partitions of topics to which they still subscribe. The least loaded subscriber
-gets each free partition, the narrowest topics first. Then partitions of each topic move from its most to its least
-loaded subscriber while this improves the balance, in at most 16 rounds over all topics.
+gets each free partition; topics with the most partitions per subscriber are first. Then partitions of each topic move
+from its most to its least loaded subscriber while this improves the balance, in at most 16 rounds over all topics.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Migration:
     def open_group(self, group_id: str, create: bool, out: Outcome) -> ConsumerGroup:
         """Return the consumer group of a heartbeat. For a joining member, create it, or convert a classic group.
 
-        The group may not be in the shard yet: the records in `out` add it. Raises GROUP_ID_NOT_FOUND.
+        The group might not be in the shard yet: the records in `out` add it. Raises GROUP_ID_NOT_FOUND.
         """
         group = self._groups.no_share(group_id)
         if isinstance(group, ConsumerGroup):

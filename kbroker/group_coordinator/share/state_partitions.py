@@ -1,8 +1,8 @@
-"""Which share partitions of a group have a state at the share coordinator, as decisions of a shard.
+"""The share partitions of a group that have a state at the share coordinator, as decisions of a shard.
 
-Owns the record ShareGroupStatePartitionMetadata. It lists the partitions that a heartbeat or AlterShareGroupOffsets has
-to initialise, those that are initialised, and those that DeleteShareGroupOffsets or DeleteGroups has to delete. Also
-owns the cleaning after the deletion of topics.
+Owns the record ShareGroupStatePartitionMetadata. It lists three kinds of partitions: a heartbeat or
+AlterShareGroupOffsets has to initialise them, they are initialised, or DeleteShareGroupOffsets or DeleteGroups has to
+delete them. Also owns the cleaning after the deletion of topics.
 
 Never sends a request to the share coordinator: share_groups.py does, and reports the result here.
 

@@ -138,7 +138,10 @@ class StreamsHeartbeats:
             out.when_written(lambda _out, _now: None, forget)
 
     def _configured(self, group: StreamsGroup, topology: Topology, now_ms: int) -> tuple[ConfiguredTopology, int, bool]:
-        """Check the topology against the topics if either is new; return it, the topics' hash, and if that is new."""
+        """Check the topology against the topics if either is new.
+
+        Return the checked topology, the hash of its topics, and whether the hash has changed.
+        """
         known, version = group.configured, self._topics.version
         is_new = group.topology is None
         if known is not None and not is_new and not group.topics_are_stale(now_ms, version):

@@ -53,7 +53,7 @@ class StreamsMembers:
     def open_group(self, group_id: str, create: bool, out: Outcome) -> StreamsGroup:
         """Return the group of a heartbeat. For a joining member, create it, or replace an empty classic group.
 
-        The group may not be in the shard yet: the records in `out` add it. Raises GROUP_ID_NOT_FOUND.
+        The group might not be in the shard yet: the records in `out` add it. Raises GROUP_ID_NOT_FOUND.
         """
         group = self._groups.get(group_id)
         if isinstance(group, StreamsGroup):
