@@ -184,7 +184,7 @@ def _delete_topics(cluster: Cluster, names: Sequence[str], _: Values) -> list[Fa
 
 
 def _delete_groups(cluster: Cluster, names: Sequence[str], _: Values) -> list[Failure]:
-    """Request each coordinator once to delete all its groups; request the groups that have moved one by one."""
+    """Request each coordinator once to delete all its groups; then delete the groups that have moved, one by one."""
     failures: list[Failure] = []
     moved: list[str] = []
     for groups in cluster.by_coordinator(names):

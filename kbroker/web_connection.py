@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEAD_S: Final = 5.0
 """The maximum time in seconds until a request's head is complete.
 
-It begins when the connection is made, or with the head's first byte.
+The time begins when the connection is made, or with the head's first byte.
 """
 BODY_S: Final = 30.0
 """The maximum time in seconds from a request's head until its body is complete."""

@@ -107,7 +107,7 @@ class JournalSync:
             self._reached(self._asked, self._asked_size)
 
     def fail(self, error: OSError) -> None:
-        """Handle a failed sync by the caller itself. The kernel reports the failure only once."""
+        """Handle the failure of a sync that the caller ran itself. The kernel reports the failure only once."""
         if self._error is None:
             self._error = error
             self._failed(error)

@@ -1,9 +1,9 @@
-"""Producer ids, supplied from blocks that the controller reserves permanently (KIP-730), for both kinds of node.
+"""Producer ids from blocks that the controller reserves permanently (KIP-730), on a single node and in a cluster.
 
-Owns the current block, and the next one. Never reuses an id: the rest of a block is lost at a restart. A standalone
-node reserves the next block when half of this one is used. The reservation is on disk before it is needed, so no
+Owns the current block, and the next one. Never reuses an id: the rest of a block is lost at a restart. A single node
+reserves the next block when half of the current one is used. The reservation is on disk before it is needed, so no
 request waits for it. A node of a cluster requests the next block from the controller when nine tenths are used
-(RPCProducerIdManager). No request waits for that either: if there is no block, a request for an id fails with
+(RPCProducerIdManager). No request waits for this block either: if there is no block, a request for an id fails with
 COORDINATOR_LOAD_IN_PROGRESS, and the client retries.
 """
 
@@ -32,7 +32,7 @@ _NOTHING: Final = range(0)
 
 
 class ProducerIds:
-    """The supply of a standalone node.
+    """The supply of a single node.
 
     `reserve(count)` returns the first id of a new block; `skip(least)` excludes ids below `least` from all later
     blocks; `settle()` returns when the reservation is durable.

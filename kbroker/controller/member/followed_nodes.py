@@ -51,7 +51,7 @@ class Rereading:
     """Calls `read`, which reads everything that may have changed. After Unreachable, the next connection repeats it."""
 
     def __init__(self, tree: MetadataTree, read: Callable[[], Awaitable[None]], name: str) -> None:
-        """Create it; `name` is its name in the log."""
+        """Set the function that reads; `name` is its name in the log."""
         self._tree = tree
         self._read = read
         self._name = name

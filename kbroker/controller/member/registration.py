@@ -31,7 +31,7 @@ class BrokerRegistration:
     """The registration of one broker. `epoch` is -1 while the broker is not registered."""
 
     def __init__(self, tree: MetadataTree, node_id: int, patience_ms: int) -> None:
-        """Create it; `patience_ms` limits the wait for the end of an earlier process's session."""
+        """Create the registration; `patience_ms` limits the wait for the end of an earlier process's session."""
         self._tree = tree
         self._node_id = node_id
         self._path = f"{BROKER_IDS}/{node_id}"

@@ -258,7 +258,7 @@ class StateOfGroups:
         return self.clean_more() if begins else Outcome()
 
     def clean_more(self) -> Outcome:
-        """Clean the next groups."""
+        """Remove the deleted topics from the next groups."""
         out = Outcome(atomic=False)
         while self._to_clean and len(out.records) < _AT_ONCE:
             group = self._groups.share(self._to_clean.pop())
