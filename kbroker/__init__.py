@@ -8,7 +8,7 @@ print(broker.bootstrap_servers)
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # typing's, without its import: the command imports this first, and Ctrl-C may come already
+TYPE_CHECKING = False  # as in typing, without its import: the command imports this module first, and Ctrl-C may come
 
 __version__ = "0.3.0.dev0"
 __all__ = [

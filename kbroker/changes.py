@@ -1,12 +1,14 @@
-"""Changes of a cluster that every surface offers, one declaration each: the table `CHANGES`.
+"""Changes of a cluster that every surface offers, declared once each in the table `CHANGES`.
 
 A declaration has the change's name, arguments and help, the requests to Kafka, and the refusals in their answers. The
-surfaces make from it: the verb (cli/changes.py); button, form and action of the console (console/changes.py); the
-route of the control API (control/changes.py); the work of a method of the test kit (testing/changes.py). A change with
-arguments of its own on one surface, like creating a topic, is no row of this table.
+surfaces derive their parts from it: the command line its verb (cli/changes.py); the console its button, form and action
+(console/changes.py); the control API its route (control/changes.py); the test kit the work of a method
+(testing/changes.py). A change that has arguments of its own on one surface, like creating a topic, is not in this
+table.
 
-A new row also needs, by hand: the method of the test kit (`Change.name`), the right in the hint of cli/remedies.py, a
-case in tests/console/test_actions.py, and lines in docs/cli.md, console.md, testing.md and testing-other-languages.md.
+A new row also needs parts that are written by hand: the method of the test kit (`Change.name`), the right in the hint
+of cli/remedies.py, a case in tests/console/test_actions.py, and lines in docs/cli.md, console.md, testing.md and
+testing-other-languages.md.
 
 Never sends a request itself: the surface passes the `Cluster`.
 """
@@ -36,26 +38,26 @@ from kbroker.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsRe
 
 Answer = TypeVar("Answer")
 Values = Mapping[str, Any]
-"""The values of a change's fields, by name; one that was not given is missing."""
+"""The values of a change's fields, by name. A field without a value is missing."""
 NO_COORDINATOR: Final = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 )
-"""The errors after which a request is sent again, to the group's coordinator of then."""
+"""The errors after which a request is sent again, to the group's new coordinator."""
 _DIGITS: Final = 10
-"""The most digits of a partition's number."""
+"""The maximum number of digits of a partition's number."""
 NO_CONTROLLER: Final = frozenset({ErrorCode.NOT_CONTROLLER})
 _TIMEOUT_MS: Final = 30_000
 
 
 class Failure(NamedTuple):
-    """One refusal by Kafka: `name` is the entity to be changed, `about` the part of it that was refused, if not all."""
+    """One refusal by Kafka: `name` is the entity to change, `about` its refused part, or empty for all of it."""
 
     name: str
     code: int
     about: str = ""
     message: str | None = None
     missing: str = ""
-    """"topic" or "group" if there is none with the name in `about`."""
+    """"topic" or "group" if no topic or group has the name in `about`."""
 
 
 class Unanswered(Exception):  # noqa: N818 - an outcome
@@ -67,9 +69,9 @@ class Unanswered(Exception):  # noqa: N818 - an outcome
 
 
 class Cluster(Protocol):
-    """Sends requests to the broker that may answer them, again while the right broker changes. Raises Unanswered.
+    """Sends requests to the right broker; retries while the right broker changes. Raises Unanswered.
 
-    `code` returns an answer's error code, by which the sender sees such a change.
+    `code` returns an answer's error code, by which the sender detects such a change.
     """
 
     def ask_coordinator(
@@ -77,7 +79,7 @@ class Cluster(Protocol):
     ) -> Answer: ...
 
     def by_coordinator(self, groups: Sequence[str], /) -> list[Sequence[str]]:
-        """Divide groups into lists with the same coordinator."""
+        """Divide groups into lists, one for each coordinator."""
         ...
 
     def ask_controller(self, request: Any, kind: type[Answer], code: Callable[[Answer], int], /) -> Answer: ...
@@ -98,12 +100,15 @@ class Cluster(Protocol):
 class Change:
     """One change of one or several entities of a kind.
 
-    `run` sends the requests and returns the refusals; it raises WrongValue for arguments that cannot be. An entity
-    without a refusal is changed.
+    `run` sends the requests and returns the refusals; it raises WrongValue for invalid arguments. An entity without a
+    refusal is changed.
     """
 
     of: str
-    """The kind of entity, "topic" or "group": the noun of the verb, and the name of the argument with its name."""
+    """The kind of entity, "topic" or "group".
+
+    It is the noun of the verb, and the name of the argument that has the entity's name.
+    """
     name: str
     """The verb. The test kit's method has the same name, with underscores, in testing/topics.py or groups.py."""
     title: str
@@ -114,20 +119,23 @@ class Change:
     """Method and path in the control API, with the entity's name in braces."""
     run: Callable[[Cluster, Sequence[str], Values], list[Failure]]
     doing: str
-    """The text of the change, for questions and refusals, with the entity's name and the fields in braces."""
+    """The text that describes the change in questions and refusals.
+
+    Braces contain the entity's name and the fields.
+    """
     done: str
-    """The text of a success, likewise."""
+    """The text after a success, in the same form."""
     warning: str
     """The text of the console's form."""
     fields: tuple[Field, ...] = ()
     destroys: bool = True
-    """Whether the console asks for the entity's name as confirmation."""
+    """Whether the console requires the entity's name as confirmation."""
     deletes: bool = False
-    """Whether the entity itself is gone afterwards."""
+    """Whether the change deletes the entity itself."""
 
     @property
     def slug(self) -> str:
-        """The name among those of all kinds, "topic-delete"."""
+        """The name of the change among those of all kinds, like "topic-delete"."""
         return f"{self.of}-{self.name}"
 
     def make(self, cluster: Cluster, names: Sequence[str], values: Values) -> list[Failure]:
@@ -146,7 +154,7 @@ class Change:
 
 
 def partitions_by_topic(texts: Iterable[str]) -> dict[str, set[int] | None]:
-    """Return the partitions that texts like "orders" and "orders:0,2" name, None for all; raises WrongValue."""
+    """Return the partitions in texts like "orders" and "orders:0,2", None for all; raises WrongValue."""
     found: dict[str, set[int] | None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
@@ -176,7 +184,7 @@ def _delete_topics(cluster: Cluster, names: Sequence[str], _: Values) -> list[Fa
 
 
 def _delete_groups(cluster: Cluster, names: Sequence[str], _: Values) -> list[Failure]:
-    """Ask each coordinator once for all its groups, and again one by one for those that have moved."""
+    """Request each coordinator once to delete all its groups; then delete the groups that have moved, one by one."""
     failures: list[Failure] = []
     moved: list[str] = []
     for groups in cluster.by_coordinator(names):
@@ -233,7 +241,7 @@ def _delete_offsets_of(cluster: Cluster, topics: list[OffsetDeleteRequestTopic],
 
 
 def _delete_share_offsets(cluster: Cluster, topics: list[OffsetDeleteRequestTopic], name: str) -> list[Failure]:
-    """Delete a share group's start offsets, which Kafka keeps or deletes for whole topics."""
+    """Delete a share group's start offsets. Kafka keeps or deletes them for complete topics."""
     for each in topics:
         if len(each.partitions) < cluster.partitions_of(each.name):
             text = f"a share group's offsets are deleted for all partitions of {each.name} together"
@@ -250,7 +258,7 @@ def _delete_share_offsets(cluster: Cluster, topics: list[OffsetDeleteRequestTopi
 
 
 def _one_by_one(names: Sequence[str], ask: Callable[[str], list[Failure]]) -> list[Failure]:
-    """Return the failures of all; when a group gets no answer, the further ones are not asked."""
+    """Return the failures of all groups. When a group gets no answer, do not send the requests of the others."""
     failures: list[Failure] = []
     for number, name in enumerate(names):
         try:

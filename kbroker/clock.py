@@ -1,4 +1,4 @@
-"""The clock of all parts of a broker: an interface, so that tests and embedders can advance the time.
+"""The clock of all parts of a broker. It is an interface, so that tests and embedders can advance the time.
 
 Owns the meaning of the two clocks, and the real clock. Never sleeps.
 """
@@ -10,13 +10,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall-clock time for stored timestamps, monotonic time for waiting; both in ms."""
+    """Wall-clock time for stored timestamps, monotonic time for waiting; both are in ms."""
 
     def now_ms(self) -> int:
-        """Return milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
 
     def monotonic_ms(self) -> float:
-        """Return milliseconds that never go back."""
+        """Return the milliseconds of a clock that never goes back."""
 
 
 class SystemClock:

@@ -1,8 +1,8 @@
 """The cluster as a value: brokers, topics, partitions, configs, access control lists, delegation tokens.
 
 Owns `ClusterState` and its parts. Never decides about placement (controller/topic_plans.py does) and never stores (a
-MetadataStore does). A handler reads one immutable state for the whole of a request. A topic id is 16 bytes; a leader of
--1 means none.
+MetadataStore does). A handler reads one immutable state for the complete request. A topic id has 16 bytes; a leader of
+-1 means no leader.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FIELDS = {
     "ips": "ip_configs",
     "client-metrics": "client_metrics_configs",
 }
-"""The field that holds the configs of each kind."""
+"""The name of the field that contains the configs of each kind."""
 CONFIG_KINDS = tuple(_FIELDS)
 """The kinds of entities with dynamic configs, other than topics."""
 
@@ -43,7 +43,10 @@ class PartitionState:
     leader_epoch: int
     partition_epoch: int = 0
     offline: tuple[int, ...] = ()
-    """Replicas whose log directory has failed; known while the broker runs, never stored."""
+    """Replicas whose log directory has failed.
+
+    They are known while the broker runs, and never stored.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """A broker's addresses by listener name; without named listeners, its address is `host` and `port`."""
+    """A broker's addresses by listener name. Without named listeners, its address is `host` and `port`."""
 
     node_id: int
     host: str
@@ -66,7 +69,7 @@ class BrokerEndpoint:
     rack: str | None = None
     listeners: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     cordoned: bool = False
-    """Whether all the broker's log directories refuse new partitions (KIP-1066)."""
+    """Whether all of the broker's log directories refuse new partitions (KIP-1066)."""
 
     def by(self, listener: str) -> BrokerEndpoint | None:
         """Return the address for clients of a listener; None if this broker does not have the listener."""
@@ -80,10 +83,10 @@ class BrokerEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The state that the whole cluster shares. `version` grows by one with every change.
+    """The state that the complete cluster shares. `version` grows by one with every change.
 
-    `broker_configs` holds dynamic broker configs by node id ("" for the cluster-wide default); `group_configs` holds
-    configs of groups by group id.
+    `broker_configs` contains dynamic broker configs by node id ("" for the cluster-wide default); `group_configs`
+    contains configs of groups by group id.
     """
 
     cluster_id: str
@@ -96,12 +99,12 @@ class ClusterState:
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     user_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """The configs of users, by name as in ZooKeeper paths: credentials, which must never be shown, and quotas.
+    """The configs of users, by the names in ZooKeeper paths: credentials, which must never be shown, and quotas.
 
     A user with a client id is USER/clients/CLIENT; "" stands for all users without configs of their own.
     """
     client_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """The configs of client ids, by name as in ZooKeeper paths."""
+    """The configs of client ids, by the names in ZooKeeper paths."""
     ip_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The configs of IP addresses."""
     client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -111,11 +114,11 @@ class ClusterState:
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalized feature levels."""
     features_epoch: int = 0
-    """The number of changes to them."""
+    """The number of changes to the feature levels."""
     acls: Acls = field(default_factory=dict)
     """The access control lists, for an authorizer."""
     tokens: Tokens = NO_TOKENS
-    """Delegation tokens, if this broker has the secret key that signs them."""
+    """Delegation tokens. This broker has them only if it has the secret key that signs them."""
 
     def partition(self, topic: str, index: int) -> PartitionState | None:
         """Return a partition's state, or None if the topic or the index does not exist."""
@@ -132,7 +135,7 @@ class ClusterState:
         return held
 
     def reached_by(self, listener: str) -> list[BrokerEndpoint]:
-        """Return the brokers that have a listener, each with the address for clients of that listener."""
+        """Return the brokers that have a listener, each with the address for clients of this listener."""
         return [reached for broker in self.brokers.values() if (reached := broker.by(listener)) is not None]
 
     def with_topic(self, topic: TopicState) -> ClusterState:
@@ -140,7 +143,7 @@ class ClusterState:
         return self.with_topics((topic,))
 
     def with_topics(self, topics: Iterable[TopicState]) -> ClusterState:
-        """Return the state with topics added or replaced; of several topics with one name, the last counts."""
+        """Return the state with topics added or replaced. If topics have the same name, the last one counts."""
         by_name, names = dict(self.topics), dict(self.topic_names)
         for topic in topics:
             by_name[topic.name] = topic

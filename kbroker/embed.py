@@ -2,7 +2,7 @@
 
 Owns a thread with its own event loop, so that blocking clients and asyncio clients work in the same test. Several
 brokers may run in one process. Without `data_dir` the data is in a private temporary directory, which is removed with
-the broker. A broker that the program did not stop is stopped at exit.
+the broker. If the program does not stop a broker, the broker stops at exit.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ TEST_DEFAULTS = {
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""The defaults of an embedded broker: a test's group must not wait for more members at its first rebalance."""
+"""The defaults of an embedded broker.
+
+A test's group must not wait for more members at its first rebalance.
+"""
 
 
 class Embedded(ABC):
@@ -66,11 +69,11 @@ class Embedded(ABC):
 
     @abstractmethod
     def start(self) -> Self:
-        """Start serving; returns when clients can connect."""
+        """Start serving; return when clients can connect."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop; does nothing the second time."""
+        """Stop. Later calls do nothing."""
 
     @abstractmethod
     def _asking(self) -> Asking: ...
@@ -110,7 +113,7 @@ class Embedded(ABC):
         return Groups(self._asking())
 
     def wait_for(self, holds: Callable[[Self], Result], timeout: float = 10.0) -> Result:
-        """Check the broker, or the cluster, until a condition holds; return the result of `holds`.
+        """Check the broker, or the cluster, until a condition is true; return the result of `holds`.
 
         Raises AssertionError after `timeout` seconds. If `holds` fails an assertion, or accesses a missing topic or
         group, the message has its last error.
@@ -189,7 +192,7 @@ class Broker(Embedded):
 
     @property
     def clock(self) -> SteeredClock:
-        """The broker's time, for a test to move: `broker.clock.advance(hours=25)`.
+        """The broker's time, which a test can move: `broker.clock.advance(hours=25)`.
 
         Raises RuntimeError if the broker was given another clock.
         """
@@ -245,7 +248,7 @@ class Broker(Embedded):
 
     @property
     def node(self) -> BrokerNode:
-        """The running broker; its state belongs to its own loop."""
+        """The running broker. Its state belongs to its own event loop."""
         if self._node is None:
             raise RuntimeError("the broker is not running: use it inside `with broker:`, or call broker.start()")
         return self._node
@@ -264,7 +267,7 @@ class Broker(Embedded):
 
     @property
     def certificates(self) -> Certificates:
-        """The broker's certificates with `tls`, and those for clients; deleted with the broker."""
+        """The broker's certificates with `tls`, and those for clients. They are deleted with the broker."""
         if self._security.certificates is None:
             raise RuntimeError("the broker has no certificates of its own: Broker(tls=True), once it was started")
         return self._security.certificates
@@ -294,11 +297,11 @@ class Broker(Embedded):
 
     @property
     def data_dir(self) -> str:
-        """The data directory; with several directories, the directory with the metadata."""
+        """The data directory. If there are several directories, the directory with the metadata."""
         return self.node.logs.directory
 
     def start(self) -> Self:
-        """Start serving; returns when clients can connect."""
+        """Start serving; return when clients can connect."""
         if self._thread is not None:
             raise RuntimeError("a broker starts once")
         if self._private:
@@ -348,7 +351,7 @@ class Broker(Embedded):
         return asyncio.run_coroutine_threadsafe(opened(), loop).result(_STOP_SECONDS).start()
 
     def stop(self) -> None:
-        """Stop cleanly; does nothing if the broker does not run. Raises the error that made the stop fail, if any."""
+        """Stop cleanly; do nothing if the broker does not run. If the stop fails, raise its error."""
         atexit.unregister(self._stop_at_exit)
         if self._registry is not None:
             self._registry.stop()
@@ -395,7 +398,7 @@ class Broker(Embedded):
         node = self._node = await BrokerNode.start(
             config, self._clock, users=self._security.scram_users, acls=self._security.acls
         )
-        node.server.watch.level = logging.DEBUG  # in a test's process, other code normally holds up the loop
+        node.server.watch.level = logging.DEBUG  # in a test's process, other code normally blocks the loop
         if self._records:
             self._steering().record()
         self._ready.set()
@@ -407,7 +410,7 @@ class Broker(Embedded):
         await node.stop()
 
     def _stop_at_exit(self) -> None:
-        """Stop a broker that its program did not stop: its data is kept as after any stop, or removed."""
+        """Stop a broker that its program did not stop. Its data is kept as after any stop, or removed."""
         try:
             self.stop()
         except Exception as err:  # noqa: BLE001 - at exit no caller is left to catch it

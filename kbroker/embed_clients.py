@@ -1,4 +1,4 @@
-"""The settings of clients of an embedded broker, by the names that each client library uses.
+"""The settings of clients of an embedded broker, under the names that each client library uses.
 
 Owns these names. Never connects.
 """
@@ -20,7 +20,7 @@ _MODULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """The settings of one client; files are PEM."""
+    """The settings of one client. The files are PEM files."""
 
     bootstrap_servers: str
     security_protocol: str
@@ -34,7 +34,7 @@ class ClientSettings:
 
     @property
     def confluent_kafka(self) -> dict[str, Any]:
-        """For `confluent_kafka.Producer({**settings, ...})`: librdkafka's names."""
+        """The settings for `confluent_kafka.Producer({**settings, ...})`, under librdkafka's names."""
         return {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.security_protocol,
@@ -48,7 +48,7 @@ class ClientSettings:
 
     @property
     def kafka_python(self) -> dict[str, Any]:
-        """For `kafka.KafkaProducer(**settings)`."""
+        """The settings for `kafka.KafkaProducer(**settings)`."""
         return {
             **self._in_python(),
             **_set(("ssl_cafile", self.ca), ("ssl_certfile", self.certificate), ("ssl_keyfile", self.certificate)),
@@ -56,12 +56,12 @@ class ClientSettings:
 
     @property
     def aiokafka(self) -> dict[str, Any]:
-        """For `aiokafka.AIOKafkaProducer(**settings)`; reads the files."""
+        """The settings for `aiokafka.AIOKafkaProducer(**settings)`; reads the files."""
         return {**self._in_python(), **_set(("ssl_context", self._context()))}
 
     @property
     def java(self) -> dict[str, Any]:
-        """For Java's clients and tools, `--command-config`, and Spark, with the prefix `kafka.` for each name."""
+        """The settings for Java's clients and tools, `--command-config`, and Spark (there with the prefix `kafka.`)."""
         found = {"bootstrap.servers": self.bootstrap_servers, "security.protocol": self.security_protocol}
         if self.ca is not None:
             found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.ca}

@@ -35,14 +35,14 @@ _PROTOCOLS: Final = {
     (True, False): "SASL_PLAINTEXT",
     (True, True): "SASL_SSL",
 }
-"""The security protocols by two conditions: whether there are users, and whether there is TLS."""
+"""The security protocols, by two conditions: whether there are users, and whether there is TLS."""
 _LISTENS_BY_SSL: Final = re.compile(r"(?i)(^|[,\s])(?!SASL_)\w+://")
 """Matches a listener whose name does not begin with SASL_, so that it may use SSL."""
 _UNQUOTABLE: Final = re.compile(r"[\x00-\x1f\x7f]|\$\{")
 
 
 class Acl:
-    """ACLs by the options of kafka-acls and `kbroker acl add`; each option takes one name or several.
+    """ACLs that are given by the options of kafka-acls and `kbroker acl add`; each option takes one or several names.
 
     Acl(allow_principal="User:alice", producer=True, topic="orders"). Raises ValueError if an option is missing.
     """
@@ -101,7 +101,7 @@ def _several(names: Names) -> tuple[str, ...]:
 
 
 class Security:
-    """The users, ACLs, settings and certificates that follow from the arguments `tls`, `users` and `acls`."""
+    """The users, ACLs, settings and certificates that result from the arguments `tls`, `users` and `acls`."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Security:
         return _PROTOCOLS[self._has_users, self._tls]
 
     def settings(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the settings that are added to those `given`; generates the certificates."""
+        """Generate the certificates, and return the settings to add to those `given`."""
         found: dict[str, str] = {}
         if self._tls:
             self.certificates = Certificates(self._host)
@@ -187,7 +187,7 @@ class Security:
     def client(
         self, bootstrap_servers: str, user: str | None, mechanism: str, certificate: str | None
     ) -> ClientSettings:
-        """Return the settings of a client; raises ValueError for a client that would not be admitted."""
+        """Return the settings of a client; raises ValueError for a client that the broker would not admit."""
         if mechanism not in MECHANISMS:
             raise ValueError(f"mechanism is one of {', '.join(MECHANISMS)}, not {mechanism}")
         if self._has_users and user not in self._users:
@@ -225,7 +225,7 @@ class Security:
 
 
 def _kind(value: object) -> str:
-    """Return the type of a value; not the value, which may hold a password."""
+    """Return the type of a value. The value itself is not returned, because it may contain a password."""
     return type(value).__name__
 
 
@@ -255,9 +255,9 @@ def _own_name(taken: Mapping[str, str]) -> str:
 
 
 class Certificates:
-    """A new certificate authority, the broker's certificate and those of its clients; all files are PEM.
+    """A new certificate authority, and the certificates of the broker and its clients; all files are PEM.
 
-    They are in a private directory, which is deleted with the broker.
+    The files are in a private directory, which is deleted with the broker.
     """
 
     def __init__(self, host: str) -> None:
@@ -277,7 +277,7 @@ class Certificates:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The broker's settings for these files. Clients may present a certificate; without one they are ANONYMOUS."""
+        """The broker's settings for these files. Clients may have a certificate; without it they are ANONYMOUS."""
         return {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self._server),

@@ -7,10 +7,10 @@ import sys
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that installs an extra of pyproject.toml; it needs a checkout: no package index has kbroker.
+    """Return the command that installs an extra of pyproject.toml. It needs a checkout: no package index has kbroker.
 
-    If the virtual environment is not activated, the command names its Python: the shell's pip belongs to another
-    Python.
+    If the virtual environment is not activated, the command names its Python, because the shell's pip belongs to
+    another Python.
     """
     is_usual = sys.prefix == sys.base_prefix or os.environ.get("VIRTUAL_ENV") == sys.prefix
     pip = "pip" if is_usual else f"{sys.executable} -m pip"

@@ -1,6 +1,6 @@
 """One declared argument of a change, a fault or a question: its name, kind, meaning and bounds.
 
-The command line, the console, the control API and the test kit make options, forms and checks from it.
+The command line, the console, the control API and the test kit derive options, forms and checks from it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 
 
 class WrongValue(ValueError):  # noqa: N818 - an outcome
-    """A value cannot be; the text is a line for people."""
+    """A value is invalid; the text is a line for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One named argument. `kind` is a key of control/values.py's table; `least` and `most` bound numbers."""
+    """One named argument. `kind` is a key of the table in control/values.py; `least` and `most` bound numbers."""
 
     name: str
     kind: str
@@ -25,10 +25,10 @@ class Field:
     least: float | None = None
     most: float | None = None
     form: str = ""
-    """The form of a value in help texts, as TOPIC[:P,...]."""
+    """The form of a value in help texts, like TOPIC[:P,...]."""
 
     def check(self, value: Any) -> None:
-        """Raise WrongValue for a value of this kind that the field refuses."""
+        """Raise WrongValue for a value of this kind that the field does not accept."""
         if self.choices and value not in self.choices:
             raise WrongValue(f"{self.name} is one of {', '.join(self.choices)}, not {value[:100]!r}")
         if isinstance(value, int | float) and not isinstance(value, bool):

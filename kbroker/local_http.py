@@ -23,7 +23,7 @@ class NoPlace(Exception):  # noqa: N818 - an outcome
 
 
 def parse(text: str, option: str, example: str) -> tuple[str, int]:
-    """Read HOST:PORT, with an IPv6 address in brackets. Raises NoPlace that names the option and an example."""
+    """Read HOST:PORT, with an IPv6 address in brackets. Raises NoPlace, which names the option and an example."""
     host, colon, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     wrong = not colon or not bare or not (port.isascii() and port.isdecimal()) or int(port) > _LAST_PORT
@@ -44,10 +44,10 @@ def url_of(listening: socket.socket, scheme: str = "http") -> str:
 
 
 def listening(host: str, port: int, option: str, *, not_public: str | None) -> socket.socket:
-    """Return a socket that listens at an address; port 0 takes a free one.
+    """Return a socket that listens at an address; port 0 selects a free port.
 
-    Raises NoPlace if the port is in use, or if this machine does not have the address. With `not_public`, which is the
-    reason, also raises NoPlace if other machines could connect.
+    Raises NoPlace if the port is in use, or if this machine does not have the address. If `not_public` is given, also
+    raises NoPlace, with this reason, if other machines could connect.
     """
     where = joined(host, port)
     try:
@@ -56,7 +56,8 @@ def listening(host: str, port: int, option: str, *, not_public: str | None) -> s
         raise NoPlace(f"{option} {where}: unknown host") from None
     if not_public is not None and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
         raise NoPlace(f"{option} {where}: others than this machine could reach it, and {not_public}")
-    # asyncio sets TCP_NODELAY only on sockets that name TCP; without it, an answer's body waits 40 ms behind its head.
+    # asyncio sets TCP_NODELAY only on sockets that name TCP. Without TCP_NODELAY, an answer's body is sent 40 ms after
+    # its head.
     made = socket.socket(family, kind, protocol)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,7 +80,7 @@ class Service:
     not_public: str
 
     def require(self, user: str) -> None:
-        """Raise NoPlace, which begins with `user`, if its packages are not installed."""
+        """Raise NoPlace, with a text that begins with `user`, if the service's packages are not installed."""
         if any(importlib.util.find_spec(name) is None for name in self.packages):
             raise NoPlace(f"{user} needs {self.needs} not installed: {how_to_install(self.extra)}")
 
@@ -88,7 +89,7 @@ class Service:
     ) -> socket.socket:
         """Return a listening socket; raises NoPlace, also if other machines could connect and `public` is false.
 
-        The reason is then the service's own, or `not_public`.
+        The reason is then `not_public`, or by default the service's own.
         """
         return listening(host, port, option, not_public=None if public else not_public or self.not_public)
 

@@ -1,17 +1,17 @@
-"""Long work on the event loop: coroutines that yield to other work; only a few run at once if they need memory.
+"""Long work on the event loop: coroutines that yield to other work; if they need memory, only a few run at a time.
 
 Owns `turn`, which yields; the runners of such coroutines; the length of a slice; and the queue of work that takes
-memory while it runs. Never decides which work is first: network/turns.py does so for connections.
+memory while it runs. Never decides which work is first: network/turns.py decides for connections.
 
 All work shares the event loop. Work that can take longer than about a millisecond (a list of a hundred thousand names,
 a batch of a million records) is a coroutine that awaits `turn` once per element. Its runner sends None until the slice
-is over, and continues in a later turn of the loop. Between two `turn`s nothing else runs. During a `turn` everything
-may change, so look up state again after it.
+is over, and continues in a later turn of the event loop. Between two `turn`s nothing else runs. During a `turn`
+everything may change, so look up state again after it.
 
 A connection runs its request this way (network/connection.py), without a task; a task uses `in_slices`. Therefore such
 a coroutine may await futures, but nothing that needs the current task: no asyncio.timeout, no task group. Code that is
-no coroutine (a callback, a step of a state machine) uses `for_a_while`. Work on another thread rests for as long as it
-works (`Pauses`), so that the loop gets the interpreter when it needs it.
+not a coroutine (a callback, a step of a state machine) uses `for_a_while`. Work on another thread alternates between
+equal times of work and rest (`Pauses`), so that the event loop gets the interpreter when it needs it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from typing import Any, Generic, TypeVar, cast
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 SLICE_SECONDS = 0.001
-"""How many seconds work runs before other work has a turn."""
+"""The time in seconds for which work runs before other work has a turn."""
 SORTED_AT_ONCE = 2_000
-"""How many names are sorted between two turns, in about a millisecond."""
+"""The number of names that are sorted between two turns.
+
+This takes about a millisecond.
+"""
 WORK_BESIDE_SECONDS = 0.0005
-"""How many seconds work on another thread runs before it rests for as long."""
+"""The time in seconds for which work on another thread runs; it then rests for the same time."""
 
 
 class _Turn:
-    """Awaited to let other work go first: yields a bare None to the runner, which may continue at once."""
+    """Awaited to let other work run first: yields a bare None to the runner, which may continue immediately."""
 
     __slots__ = ()
 
@@ -47,7 +50,7 @@ turn = _Turn()
 
 
 def whole(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run work to its end at once: for short work that never waits, or while nothing else needs the loop."""
+    """Run work to its end without a pause. Use it for short work that never waits, or while the event loop is idle."""
     while True:
         try:
             work.send(None)
@@ -57,7 +60,7 @@ def whole(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def step(work: Coroutine[Any, Any, object]) -> bool:
-    """Run work to its next turn; return whether it has ended (maybe earlier). Only for work that awaits only `turn`."""
+    """Run work to its next turn; return whether it has ended. Only for work that awaits nothing but `turn`."""
     if getattr(work, "cr_frame", work) is None:
         return True
     try:
@@ -80,12 +83,12 @@ def for_a_while(
 
 
 async def in_slices(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run work to its end, in a task, in slices of a millisecond; the loop is free between them."""
+    """Run work to its end, in a task, in slices of a millisecond. The event loop is free between them."""
     return await _sliced(work)
 
 
 def begin(work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T] | None:
-    """Run work to its first turn or wait; return the rest, for a task, or None. Raises what work raises."""
+    """Run work to its first turn or wait; return the rest, for a task, or None. Raises the work's errors."""
     try:
         waits = work.send(None)
     except StopIteration:
@@ -131,7 +134,7 @@ async def awaited(answer: _T | Awaitable[_T]) -> _T:
 
 
 def then(answer: _T | Awaitable[_T], finish: Callable[[_T], _U]) -> _U | Awaitable[_U]:
-    """Apply `finish` to an answer: at once, or after an awaitable answer is complete; then return an awaitable, too."""
+    """Apply `finish` to an answer, immediately, or after an awaitable answer is complete; then return an awaitable."""
 
     async def later() -> _U:
         return finish(await cast("Awaitable[_T]", answer))
@@ -140,7 +143,7 @@ def then(answer: _T | Awaitable[_T], finish: Callable[[_T], _U]) -> _U | Awaitab
 
 
 async def each(items: Iterable[_U], make: Callable[[_U], _T]) -> list[_T]:
-    """Return the result of `make` for each item, one item between two turns."""
+    """Return the result of `make` for each item; process one item between two turns."""
     made = []
     for item in items:
         made.append(make(item))
@@ -158,7 +161,7 @@ async def every(items: Iterable[_U], work: Callable[[_U], Coroutine[Any, Any, _T
 
 
 async def in_order(names: Iterable[str]) -> Iterator[str]:
-    """Return an iterator of the sorted names: pieces are sorted first, and merged while names are consumed."""
+    """Return an iterator of the sorted names. Pieces are sorted first, and merged while the caller consumes names."""
     left = iter(names)
     pieces = []
     while piece := sorted(islice(left, SORTED_AT_ONCE)):
@@ -168,7 +171,7 @@ async def in_order(names: Iterable[str]) -> Iterator[str]:
 
 
 class Pauses:
-    """Releases the interpreter at short intervals. Never for the loop's own thread."""
+    """Releases the interpreter at short intervals. Never used on the event loop's own thread."""
 
     def __init__(self) -> None:
         self._until = perf_counter() + WORK_BESIDE_SECONDS
@@ -222,15 +225,15 @@ class FewAtOnce(Generic[_T]):
         self._waiting: deque[_Job[_T]] = deque()
 
     def __len__(self) -> int:
-        """Number of jobs that run or wait."""
+        """Return the number of jobs that run or wait."""
         return len(self._active) + len(self._waiting)
 
     async def run(
         self, begin: Callable[[], Coroutine[Any, Any, _T]], begun: Coroutine[Any, Any, _T] | None = None
     ) -> _T:
-        """Run the work that `begin` makes when it may start.
+        """Run the work that `begin` creates, as soon as it may start.
 
-        `begun` is the same work, already started: it is used if the job may start at once.
+        `begun` is the same work, already started. It is used if the job may start immediately.
         """
         job = _Job(begin)
         if len(self._active) < self._most:

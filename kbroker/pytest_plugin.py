@@ -39,12 +39,18 @@ if TYPE_CHECKING:
 
 _PROBE_SECONDS = 3.0
 _REQUESTS = 20
-"""How many requests a failed test shows of each kind: the last, the last rare ones, the last that met a fault."""
+"""The number of requests of each kind that a failed test shows.
+
+The kinds are the last requests, the last rare requests, and the last requests that met a fault.
+"""
 _ALL_THE_TIME = frozenset({"ApiVersions", "ConsumerGroupHeartbeat", "Fetch", "Heartbeat", "Metadata"})
-"""The requests that clients send all the time: they would hide rarer requests, like the commit that a test checks."""
+"""The requests that clients send all the time.
+
+They would hide rarer requests, like the commit that a test checks.
+"""
 _OPTIONS = frozenset({"config", "tls", "users", "acls"})
 _STORMS = 10
-"""How many storms a failed test shows."""
+"""The maximum number of storms that a failed test shows."""
 _USED: Final = pytest.StashKey["list[_Used]"]()
 
 
@@ -68,7 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the marker, and leave kbroker's own modules as they are."""
+    """Add the marker, and prevent pytest from rewriting kbroker's own modules."""
     _keep_as_it_is(config)
     config.addinivalue_line(
         "markers",
@@ -77,16 +83,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _keep_as_it_is(config: pytest.Config) -> None:
-    """Have pytest not rewrite the asserts of kbroker, as it does for the modules of each plugin's distribution.
+    """Prevent pytest from rewriting kbroker's asserts, which it does for the modules of a plugin's distribution.
 
-    A broker loads modules in a thread of its own, and CPython 3.11 cannot parse in two threads at once: SystemError,
-    "AST constructor recursion depth mismatch".
+    A broker loads modules in a thread of its own, and CPython 3.11 cannot parse in two threads concurrently:
+    SystemError, "AST constructor recursion depth mismatch".
     """
     hook = config.pluginmanager.rewrite_hook
     marked = getattr(hook, "_must_rewrite", None)
     if isinstance(marked, set):
         marked.discard("kbroker")
-        hook.mark_rewrite()  # forgets what it has found out
+        hook.mark_rewrite()  # this call clears the hook's earlier decisions
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +109,7 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBr
 
 @pytest.fixture
 def kafka(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBroker]:
-    """A clean broker: without topics, groups or faults, with the settings of the marker `kafka`."""
+    """A clean broker: without topics, groups or faults, and with the settings of the marker `kafka`."""
     marker = request.node.get_closest_marker("kafka")
     if marker is None:
         broker = request.getfixturevalue("kafka_broker")
@@ -135,7 +141,7 @@ def kafka_clock(request: pytest.FixtureRequest) -> SteeredClock:
 def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
     """The faults of the clean broker: `kafka_faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER)`.
 
-    In a test with `kafka_cluster` and without `kafka`, these are the faults of all the cluster's brokers.
+    In a test with `kafka_cluster` and without `kafka`, these are the faults of all brokers of the cluster.
     """
     owner: Broker | Cluster = request.getfixturevalue("kafka_cluster" if _has_cluster_alone(request) else "kafka")
     faults = owner.faults
@@ -157,13 +163,13 @@ def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a fresh topic with one partition, on the test's broker or cluster; deleted afterwards."""
-    # If the test uses the clean broker, request that fixture first: its reset would delete the topic.
+    """The name of a fresh topic with one partition, on the test's broker or cluster. It is deleted afterwards."""
+    # If the test uses the clean broker, request that fixture first, because its reset would delete the topic.
     name = f"test-{uuid.uuid4().hex[:12]}"
     names = request.fixturenames
     if _has_cluster_alone(request) and "kafka_broker" not in names:
         cluster: Cluster = request.getfixturevalue("kafka_cluster")
-        yield cluster.topics.create(name).name  # deleted with the cluster
+        yield cluster.topics.create(name).name  # the topic is deleted with the cluster
         return
     steered = {"kafka_faults", "kafka_clock"} & set(names)
     is_clean = "kafka" in names or (steered and not _has_cluster_alone(request))
@@ -216,7 +222,7 @@ def _requests_text(requests: Sequence[Request]) -> str:
 
 @dataclass(frozen=True)
 class _Used:
-    """A test's broker or cluster, and its storms from before the test."""
+    """A test's broker or cluster, and the storms that it had before the test."""
 
     owner: Broker | Cluster
     before: tuple[Fault, ...]
@@ -234,7 +240,7 @@ def _has_cluster_alone(request: pytest.FixtureRequest) -> bool:
 
 
 def _own(marker: pytest.Mark | None) -> Mapping[str, Any]:
-    """Return the settings of a test's marker; fails the test for an unknown setting."""
+    """Return the settings of a test's marker. An unknown setting fails the test."""
     if marker is None:
         return {}
     unknown = sorted(marker.kwargs.keys() - _OPTIONS) or [str(each) for each in marker.args]
@@ -283,14 +289,14 @@ def _watched(item: pytest.Item, owner: Broker | Cluster) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _clients_warnings_ignored() -> Iterator[None]:
-    """Keep the deprecations of kafka-python's own code out of a suite, which may run with `-W error`."""
+    """Hide deprecation warnings of kafka-python's own code from a suite, which may run with `-W error`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 
 
 def _require_reachable(bootstrap_servers: str) -> None:
-    """Fail with one line if no address accepts a connection: a client would retry for half a minute."""
+    """Fail with one line if no address accepts a connection. A client would retry for half a minute."""
     reasons = []
     for address in bootstrap_servers.split(","):
         host, _, port = address.strip().rpartition(":")

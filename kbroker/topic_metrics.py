@@ -4,7 +4,7 @@ Owns the counters (one object for all partitions of a topic on this broker), and
 broker. The code that serves requests adds to the counters; only metrics read them. Never reads a clock: the reader
 computes rates.
 
-The same events count as in Kafka (BrokerTopicStats): records appended as leader, by clients and by coordinators, and
+The same events count as in Kafka (BrokerTopicStats): records that a leader appends for clients and coordinators, and
 bytes sent in fetch responses. A duplicate batch that is already in the log counts as a batch, and its bytes count. Its
 records do not count, unlike in Kafka.
 """
@@ -26,7 +26,7 @@ _USUAL = frozenset(
 """The errors with which Kafka refuses a batch without counting it as failed.
 
 In Kafka, KAFKA_STORAGE_ERROR is one of them, because the directory then goes offline, and is counted as offline. Here
-the cause may be a full disk, with which the broker continues, so the batch counts as failed.
+the cause may be a full disk, after which the broker continues, so the batch counts as failed.
 """
 
 
@@ -48,16 +48,19 @@ class Traffic:
 
     def __init__(self) -> None:
         self.messages_in = 0
-        """Records up to the last query; the log's end offset shows how many were appended since (Partition.count)."""
+        """Records up to the last query.
+
+        The log's end offset shows how many were appended since then (Partition.count).
+        """
         self.bytes_in = 0
         self.produces = 0
-        """Batches that were to be appended, including refused ones."""
+        """The batches to append, including refused batches."""
         self.failed_produces = 0
         """Batches that were not appended, except after one of Kafka's usual errors."""
         self.bytes_out = 0
         """Bytes sent to consumers, including tools that compare replicas."""
         self.fetches = 0
-        """Reads of a partition for fetch requests; each try counts."""
+        """The reads of a partition for fetch requests; each attempt counts."""
         self.failed_fetches = 0
         self.replicated_in = 0
         self.replicated_out = 0
@@ -72,7 +75,7 @@ class Traffic:
             self.failed_produces += 1
 
     def add(self, other: Traffic) -> None:
-        """Add the numbers of another Traffic."""
+        """Add the counters of another Traffic."""
         for name in COUNTED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -81,7 +84,7 @@ COUNTED = tuple(name for name in Traffic.__slots__ if name != "hosted")
 
 
 class TopicMetrics:
-    """The numbers of all topics that have a partition here."""
+    """The counters of all topics that have a partition on this broker."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, Traffic] = {}
@@ -101,7 +104,7 @@ class TopicMetrics:
         return found
 
     def unhost(self, topic: str) -> None:
-        """Drop a topic with its last partition on this broker; the sums keep its counters."""
+        """Drop a topic when its last partition leaves this broker; the sums keep its counters."""
         found = self._by_topic.get(topic)
         if found is None:
             return
@@ -111,9 +114,9 @@ class TopicMetrics:
             self._removed.add(found)
 
     def now(self) -> tuple[list[tuple[str, Traffic]], Traffic]:
-        """Return the topics on this broker, and the sums of topics that have left it: each number is in one of the two.
+        """Return the topics on this broker, and the sums of topics that have left it; each number is in only one.
 
-        The caller may read them later, in pieces: the listed counters keep growing meanwhile, but are in no sum.
+        The caller may read the result later, in pieces: the listed counters keep growing meanwhile, but are in no sum.
         """
         removed = Traffic()
         removed.add(self._removed)

@@ -16,7 +16,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Return why a topic may not have a name, in Kafka's words; None if it may."""
+    """Return why a topic must not have a name, in Kafka's words; None if it may."""
     if not name:
         return "the empty string is not allowed"
     if name in (".", ".."):
@@ -43,7 +43,7 @@ def check_topic_name(name: str) -> None:
 
 
 class CollidingNames:
-    """The names of topics by their names in Kafka's metrics, where '.' and '_' are the same.
+    """The names of topics by their names in Kafka's metrics, in which '.' and '_' are the same.
 
     A lookup takes the same time for any number of topics.
     """
@@ -65,6 +65,6 @@ class CollidingNames:
             self._by_metric.pop(metric, None)
 
     def other(self, name: str, besides: Container[str] = ()) -> str | None:
-        """Return a topic, not in `besides`, whose name differs from `name` only in '.' and '_'; else None."""
+        """Return a topic, not in `besides`, whose name differs from `name` only in '.' and '_'; None without one."""
         held = self._by_metric.get(name.replace(".", "_"), ())
         return next((each for each in held if each != name and each not in besides), None)

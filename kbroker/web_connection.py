@@ -1,7 +1,7 @@
-"""HTTP connections of the web servers: uvicorn's, which close when their client stalls.
+"""HTTP connections of the web servers: uvicorn's, which also close when their client stalls.
 
-Owns the time limits that uvicorn does not have: of a request's head, of its body, and of data that nobody reads.
-Without them a few idle clients would hold all connections of a server. A client that reads slowly may continue.
+Owns the time limits that uvicorn lacks: for a request's head, for its body, and for data that the client does not read.
+Without them a few idle clients would occupy all connections of a server. A client that reads slowly may continue.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ from typing import Any, Final
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S: Final = 5.0
-"""How many seconds a request's head may be incomplete after the connection was made, or after its first byte."""
+"""The maximum time in seconds until a request's head is complete.
+
+The time begins when the connection is made, or with the head's first byte.
+"""
 BODY_S: Final = 30.0
-"""How many seconds a request's body may be incomplete after the head."""
+"""The maximum time in seconds from a request's head until its body is complete."""
 READER_S: Final = 30.0
-"""How many seconds a client may leave data unread."""
+"""The maximum time in seconds for which a client may leave data unread."""
 _UNSENT: Final = 256 * 1024
-"""The most bytes that the kernel keeps and has not sent yet, for each connection."""
+"""The maximum number of unsent bytes that the kernel keeps for each connection."""
 
 
 class TimedConnection(asyncio.Protocol):
-    """The time limits of a connection, in front of one of uvicorn's classes."""
+    """The time limits of a connection, for one of uvicorn's classes."""
 
     cycle: Any
     """The newest request, and its answer."""
     pipeline: Any = ()
-    """The requests whose turn has not come: the newest one is the last of them."""
+    """The requests whose turn has not come. The last of them is the newest request."""
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
 
@@ -56,17 +59,17 @@ class TimedConnection(asyncio.Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Wait for the client to read."""
+        """Begin to wait for the client to read."""
         super().pause_writing()
         self._wait_for_reader()
 
     def resume_writing(self) -> None:
-        """Continue to write: the client has read what waited."""
+        """Continue to write: the client has read the waiting data."""
         self._stop(self._reader_timer)
         super().resume_writing()
 
     def follow_request(self) -> None:
-        """Begin to wait for the next part of a request, or end that; not for one that waits for its turn."""
+        """Begin or end the wait for the next part of a request. A request that waits for its turn has no such wait."""
         awaited: str | None = "head"
         if self.cycle is not None and not self.cycle.response_complete:
             awaited = "body" if self.cycle.more_body and not self.pipeline else None
@@ -80,18 +83,18 @@ class TimedConnection(asyncio.Protocol):
             self._request_timer = self.loop.call_later(BODY_S, self.transport.abort)
 
     def end_wait(self) -> None:
-        """End the wait for a part of a request; `follow_request` begins another one."""
+        """End the wait for a part of a request; `follow_request` begins another wait."""
         self._stop(self._request_timer)
         self._awaited = None
 
     def follow_answer(self) -> None:
-        """End the wait for a request that is answered; begin to wait for one that came before that, and begins now."""
+        """End the wait for a request that is answered; begin the wait for a request that was queued and begins now."""
         self.end_wait()
         if not self.cycle.response_complete:
             self.follow_request()
 
     def _close(self) -> None:
-        """Close in good order: a browser keeps connections that it has not used yet."""
+        """Close cleanly, because a browser keeps connections that it has not used yet."""
         close: Any = getattr(self, "timeout_keep_alive_handler")  # noqa: B009 - uvicorn's, in both classes
         close()
 
@@ -113,17 +116,17 @@ class TimedConnection(asyncio.Protocol):
 
 
 def show_readers(listening: socket.socket) -> None:
-    """Let the connections of a listening socket notice that a client reads, soon after it does.
+    """Let the connections of a listening socket detect that a client reads, soon after it does.
 
-    A kernel keeps megabytes by default, and takes no more until it has sent a third of them: who had read less than
-    that within the limit seemed to read nothing.
+    By default, a kernel buffers megabytes, and accepts no more data until it has sent a third of them. A client that
+    had read less than that within the limit seemed to read nothing.
     """
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Linux has it
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Linux has this option
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
 
 
 def _of_socket(transport: asyncio.Transport) -> asyncio.Transport:
-    """Return the transport that sends: that of TLS passes its data on only when most of the data there is sent."""
+    """Return the transport that sends. A TLS transport passes its data on only when most earlier data is sent."""
     tls = getattr(transport, "_ssl_protocol", None)
     return getattr(tls, "_transport", None) or transport
 

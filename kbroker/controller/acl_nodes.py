@@ -1,4 +1,4 @@
-"""The paths and encodings of access control lists: Apache Kafka 3.9's znodes, here and on ZooKeeper.
+"""The paths and encodings of access control lists: Apache Kafka 3.9's znodes, on a single node and on ZooKeeper.
 
 Owns the encoding and decoding of these paths and values, and the ACLs in the store of a single node. Never decides
 about ACLs, and never reads or writes them on ZooKeeper.
@@ -108,7 +108,7 @@ def decode_change(kind: PatternType, data: bytes) -> Pattern:
 
 
 def _upper(name: str) -> str:
-    """Return a type's name in its enum's upper case. Very old brokers wrote names such as TransactionalId."""
+    """Return a type's name in the upper case of its enum. Very old brokers wrote names such as TransactionalId."""
     known = TYPES.get(name)
     return known.name if known is not None else name.upper()
 

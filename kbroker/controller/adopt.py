@@ -3,15 +3,15 @@
 Owns how a topic's record (id, number of partitions, leader epochs) is built from its files alone. Never touches a
 partition's files, and never guesses: it refuses uncertain input, and then records nothing.
 
-The journal also records which producer ids are in use, so that the broker does not allocate them again. Kafka's own
-metadata log, if the directory has one, contains the next free id. Otherwise the largest producer id in the partitions
-counts: in producer snapshots, in the logs after them, and in `__transaction_state`, since a producer with a
-transactional id may never have written a record. Unreadable files are skipped: the broker checks the producer ids again
-after recovery.
+The journal also records which producer ids are in use, so that the broker does not allocate them again. If the
+directory has Kafka's own metadata log, this log contains the next free id. Otherwise the largest producer id in the
+partitions counts: in producer snapshots, in the logs after them, and in `__transaction_state`, because a producer with
+a transactional id may never have written a record. Unreadable files are skipped: the broker checks the producer ids
+again after recovery.
 
 If the journal is new, it gets the feature levels of a new node: Kafka's groups and queues need them.
 
-A topic's configs are not among its files. The caller passes them, or the topic gets the broker's defaults. With the
+A topic's configs are not in its files. If the caller does not pass them, the topic gets the broker's defaults. With the
 defaults, retention may delete old segments as soon as a broker starts. Therefore kbroker adopts topics only on request.
 """
 
@@ -50,7 +50,7 @@ INTERNAL: Final[Mapping[str, Mapping[str, str]]] = {
     "__transaction_state": {**_COMPACTED, "compression.type": "uncompressed"},
     "__share_group_state": {**_COMPACTED, "cleanup.policy": "delete", "retention.ms": "-1"},
 }
-"""Configs that Kafka gives its own topics."""
+"""The configs that Kafka gives its own topics."""
 _KRAFT: Final = "__cluster_metadata"
 _TRANSACTIONS: Final = "__transaction_state"
 _METADATA_SUFFIXES: Final = (LOG_SUFFIX, ".checkpoint")
@@ -60,7 +60,7 @@ _READERS: Final = (decoder(TransactionLogValue, 0), decoder(TransactionLogValue,
 
 
 class AdoptError(Exception):
-    """A directory's topics cannot be adopted, and none was recorded. The text gives the reason in one line."""
+    """The topics of a directory cannot be adopted, and none was recorded. The text gives the reason in one line."""
 
 
 def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[TopicState]:
@@ -79,7 +79,7 @@ def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[Topi
             strangers = configs.keys() - {topic.name for topic in fresh}
             if strangers:
                 raise AdoptError(f"configs are given for {min(strangers)}, which is not a topic to be adopted")
-            # If what follows fails, a second try begins here again; only some unused ids are skipped.
+            # If a later step fails, a second attempt begins here again; only some unused ids are skipped.
             controller.begin_features()
             controller.skip_producer_ids(first_unused_producer_id(directory))
             controller.put_topics(fresh)
@@ -91,7 +91,7 @@ def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[Topi
 
 
 def directory_identity(directory: str) -> tuple[int, str]:
-    """Return the node and the cluster that a directory belongs to."""
+    """Return the node and the cluster to which a directory belongs."""
     path = os.path.join(directory, meta_properties.META_PROPERTIES)
     known = meta_properties.read_properties(path)
     if known is None:
@@ -139,7 +139,7 @@ def _topic_id(path: str) -> bytes:
 
 
 def _last_epoch(path: str) -> int:
-    """Return the newest leader epoch in a partition's files, -1 if there is none."""
+    """Return the newest leader epoch in a partition's files; -1 if there is none."""
     try:
         epochs = parse_epochs(os.path.join(path, checkpoints.LEADER_EPOCHS))
     except ValueError as error:

@@ -1,8 +1,8 @@
 """The choice of replicas for new partitions, on a single node and in a cluster; the checks of clients' assignments.
 
 Owns the rules of assignments, with Kafka's codes and texts (ReplicationControlManager), and the spread of replicas over
-brokers and racks as in Apache Kafka 3.9 (AdminUtils, KIP-36). Pure: the caller passes the broker to begin with, which
-is random for a new topic. Never stores, and never considers how full a broker is.
+brokers and racks as in Apache Kafka 3.9 (AdminUtils, KIP-36). Pure: the caller passes the first broker, which is random
+for a new topic. Never stores, and never considers how full a broker is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def place(state: ClusterState, first: int, count: int, replication_factor: int) 
 
 
 def manual(state: ClusterState, assignments: Sequence[Sequence[int]], factor: int | None) -> tuple[PartitionState, ...]:
-    """Turn a client's own assignment into partitions; raises INVALID_REPLICA_ASSIGNMENT."""
+    """Convert a client's own assignment to partitions; raises INVALID_REPLICA_ASSIGNMENT."""
     partitions = []
     for replicas in assignments:
         check_assignment(state, replicas, factor)
@@ -84,7 +84,7 @@ def _partition(replicas: list[int]) -> PartitionState:
 def spread(
     state: ClusterState, first: int, count: int, factor: int, grown: TopicState | None, places: Random
 ) -> tuple[PartitionState, ...]:
-    """Assign `count` new partitions of a new topic, or of a `grown` one, over the brokers and racks of a cluster.
+    """Spread `count` new partitions of a new topic, or of a `grown` one, over the brokers and racks of a cluster.
 
     Raises INVALID_REPLICATION_FACTOR when there are too few brokers.
     """
@@ -125,7 +125,7 @@ def place_replicas(
 
 
 def alternated(rack_of: Mapping[int, str]) -> list[int]:
-    """Return the brokers in an order where neighbours are in different racks, if possible."""
+    """Return the brokers in an order in which neighbours are in different racks, if possible."""
     by_rack: dict[str, list[int]] = {}
     for broker in sorted(rack_of):
         by_rack.setdefault(rack_of[broker], []).append(broker)

@@ -1,6 +1,6 @@
 """The interface of a broker's handlers to the cluster state and its changes, on one node and in a cluster.
 
-Owns the interface: controller.py implements it for a single node, member/metadata.py for a node of a cluster; both plan
+Owns the interface. controller.py implements it for a single node, member/metadata.py for a node of a cluster; both plan
 topics in the same way (topic_plans.py).
 """
 
@@ -22,16 +22,19 @@ ReviseToken = Callable[[Token | None], Token | None]
 
 
 class ClusterMetadata(ABC):
-    """The cluster's state as known to this broker, and the methods to change it.
+    """The cluster's state as this broker knows it, and the methods to change it.
 
     The methods for changes return errors. On one node a change may be decided before it is visible; `published` returns
-    a future that waits for that.
+    a future that is done when the change is visible.
     """
 
     state: ClusterState
     """The published state."""
     decided: ClusterState
-    """The state after all decisions. Some may not be in effect yet, so it serves only to make further decisions."""
+    """The state after all decisions.
+
+    Some decisions might not be in effect yet, so this state serves only to make further decisions.
+    """
 
     @property
     @abstractmethod
@@ -52,7 +55,7 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def published(self) -> Awaitable[None] | None:
-        """Return a future that is done once all decisions so far are in effect.
+        """Return a future that is done when all decisions so far are in effect, or None if they are.
 
         Raises OSError, or sets it on the future.
         """
@@ -72,9 +75,10 @@ class ClusterMetadata(ABC):
         assignments: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> TopicState:
-        """Return a requested topic, and store nothing. Raises ApiError where Kafka refuses that.
+        """Return the plan of a requested topic; store nothing. Raises ApiError where Kafka refuses the request.
 
-        -1 means the broker's default; `assignments` (partition -> replicas) excludes both numbers.
+        A number of -1 means the broker's default. If `assignments` (partition -> replicas) is given, both numbers must
+        be -1.
         """
 
     @abstractmethod
@@ -83,7 +87,7 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def plan_growth(self, name: str, count: int, assignments: Sequence[Sequence[int]] | None) -> TopicState:
-        """Return the topic with `count` partitions in all; store nothing. Raises ApiError where Kafka refuses that."""
+        """Return the topic with `count` partitions in total; store nothing. Raises ApiError where Kafka refuses it."""
 
     @abstractmethod
     def auto_create(self, name: str) -> None:
@@ -99,12 +103,12 @@ class ClusterMetadata(ABC):
     ) -> Coroutine[Any, Any, dict[str, ApiError]]:
         """Create topics that were planned earlier.
 
-        Return the errors of topics that were not created, or not in time.
+        Return the errors of topics that were not created, or not created in time.
         """
 
     @abstractmethod
     def validate_in_pieces(self, plans: Sequence[TopicState]) -> Coroutine[Any, Any, dict[str, ApiError]]:
-        """Return the errors with which the creation of planned topics would fail, beside those found by the plan."""
+        """Return the errors with which planned topics could not be created, beside those that the plan found."""
 
     @abstractmethod
     def grow_in_pieces(
@@ -112,7 +116,7 @@ class ClusterMetadata(ABC):
     ) -> Coroutine[Any, Any, dict[str, ApiError]]:
         """Add partitions that were planned earlier.
 
-        Return the errors of topics that were not extended, or not in time.
+        Return the errors of topics that were not extended, or not extended in time.
         """
 
     @abstractmethod
@@ -137,7 +141,7 @@ class ClusterMetadata(ABC):
     def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool, timeout_ms: int = ...
     ) -> Coroutine[Any, Any, None]:
-        """Change finalized feature levels: all or none. Raises ApiError."""
+        """Change all of these finalized feature levels, or none. Raises ApiError."""
 
     @abstractmethod
     def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> Coroutine[Any, Any, dict[Pattern, ApiError]]:
@@ -149,7 +153,7 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def change_token(self, token_id: str, revise: ReviseToken) -> Coroutine[Any, Any, Token | None]:
-        """Replace a delegation token by the result of `revise`, and return it; None means no token. Raises ApiError.
+        """Replace a delegation token with the result of `revise`, and return it; None means no token. Raises ApiError.
 
         `revise` may raise ApiError, and may be called several times.
         """

@@ -1,10 +1,10 @@
 """Keeps the cluster's state: decides (topic_plans.py), stores (a MetadataStore), publishes, and then answers.
 
 Owns the handling of each requested change: whether it is allowed, the stored data, and the resulting state.
-PublishedState owns when the state is published. Never touches logs: components that act on a change subscribe to the
-state.
+PublishedState owns the time at which the state is published. Never touches logs: components that act on a change
+subscribe to the state.
 
-Stored, on Apache Kafka 3.9's paths:
+It stores, on Apache Kafka 3.9's paths:
 
     /brokers/topics/<t>                      {"version": 3, "topic_id": "...", "partitions": {"0": [1]}}
     /brokers/topics/<t>/partitions/<p>/state {"version": 1, "leader": 1, "leader_epoch": 0, "isr": [1], ...}
@@ -50,7 +50,10 @@ PRODUCER_IDS = "/kbroker/producer_ids"
 DELETED_TOPICS = "/kbroker/deleted_topics"
 DEFAULT_ENTITY = "<default>"
 PIECE_TOPICS, PIECE_PARTITIONS, PIECE_ACLS = 50, 100, 200
-"""The most topics, partitions, and patterns of ACLs that are stored and published at once, in some milliseconds."""
+"""The maximum number of topics, partitions, and patterns of ACLs to store and publish in one step.
+
+A step takes a few milliseconds.
+"""
 LOGGED_BY_NAME = 8
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
@@ -74,14 +77,14 @@ class Controller(PublishedState, TopicPlans):
             self.set_configs("brokers", "", {"min.insync.replicas": str(min_insync_replicas)})
 
     def begin_features(self) -> bool:
-        """Record the feature levels of a new cluster if nothing is recorded; return whether that was so."""
+        """If no feature levels are recorded, record those of a new cluster; return whether that was the case."""
         is_new = not self._store.children("")
         if is_new:
             self.decide([_features(BOOTSTRAP)], lambda state: replace(state, features_epoch=state.features_epoch + 1))
         return is_new
 
     def register_broker(self, endpoint: BrokerEndpoint) -> None:
-        """Make a live broker known."""
+        """Add a live broker to the state."""
 
         def step(state: ClusterState) -> ClusterState:
             brokers = {**state.brokers, endpoint.node_id: endpoint}
@@ -117,16 +120,16 @@ class Controller(PublishedState, TopicPlans):
         _log_put(old, topics)
 
     async def put_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = 0) -> dict[str, ApiError]:  # noqa: ARG002 - it is done at once
-        """Store and publish new topics that were planned earlier, some at a time. Return the errors of refused topics.
+        """Store and publish new topics that were planned earlier, in pieces. Return the errors of refused topics.
 
-        Each plan is checked again, since another topic of its name may exist by now.
+        Each plan is checked again, because another topic of its name may exist by now.
         """
         refused: dict[str, ApiError] = {}
         await self._put_some_at_a_time(self._still_new(plans, refused))
         return refused
 
     async def validate_in_pieces(self, plans: Sequence[TopicState]) -> dict[str, ApiError]:
-        """Return no errors: the plan was already checked against this node's whole state."""
+        """Return no errors: the plan was already checked against this node's complete state."""
         del plans
         return {}
 
@@ -141,7 +144,7 @@ class Controller(PublishedState, TopicPlans):
                 yield plan, len(plan.partitions)
 
     async def grow_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = 0) -> dict[str, ApiError]:  # noqa: ARG002 - it is done at once
-        """Store and publish planned new partitions, some topics at a time; return the errors of refused topics.
+        """Store and publish planned new partitions, in pieces; return the errors of refused topics.
 
         Each topic grows from its current state: since the plan, its partitions may have changed, or another topic may
         have replaced it.
@@ -167,7 +170,7 @@ class Controller(PublishedState, TopicPlans):
             yield replace(known, partitions=known.partitions + new), len(new)
 
     async def _put_some_at_a_time(self, topics: Iterator[tuple[TopicState, int]]) -> None:
-        """Store and publish topics, each with the number of its new partitions.
+        """Store and publish topics in pieces; each item is a topic and the number of its new partitions.
 
         The iterator checks each topic when it yields it: no other task runs between this check and the write.
         """
@@ -183,7 +186,7 @@ class Controller(PublishedState, TopicPlans):
         self.put_topics(piece)
 
     async def delete_in_pieces(self, topic_ids: Iterable[bytes], timeout_ms: int = 0) -> dict[bytes, ApiError]:  # noqa: ARG002 - it is done at once
-        """Delete some topics at a time; those that another request has deleted meanwhile are skipped."""
+        """Delete topics in pieces. Topics that another request has deleted meanwhile are skipped."""
         left = iter(topic_ids)
         while piece := list(islice(left, PIECE_TOPICS)):
             known = self.decided.topic_names
@@ -218,7 +221,7 @@ class Controller(PublishedState, TopicPlans):
             self._deleted.pop(topic_id, None)
 
     def has_partition(self, name: str, index: int, topic_id: UUID | None) -> bool:
-        """Whether a topic has a partition, and this id if the caller knows one."""
+        """Whether a topic has a partition and, if `topic_id` is given, this id."""
         topic = self.decided.topics.get(name)
         if topic is None or index >= len(topic.partitions):
             return False
@@ -234,7 +237,7 @@ class Controller(PublishedState, TopicPlans):
         self._change_partitions(keys, lambda partition: single_broker.without_replica(partition, node_id))
 
     def regain_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
-        """Make a broker lead partitions again whose replicas are back; they had no leader meanwhile."""
+        """Make a broker the leader of partitions whose replicas are back. They had no leader meanwhile."""
         self._change_partitions(keys, lambda partition: single_broker.with_replica(partition, node_id))
 
     def _change_partitions(
@@ -291,7 +294,7 @@ class Controller(PublishedState, TopicPlans):
             self.replace_features(levels)
 
     def replace_features(self, levels: Mapping[str, int]) -> None:
-        """Set exactly these levels."""
+        """Replace all feature levels with these levels."""
         if levels == self.decided.features:
             return
 
@@ -304,7 +307,7 @@ class Controller(PublishedState, TopicPlans):
     # --- access control lists
 
     async def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, ApiError]:
-        """Add ACLs, those of some patterns at a time."""
+        """Add ACLs, a few patterns at a time."""
         left = iter(acls.items())
         while piece := dict(islice(left, PIECE_ACLS)):
             self._change_acls({each: new for each, new in piece.items() if new - self._entries(each)}, added)
@@ -312,7 +315,7 @@ class Controller(PublishedState, TopicPlans):
         return {}
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl] | ApiError]:
-        """Find the ACLs that match the filters, and remove them, some patterns at a time."""
+        """Find the ACLs that match the filters, and remove them, a few patterns at a time."""
         answers, deleted = await matching(self.decided.acls, filters)
         left = iter(deleted.items())
         while piece := dict(islice(left, PIECE_ACLS)):
@@ -321,7 +324,7 @@ class Controller(PublishedState, TopicPlans):
         return answers
 
     def replace_acls(self, wanted: Acls) -> None:
-        """Set exactly these ACLs."""
+        """Replace all ACLs with these ACLs."""
         held, none = self.decided.acls, frozenset[Entry]()
         other = [each for each in held if held[each] != wanted.get(each)]
         self._change_acls({each: held[each] - wanted.get(each, none) for each in other}, without)
@@ -393,7 +396,7 @@ def _log_put(old: Mapping[str, TopicState], topics: Sequence[TopicState]) -> Non
 
 
 def _named(names: Sequence[str]) -> str:
-    """Return the names of topics for a log line: a bounded number, however many were requested."""
+    """Return the names of topics for a log line. The number of names is bounded."""
     if len(names) == 1:
         return f"topic {names[0]} is"
     left = len(names) - LOGGED_BY_NAME
@@ -436,7 +439,7 @@ def _topic_changes(topic: TopicState, known: int) -> list[Change]:
 
 
 def _segment(name: str) -> str:
-    """Return the form of a name in a path. A group id may be any string that is not empty."""
+    """Return the path segment that encodes a name. A group id may be any string that is not empty."""
     return _RESERVED.get(name) or name.replace("%", "%25").replace("/", "%2F")
 
 
@@ -448,7 +451,10 @@ def _name(segment: str) -> str:
 
 
 _MAY_BE_CALLED_SO = ("groups", "client-metrics")
-"""Kinds without a default entity: one of their entities may be called `<default>`."""
+"""The kinds that have no default entity.
+
+One of their entities may have the name `<default>`.
+"""
 
 
 def _configs(store: MetadataStore, kind: str) -> dict[str, dict[str, str]]:

@@ -24,7 +24,7 @@ def first_state(replicas: Sequence[int], online: Collection[int], controller_epo
 def elect_offline(
     state: LeaderAndIsr, replicas: Sequence[int], online: Collection[int], controller_epoch: int, *, unclean: bool
 ) -> LeaderAndIsr | None:
-    """Elect a leader for an offline partition: the first online replica in sync.
+    """Elect a leader for an offline partition: the first online replica that is in sync.
 
     With `unclean`, a replica that is not in sync may lead if no other can; the records that it lacks are lost. It is
     then the only in-sync replica, and the partition is recovering until the new leader reports the end of recovery.
@@ -63,7 +63,7 @@ def elect_for_shutdown(
     leaving: Collection[int],
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """Elect a remaining in-sync replica, and remove the leaving ones from the in-sync replicas."""
+    """Elect a remaining in-sync replica, and remove the leaving replicas from the in-sync replicas."""
     isr = tuple(each for each in state.isr if each not in leaving)
     leader = _first(replicas, online, isr)
     return None if leader is None else _next(state, leader, isr, controller_epoch)
@@ -72,7 +72,7 @@ def elect_for_shutdown(
 def without_replica(state: LeaderAndIsr, replica: int, controller_epoch: int) -> LeaderAndIsr | None:
     """Remove a failed replica from leadership, and from the in-sync replicas unless it is the last one.
 
-    The last in-sync replica stays in the set, since only it can lead again without a loss of records.
+    The last in-sync replica stays in the set, because only this replica can lead again without a loss of records.
     """
     if replica not in state.isr and replica != state.leader:
         return None

@@ -4,19 +4,20 @@ Owns `__metadata.journal`, `__metadata.journal.next` and `__metadata.snapshot`. 
 
     journal    one line per batch: crc32c (8 hex digits), space, JSON [["put", path, value] | ["delete", path], ...]
     next       a journal that is written during a snapshot; its first line is ["follows", size], with the size of the
-               first journal. It becomes the journal once the snapshot is on disk, and positions go on from there.
+               first journal. It becomes the journal when the snapshot is on disk, and positions continue from there.
     snapshot   the same line, with one "load" entry: {path: [version, value]} (metadata_snapshot.py)
 
-A batch is durable (fsync) before `write` returns. After `sync_by_thread`, a batch is durable once the future of
-`stored` is done. The process uses the batch at once, but answers the requester only then. A batch that is written while
-earlier ones are not on disk yet contains ["synced", size]: the size of both journals together that was on disk.
+A batch is durable (fsync) before `write` returns. After `sync_by_thread`, a batch is durable when the future of
+`stored` is done. The process uses the batch immediately, but answers the requester only when it is durable. A batch
+that is written while earlier batches are not on disk yet contains ["synced", size]: the number of bytes of both
+journals together that were on disk.
 
 A crash of the process may leave a part of the last line, without its newline. Such a line was never acknowledged, and
 the next start cuts it off. A power loss may also leave zeros instead of bytes in any line that was not on disk. JSON in
-ASCII has no zero byte, so a line with a zero byte is torn as well, unless a later line records that it was on disk.
-Neither it nor any line after it was acknowledged. Any other complete but invalid line was acknowledged, and is damaged
-now. The start then stops, because cutting the line off would silently lose topics. If the journal is torn, or shorter
-than the next journal records, the whole next journal follows missing data.
+ASCII has no zero byte. So a line with a zero byte is torn as well, unless a later line records that it was on disk.
+Neither a torn line nor any line after it was acknowledged. Any other complete but invalid line was acknowledged, and is
+damaged now. The start then stops, because cutting the line off would silently lose topics. If the journal is torn, or
+shorter than the next journal records, the complete next journal follows missing data.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class EmbeddedStore:
         self._sync = JournalSync(loop, self._fd, self._size, failed)
 
     def stored(self) -> asyncio.Future[None] | None:
-        """Return a future that is done once all writes are on disk, None if they already are.
+        """Return a future that is done when all writes are on disk; None if they already are.
 
         Raises OSError, or sets it on the future.
         """
@@ -105,7 +106,7 @@ class EmbeddedStore:
             self._sync.settle()
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Journal and apply `changes`. Raises VersionConflict, or OSError with nothing applied."""
+        """Write `changes` to the journal and apply them. Raises VersionConflict, or OSError with nothing applied."""
         if self._sync is not None:
             self._sync.check()
         for change in changes:
@@ -169,7 +170,7 @@ class EmbeddedStore:
             self._set(path, Node(value, version))
 
     def _replay(self) -> None:
-        """Apply every whole line of both journals, cut off a torn end, and prepare for appending."""
+        """Apply every complete line of both journals, cut off a torn end, and prepare for appending."""
         first = _lines_of(self._path(JOURNAL))
         begin, end = _numbered(first, 0)
         old_base, old_end = (begin[0][0] if begin else 0), end
@@ -195,7 +196,7 @@ class EmbeddedStore:
         os.ftruncate(self._fd, min(end, old_end) - old_base)
         if self._following:
             self._left.append(self._fd)
-            os.fdatasync(self._fd)  # sync what a crash left unsynced: no later sync covers this file
+            os.fdatasync(self._fd)  # sync data that a crash left unsynced: no later sync covers this file
             self._base = min(end, old_end)
             self._fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(self._fd, end - self._base)
@@ -232,7 +233,7 @@ class EmbeddedStore:
     # -- compaction
 
     def _compact(self) -> None:
-        """Write a snapshot: at once, or step by step if `sync_by_thread` was called."""
+        """Write a snapshot: immediately, or step by step if `sync_by_thread` was called."""
         self._compaction = self.compacting()
         if self._sync is not None:
             self._sync.loop.call_soon(self._go_on)
@@ -265,7 +266,7 @@ class EmbeddedStore:
             sync.loop.call_soon(self._go_on)
 
     def _step(self, error: BaseException | None) -> Callable[[], object] | None:
-        """Do a step of the compaction; return the function to call before the next step."""
+        """Run a step of the compaction; return the function to call before the next step."""
         work = self._compaction
         assert work is not None
         try:
@@ -283,7 +284,7 @@ class EmbeddedStore:
     def compacting(self) -> Steps:
         """Write a snapshot of the current nodes, and start a new journal for later writes.
 
-        A crash leaves the old or the new snapshot with both journals, or the new snapshot with the new journal alone. A
+        A crash leaves the old or the new snapshot with both journals, or the new snapshot with only the new journal. A
         start may apply a batch twice without harm, because it applies all batches in order.
         """
         nodes = dict(self._nodes)
@@ -292,7 +293,7 @@ class EmbeddedStore:
         yield from write_snapshot(self._path(SNAPSHOT), nodes)
         passed("journal.compacted")
         try:
-            yield partial(os.fdatasync, self._fd)  # makes its first line, with its starting position, durable
+            yield partial(os.fdatasync, self._fd)  # makes the first line of the new journal durable
         except OSError as error:
             if self._sync is not None:
                 self._sync.fail(error)
@@ -313,16 +314,16 @@ class EmbeddedStore:
         """Write to a second journal from now on."""
         opened: list[int] = []
         try:
-            # Open the directory now. Without free descriptors the compaction is retried, but the same error in the
-            # thread would end the broker.
+            # Open the directory now. If there are no free descriptors, the compaction is retried here; in the thread,
+            # the same error would end the broker.
             names = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
             opened.append(names)
             fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
             opened.append(fd)
             if self._sync is None:
                 os.fsync(names)
-            # Do this last. If a later step failed, the first journal would grow on, and this one would follow its
-            # middle.
+            # Do this last. If a later step failed, the first journal would continue to grow, and the next journal would
+            # follow its middle.
             size = _begin_behind(fd, self._size)
             if self._sync is not None:
                 self._sync.go_on_in(fd, partial(_sync_file_and_names, self._fd, names))
@@ -349,7 +350,7 @@ def _sync_file_and_names(fd: int, directory: int) -> None:
 
 
 def _lines_of(path: str) -> list[bytes]:
-    """Return the lines of a journal that have their newline."""
+    """Return the complete lines of a journal, which end with a newline."""
     try:
         with open(path, "rb") as file:
             return file.read().split(b"\n")[:-1]
@@ -358,9 +359,9 @@ def _lines_of(path: str) -> list[bytes]:
 
 
 def _numbered(lines: list[bytes], base: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Return lines with their positions, and their end.
+    """Return lines with their positions, and the position of their end.
 
-    The first line may contain its position; otherwise it is `base`.
+    The first line may contain its position; otherwise it is at `base`.
     """
     first = parse_line(lines[0]) if lines else None
     if first and first[0][0] == "follows":
@@ -373,7 +374,7 @@ def _numbered(lines: list[bytes], base: int) -> tuple[list[tuple[int, bytes]], i
 
 
 def _never_synced(torn: int, lines: list[tuple[int, bytes]]) -> bool:
-    """Whether no line after a torn line records that the torn one was on disk. A journal's first line never does."""
+    """Whether no line after a torn line records that it was on disk. A journal's first line never records this."""
     for position, line in lines:
         entries = parse_line(line)
         if entries is None:
@@ -406,7 +407,7 @@ def _texts(entries: list[list[Any]]) -> Iterator[str]:
 
 
 def parse_line(line: bytes) -> list[Any] | None:
-    """Return the entries of a line without its newline, None if it is invalid."""
+    """Return the entries of a line without its newline; None if the line is invalid."""
     try:
         if line[8:9] != b" " or int(line[:8], 16) != crc32c(line[9:]):
             return None

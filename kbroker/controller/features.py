@@ -1,7 +1,7 @@
-"""Feature levels of the cluster (KIP-584): the supported ones, and the allowed changes.
+"""Feature levels of the cluster (KIP-584): the supported levels, and the allowed changes.
 
-Owns the tables of features that this broker supports, alone and in a cluster, and the rules of UpdateFeatures. Never
-stores: the controllers do.
+Owns the tables of features that this broker supports, on a single node and in a cluster, and the rules of
+UpdateFeatures. Never stores: the controllers do.
 
 transaction.version: with 0 and 1 every producer uses the first transaction protocol; level 1 writes
 `__transaction_state` in a newer record version. With 2, producers that support it (Java since 4.0) use the second
@@ -11,11 +11,11 @@ group.version: 1 enables the consumer groups of KIP-848, 0 disables them.
 
 streams.version: 1 enables the streams groups of KIP-1071, 0 disables them.
 
-share.version: 1 enables the share groups of KIP-932, 0 disables them; 2 enables their dead letter topics too
+share.version: 1 enables the share groups of KIP-932, 0 disables them; 2 also enables their dead letter topics
 (KIP-1191).
 
-Kafka's tools look for metadata.version and kraft.version. These two describe Kafka's own metadata log, which kbroker
-does not have. So kraft.version has no effect. metadata.version begins at Apache Kafka 4.4's level (33); all it does is
+Kafka's tools read metadata.version and kraft.version, which describe Kafka's own metadata log. kbroker does not have
+this log. So kraft.version has no effect. metadata.version begins at Apache Kafka 4.4's level (33); its only effect is
 to allow ACLs for ranges of addresses. A node of a cluster has neither feature: a cluster on ZooKeeper has no metadata
 log.
 """
@@ -36,12 +36,12 @@ STREAMS_VERSION: Final = "streams.version"
 SHARE_VERSION: Final = "share.version"
 
 DEAD_LETTERS_SINCE: Final = 2
-"""The level of share.version from which on share groups may have dead letter topics."""
+"""The level of share.version since which share groups may have dead letter topics."""
 
 METADATA_VERSION: Final = "metadata.version"
 
 RANGES_OF_HOSTS_SINCE: Final = 32
-"""The level of metadata.version from which on ACLs may have ranges of addresses (4.4-IV1)."""
+"""The level of metadata.version since which ACLs may have ranges of addresses (4.4-IV1)."""
 
 KRAFT_VERSION: Final = "kraft.version"
 
@@ -53,7 +53,7 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
     STREAMS_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
 }
-"""Lowest and highest level by feature."""
+"""The lowest and highest level of each feature."""
 
 BOOTSTRAP: Final[Mapping[str, int]] = {
     GROUP_VERSION: 1,
@@ -62,15 +62,18 @@ BOOTSTRAP: Final[Mapping[str, int]] = {
     STREAMS_VERSION: 1,
     TRANSACTION_VERSION: 2,
 }
-"""The levels of a new node alone, as Apache Kafka 4.4 sets them."""
+"""The levels of a new single node, as Apache Kafka 4.4 sets them."""
 
 UNRECORDED: Final[Mapping[str, int]] = {GROUP_VERSION: 1, METADATA_VERSION: 30, TRANSACTION_VERSION: 2}
-"""The levels of a data directory that records none: those of kbroker 0.2, which recorded only changes."""
+"""The levels of a data directory that records no levels.
+
+They are those of kbroker 0.2, which recorded only changes.
+"""
 
 SUPPORTED_IN_CLUSTER: Final[Mapping[str, tuple[int, int]]] = {
     name: SUPPORTED[name] for name in (GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION, TRANSACTION_VERSION)
 }
-"""Lowest and highest level by feature, for a node of a cluster."""
+"""The lowest and highest level of each feature, for a node of a cluster."""
 
 NEW_CLUSTER: Final[Mapping[str, int]] = {
     GROUP_VERSION: 1,
@@ -125,7 +128,7 @@ def updated(
 ) -> dict[str, int]:
     """Return the levels after all updates. If an update is invalid, raise ApiError for the first one and apply none.
 
-    `supported` are the features of the controller `node_id`.
+    `supported` lists the features of the controller `node_id`.
     """
     result = dict(levels)
     for update in updates:
@@ -150,7 +153,7 @@ def _failed(text: str) -> ApiError:
 
 
 def _fault(current: int, update: FeatureUpdate, node_id: int, supported: Supported) -> str | None:
-    """Return why a feature may not have this level, in Kafka's words (FeatureControlManager)."""
+    """Return why a feature must not have this level, in Kafka's words (FeatureControlManager)."""
     if update.upgrade_type != UPGRADE and update.upgrade_type not in _DOWNGRADES:
         return "The controller does not support the given upgrade type."
     if update.level < 0:
@@ -173,7 +176,7 @@ def _fault(current: int, update: FeatureUpdate, node_id: int, supported: Support
 
 
 def _fault_of_others(current: int, update: FeatureUpdate, others: Others) -> str | None:
-    """Return an error text that names another broker without support for this level, None if all support it."""
+    """Return an error text that names another broker without support for this level; None if all support it."""
     for number, supported in sorted(others.supported.items()):
         if unsupported({update.feature: update.level}, supported):
             known = supported.get(update.feature)
@@ -186,7 +189,7 @@ def _fault_of_others(current: int, update: FeatureUpdate, others: Others) -> str
 
 
 def unsupported(levels: Mapping[str, int], supported: Supported) -> str | None:
-    """Return which finalized levels are not supported, None if all are (BrokerFeatures.incompatibleFeatures)."""
+    """Return the finalized levels that are not supported; None if all are (BrokerFeatures.incompatibleFeatures)."""
     found = [
         f"{name} {level}"
         for name, level in sorted(levels.items())

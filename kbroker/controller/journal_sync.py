@@ -1,8 +1,8 @@
 """Syncs the metadata journal to disk on a thread, while the event loop serves requests.
 
-Owns which changes are on disk, and the futures of waiting callers. Never writes to the journal: its owner writes first,
-then requests a sync. One sync runs at a time, and covers all data written before it began, so that many changes in a
-row need few syncs.
+Owns the knowledge which changes are on disk, and the futures of waiting callers. Never writes to the journal: its owner
+writes first, then requests a sync. One sync runs at a time, and covers all data written before it began, so that many
+changes in a row need few syncs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from functools import partial
 
 
 class JournalSync:
-    """One thread. On an error it calls `failed`: the content on disk is unknown, and nothing more may be written.
+    """The thread that syncs. On an error it calls `failed`: the content on disk is unknown, and writing must stop.
 
-    Its methods are for the event loop's thread.
+    The methods must be called on the event loop's thread.
     """
 
     __slots__ = (
@@ -59,15 +59,15 @@ class JournalSync:
         return size if self._done == self._asked else self._done_size
 
     def go_on_in(self, fd: int, before: Callable[[], object]) -> None:
-        """Sync another file from now on. Before its first sync, `before` syncs the earlier data."""
+        """Sync another file from now on. Before its first sync, `before` syncs the data of the previous file."""
         self._fd, self._before = fd, before
 
     def forget_before(self) -> None:
-        """Drop `before`: the data before the file is no longer needed."""
+        """Drop `before`: the data of the previous file is no longer needed."""
         self._before = None
 
     def run(self, work: Callable[[], object], then: Callable[[BaseException | None], object]) -> None:
-        """Run other work on the thread after earlier work. Then call `then` on the loop with the work's error."""
+        """Run other work on the thread after earlier work. Then call `then` on the event loop with the work's error."""
 
         def notify(done: Future[object]) -> None:
             if not self.loop.is_closed():
@@ -76,14 +76,14 @@ class JournalSync:
         self._pool.submit(work).add_done_callback(notify)
 
     def ask(self, size: int) -> None:
-        """Request a sync of the latest write; the journal has `size` bytes now."""
+        """Request a sync of the latest write, after which the journal has `size` bytes."""
         self._asked += 1
         self._asked_size = size
         if self._running is None:
             self._begin()
 
     def waiting(self) -> asyncio.Future[None] | None:
-        """Return a future that is done once all writes are on disk, None if they already are.
+        """Return a future that is done when all writes are on disk; None if they already are.
 
         Raises OSError, or sets it on the future.
         """
@@ -107,7 +107,7 @@ class JournalSync:
             self._reached(self._asked, self._asked_size)
 
     def fail(self, error: OSError) -> None:
-        """Handle a failed sync that the caller did itself: the kernel reports the failure only once."""
+        """Handle the failure of a sync that the caller ran itself. The kernel reports the failure only once."""
         if self._error is None:
             self._error = error
             self._failed(error)
@@ -138,7 +138,7 @@ class JournalSync:
         self._running.add_done_callback(notify)
 
     def _notify(self, number: int, size: int, before: object, done: Future[None]) -> None:
-        """Notify the loop, from the thread. The loop may be closed by then."""
+        """Notify the event loop, from the thread. The loop may be closed by then."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._ended, number, size, before, done.exception())
 

@@ -18,17 +18,22 @@ from kbroker.controller.store_interface import Node
 from kbroker.protocol.checksum import crc32c
 
 Steps = Generator["Callable[[], object] | None", None, None]
-"""Work in pieces. It yields None to give way, or a function that waits for the disk: the caller runs it on a thread,
+"""Work in pieces.
+
+It yields None to let other work run, or a function that waits for the disk. The caller runs the function on a thread,
 and throws its exception into the generator.
 """
 _AT_ONCE = 64
-"""The number of nodes written between two turns, which takes about 0.1 ms unless they are large topics."""
+"""The number of nodes written between two turns of the event loop.
+
+This takes about 0.1 ms unless the nodes are large topics.
+"""
 _BEGIN, _END = b'[["load",{', b"}]]"
 _HEAD = b"%08x "
 
 
 def write_snapshot(path: str, nodes: Mapping[str, Node]) -> Steps:
-    """Replace the snapshot at `path` by one of `nodes`, which must not change meanwhile; raises OSError."""
+    """Replace the snapshot at `path` with one of `nodes`, which must not change meanwhile; raises OSError."""
     temporary = f"{path}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Splits long work on the metadata tree: into slices of the loop's time, and into a limited number of requests at once.
+"""Splits long work on the metadata tree into slices of the event loop's time, and into a few requests at a time.
 
 Owns both ways of splitting. Never knows the work itself.
 """
@@ -15,11 +15,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 64
-"""Concurrent requests to the tree: enough to hide its latency, few enough for one turn."""
+"""The number of concurrent requests to the tree.
+
+It is large enough to hide the tree's latency, and small enough for one turn of the event loop.
+"""
 
 
 TOGETHER = 16
-"""Partitions written in one transaction."""
+"""The number of partitions written in one transaction."""
 
 
 def pieces(items: Iterable[T]) -> list[list[T]]:
@@ -29,14 +32,14 @@ def pieces(items: Iterable[T]) -> list[list[T]]:
 
 
 async def paced(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield each item, and give way after it."""
+    """Yield each item, and let other work run after it."""
     for item in items:
         yield item
         await turn
 
 
 async def all_of(items: Iterable[T], work: Callable[[T], Awaitable[R]], most: int = AT_ONCE) -> list[R]:
-    """Do `work` for each item, at most `most` at once; return the results in order, or raise the first error."""
+    """Run `work` for each item, at most `most` concurrently; return the results in order, or raise the first error."""
     todo = list(items)
     numbered = iter(enumerate(todo))
     results: dict[int, R] = {}

@@ -41,7 +41,7 @@ class Listeners:
         self._all.clear()
 
     def notify(self, old: ClusterState, new: ClusterState) -> None:
-        """Notify all listeners, even after a listener fails: the change is in effect, and callers wait for it."""
+        """Notify all listeners, even if a listener fails: the change is in effect, and callers wait for it."""
         for listener in tuple(self._all):
             try:
                 listener(old, new)
@@ -59,7 +59,10 @@ class PublishedState:
         self.state = state
         """The state that is stored and published."""
         self.decided = state
-        """The decided state. Part of it may not be stored yet, so it serves only to make further decisions."""
+        """The decided state.
+
+        A part of it might not be stored yet, so it serves only to make further decisions.
+        """
         self._unpublished: deque[Step] = deque()
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._decisions = self._published = self._publishable = 0
@@ -72,7 +75,7 @@ class PublishedState:
         return self._decisions == self._published
 
     def published(self) -> Awaitable[None] | None:
-        """Return a future that is done once all decisions so far are stored and published, None if they already are.
+        """Return a future that is done when all decisions so far are stored and published; None if they already are.
 
         The requester of a change gets no answer before that. Raises OSError, or sets it on the future.
         """
@@ -89,7 +92,7 @@ class PublishedState:
         self._listeners.add(listener)
 
     def decide(self, changes: Sequence[Change], step: Step) -> None:
-        """Store changes, and publish the resulting state once they are stored. Raises OSError with nothing decided."""
+        """Store changes, and publish the resulting state when they are stored. Raises OSError with nothing decided."""
         if self._error is not None:
             raise self._error
         decided = step(self.decided)
@@ -104,7 +107,7 @@ class PublishedState:
         elif len(self._unpublished) == 1:
             self._publish_next()
         else:
-            # An earlier decision is stored but not published yet; this one has to wait for it.
+            # An earlier decision is stored but not published yet; this decision has to wait for it.
             asyncio.get_running_loop().call_soon(self._may_publish)
 
     def close(self) -> None:
@@ -114,7 +117,7 @@ class PublishedState:
             self._waiting.popleft()[1].cancel()
 
     def _stored(self, stored: asyncio.Future[None]) -> None:
-        """Publish the next decision. A decision that could not be stored is never published, nor is any later one."""
+        """Publish the next decision. If a decision could not be stored, neither it nor any later one is published."""
         error = None if stored.cancelled() else stored.exception()
         if error is None:
             self._may_publish()
@@ -126,7 +129,7 @@ class PublishedState:
                 future.set_exception(self._error)
 
     def _may_publish(self) -> None:
-        """Publish one more decision: now, or in one of the next turns if many decisions wait."""
+        """Publish one more decision: now, or in one of the next turns of the event loop if many decisions wait."""
         self._publishable += 1
         if not self._publishing:
             self._publish_some()

@@ -88,7 +88,7 @@ async def _why_not_moved(
 
 
 async def _why_not_there(node_id: int, target: Sequence[int], *, cordoned: bool) -> str | None:
-    """Return the fault of a target. Two ids suffice: Kafka checks in ascending order, and only one id is valid."""
+    """Return the fault of a target. Only two ids are checked: Kafka checks in ascending order, and one id is valid."""
     if not target:
         return "an empty replica list."
     lowest: list[int] = []

@@ -15,12 +15,12 @@ ANY_VERSION = -1
 
 
 class VersionConflict(Exception):  # noqa: N818 - an outcome to be handled, not a fault
-    """A compare-and-set found an unexpected version, and no change of the batch was made."""
+    """A compare-and-set found an unexpected version. No change of the batch was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value, and how often it was written."""
+    """A value, and the number of times that it was written."""
 
     value: Mapping[str, Any]
     version: int
@@ -30,7 +30,7 @@ class Node:
 class Put:
     """Write a path. `version` is its expected version (0 for a first write), or ANY_VERSION.
 
-    The value belongs to the store from then on, and several paths may share one.
+    The value belongs to the store from then on. Several paths may share one value.
     """
 
     path: str
@@ -49,7 +49,7 @@ Change = Put | Delete
 
 
 class MetadataStore(Protocol):
-    """A durable tree. `write` is atomic: all changes or none, on disk when the future of `stored` is done."""
+    """A durable tree. `write` is atomic: it makes all changes or none, on disk when the future of `stored` is done."""
 
     def get(self, path: str) -> Node | None:
         """Return the node at `path`."""
@@ -61,7 +61,7 @@ class MetadataStore(Protocol):
         """Make all changes or none. Raises VersionConflict, OSError."""
 
     def stored(self) -> Future[None] | None:
-        """Return a future that is done once all writes are durable, None if they already are.
+        """Return a future that is done when all writes are durable; None if they already are.
 
         Raises OSError, or sets it on the future.
         """

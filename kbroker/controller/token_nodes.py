@@ -1,4 +1,4 @@
-"""The paths and encodings of delegation tokens: Apache Kafka 3.9's znodes, here and on ZooKeeper.
+"""The paths and encodings of delegation tokens: Apache Kafka 3.9's znodes, on a single node and on ZooKeeper.
 
 Owns the encoding and decoding of these paths and values. Never reads or writes them on ZooKeeper, and never stores a
 token's HMAC.
@@ -65,7 +65,7 @@ def decode_token(value: Mapping[str, Any]) -> TokenInformation:
 
 
 def load_tokens(store: MetadataStore, settings: TokenSettings | None) -> Tokens:
-    """Return the stored tokens of a single node. Without a secret key, tokens are disabled: return none."""
+    """Return the stored tokens of a single node. Without a secret key, tokens are disabled: return no tokens."""
     if settings is None:
         return NO_TOKENS
     nodes = (store.get(token_path(token_id)) for token_id in store.children(TOKENS))

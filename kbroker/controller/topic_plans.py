@@ -39,7 +39,7 @@ class InternalTopic:
 
 
 def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
-    """Return the settings of each internal topic from the broker's config. A node alone has at most one replica."""
+    """Return the settings of each internal topic from the broker's config. On a single node it has only one replica."""
     most = sys.maxsize if config.in_cluster else 1
     offsets = InternalTopic(
         config.get_int("offsets.topic.num.partitions"),
@@ -65,7 +65,7 @@ def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
         config.get_int("share.coordinator.state.topic.num.partitions"),
         min(config.get_int("share.coordinator.state.topic.replication.factor"), most),
         {
-            "cleanup.policy": "delete",  # the share coordinator deletes what is redundant
+            "cleanup.policy": "delete",  # the share coordinator deletes redundant records
             "compression.type": "producer",
             "min.insync.replicas": str(config.get_int("share.coordinator.state.topic.min.isr")),
             "retention.ms": "-1",
@@ -85,14 +85,14 @@ class TopicDefaults:
 
 
 def topic_defaults(config: BrokerConfig) -> TopicDefaults:
-    """Return the topic defaults in a broker's configuration, for requests that say -1."""
+    """Return the topic defaults in a broker's configuration, which replace values of -1 in requests."""
     return TopicDefaults(
         config.get_int("num.partitions"), config.get_int("default.replication.factor"), internal_topics(config)
     )
 
 
 class TopicPlans(ClusterMetadata):
-    """The part of ClusterMetadata that plans topics, on top of the decided state (`decided`)."""
+    """The part of ClusterMetadata that plans topics, based on the decided state (`decided`)."""
 
     def __init__(self, defaults: TopicDefaults, names: Iterable[str]) -> None:
         self._defaults = defaults

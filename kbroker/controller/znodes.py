@@ -10,7 +10,7 @@ ignores unknown fields. An unreadable znode raises Unreadable, which names the z
     /brokers/topics/T                           Assignment
     /brokers/topics/T/partitions/P/state        LeaderAndIsr
     /config/{topics,brokers,clients,users,ips}/ENTITY  configs
-    /config/groups/ENTITY                       configs, only kbroker's
+    /config/groups/ENTITY                       configs, which only kbroker writes
     /config/changes/config_change_N             ConfigChange
     /admin/delete_topics/T                      no data
     /admin/reassign_partitions                  Reassignments
@@ -58,7 +58,7 @@ PERSISTENT: Final = (
     LOG_DIR_EVENTS,
     *(f"{CONFIG}/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips", "groups")),
 )
-"""Every broker creates these znodes, and their parents, without data at its start if they are missing."""
+"""Every broker creates these znodes, and their parents, at its start if they are missing. They have no data."""
 DEFAULT_ENTITY: Final = "<default>"
 RECOVERING: Final = 1
 
@@ -66,7 +66,7 @@ A = TypeVar("A")
 
 
 class Unreadable(Exception):  # noqa: N818 - describes the znode
-    """A znode has invalid content; the message names it."""
+    """A znode has invalid content; the message names the znode."""
 
 
 def topic_path(topic: str) -> str:
@@ -89,7 +89,7 @@ def _bytes(value: Mapping[str, Any]) -> bytes:
 
 
 def read(path: str, data: bytes, reader: Callable[[Mapping[str, Any]], A]) -> A:
-    """Return the result of `reader` for a znode's JSON object; raises only Unreadable, for any bytes."""
+    """Return the result of `reader` for a znode's JSON object. For any bytes it raises only Unreadable."""
     try:
         value = json.loads(data)
         if not isinstance(value, dict):
@@ -128,7 +128,7 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterId:
-    """/cluster/id."""
+    """/cluster/id: the id of the cluster."""
 
     id: str
 
@@ -326,7 +326,7 @@ def decode_config_change(value: Mapping[str, Any]) -> str:
 
 
 def encode_partitions(partitions: Iterable[tuple[str, int]]) -> bytes:
-    """Return the bytes of a list of partitions, to elect preferred leaders or to report in-sync changes."""
+    """Return the bytes of a list of partitions, to elect preferred leaders or to report changed in-sync replicas."""
     return _bytes({"version": 1, "partitions": [{"topic": topic, "partition": index} for topic, index in partitions]})
 
 
@@ -360,7 +360,7 @@ def decode_log_dir_event(value: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """/latest_producer_id_block: the last allocated block, first and last id included."""
+    """/latest_producer_id_block: the last allocated block, from its first to its last id, both included."""
 
     broker_id: int
     first: int

@@ -1,1 +1,1 @@
-"""The runtime of replicated state machines, used by the group and the transaction coordinator."""
+"""The runtime of replicated state machines, which the group, transaction and share coordinators use."""

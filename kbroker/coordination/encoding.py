@@ -1,9 +1,9 @@
-"""The bytes of coordinators' records, and of the batches that they append to their own logs.
+"""The bytes of coordinators' records, and of the batches that coordinators append to their own logs.
 
-A key and a value are an int16 (the type in a key, the version in a value), then a message. Owns this form, the encoding
-of batches and markers (records of a long list are encoded ahead, one by one), and the split of a long list into several
-batches. Never appends. Decodes as Kafka's CoordinatorRecordSerde does: it skips bytes after a message, and replaces
-invalid UTF-8 in a string with U+FFFD.
+A key or a value is an int16 (the type in a key, the version in a value), followed by a message. Owns this form, the
+encoding of batches and markers (records of a long list are encoded ahead, one by one), and the split of a long list
+into several batches. Never appends. Decodes like Kafka's CoordinatorRecordSerde: it skips bytes after a message, and
+replaces invalid UTF-8 in a string with U+FFFD.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _T = TypeVar("_T")
 
 
 def read_prefix(data: bytes, part: str) -> int:
-    """Return the type or version at the beginning of a `part` (key, value); raises Malformed if it is too short."""
+    """Return the type or version at the beginning of a `part` ("key" or "value"). Raises Malformed if too short."""
     if len(data) < 2:
         raise Malformed(f"its {part} has {len(data)} bytes, too few for a version")
     return int.from_bytes(data[:2], "big", signed=True)
 
 
 def decode_value(cls: type[_T], value: bytes) -> _T:
-    """Return the message in a value; raises Malformed. As in Kafka, this includes unknown versions."""
+    """Return the message in a value; raises Malformed. As in Kafka, values of unknown versions are decoded too."""
     version = read_prefix(value, "value")
     if version not in cast("Any", cls).VERSIONS:
         raise Malformed(f"its value has version {version}, which {cls.__name__} does not have")
@@ -37,7 +37,7 @@ def decode_value(cls: type[_T], value: bytes) -> _T:
 
 
 def encode(prefix: int, message: Any, version: int) -> bytes:
-    """Return int16 `prefix` and a message. A string too long for the format raises an error for the request."""
+    """Return int16 `prefix` and a message. If a string is too long for the format, raise an error for the request."""
     out = bytearray(prefix.to_bytes(2, "big"))
     try:
         encoder(type(message), version)(message, out, [])
@@ -52,13 +52,13 @@ SPLIT_BYTES = 256 << 10
 def record_batch(
     records: Sequence[CoordinatorRecord], leader_epoch: int, producer: InTransaction | None, now_ms: int
 ) -> bytes:
-    """Return a batch of records; they are part of a producer's transaction if one is given."""
+    """Return a batch of records. If a producer's transaction is given, the records belong to it."""
     rows = [(now_ms, key, value, ()) for key, value in records]
     return build_batch(rows, **_fields_of(producer, leader_epoch))
 
 
 def _fields_of(producer: InTransaction | None, leader_epoch: int) -> BatchFields:
-    """Return the header fields of a batch for its leader and for a producer's transaction."""
+    """Return the header fields of a batch: the leader's epoch and, if given, a producer's transaction."""
     if producer is None:
         return {"leader_epoch": leader_epoch}
     return {
@@ -71,7 +71,7 @@ def _fields_of(producer: InTransaction | None, leader_epoch: int) -> BatchFields
 
 
 class EncodedRecords:
-    """Records of one batch that are encoded ahead because there are many; they get the batch's timestamp."""
+    """The records of one batch, encoded ahead because they are many. They get the batch's timestamp."""
 
     def __init__(self) -> None:
         self._body = bytearray()
@@ -101,7 +101,7 @@ def marker_batch(marker: EndOfTransaction, now_ms: int) -> bytes:
 
 
 def split(records: Sequence[CoordinatorRecord]) -> Iterator[list[CoordinatorRecord]]:
-    """Split a list of records; yields pieces, each for a batch of moderate size."""
+    """Split a list of records; yield pieces of moderate size, each for one batch."""
     piece: list[CoordinatorRecord] = []
     size = 0
     for record in records:

@@ -1,8 +1,8 @@
-"""Loads of partitions, one after the other, a slice at a time.
+"""Loads of partitions, one after the other, in slices.
 
-Owns the queue of loads, the task that runs them, their share of the loop, the log lines about failed loads, and the
-pause before the next try. If nothing is queued, a short load is complete when `begin` returns. Many loads that begin
-together share one slice. Never knows the steps of a load.
+Owns the queue of loads, the task that runs them, their share of the event loop, the log lines about failed loads, and
+the pause before the next attempt. If the queue is empty, a short load is complete when `begin` returns. Many loads that
+begin together share one slice. Never knows the steps of a load.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 
 def pause_ms(attempts: int) -> int:
-    """Return the pause after `attempts` failures: one second at first, then twice as long each time, up to a minute."""
+    """Return the pause after `attempts` failures: one second at first, then doubled each time, up to a minute."""
     return min(RELOAD_MS << min(attempts, 10), RELOAD_MAX_MS)
 
 
 class LoadQueue:
-    """The loads of one coordinator; a load yields often and raises nothing."""
+    """The loads of one coordinator. A load must yield often and raise nothing."""
 
     __slots__ = ("_burst_start", "_loads", "_name", "_task")
 
@@ -40,7 +40,7 @@ class LoadQueue:
         self._burst_start = 0.0
 
     def begin(self, steps: Coroutine[Any, Any, None], is_wanted: Callable[[], bool]) -> None:
-        """Begin a load, and continue it in the loop if it is long; it is dropped once `is_wanted` returns False."""
+        """Begin a load. A long load continues in the event loop, and is dropped once `is_wanted` returns False."""
         now = time.perf_counter()
         if now - self._burst_start > 5 * SLICE_SECONDS:
             self._burst_start = now
@@ -55,7 +55,7 @@ class LoadQueue:
         """Log why a partition must be loaded again, with a trace the first time; return the pause in ms."""
         delay_ms = pause_ms(attempts)
         text = "%s %d %s, the next load is in %d s: %s"
-        if isinstance(error, UnreadableRecord):  # its text has the fault and the offset
+        if isinstance(error, UnreadableRecord):  # its text names the fault and the offset
             log.error(text, self._name, partition, problem, delay_ms // 1000, error)
         else:
             shown = error if attempts == 0 else None

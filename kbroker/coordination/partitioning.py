@@ -1,9 +1,9 @@
-"""The partition of a coordinator's topic for a key: by Java's hash of strings, modulo the number of partitions.
+"""The partition of a coordinator's topic for a key: Java's hash of the string, modulo the number of partitions.
 
 The coordinator reads the number of partitions when it first sees its topic, and keeps this number until the topic is
-deleted or the broker ends. So if the topic grows meanwhile, no key moves away from its state. Kafka reads the number at
-the start only (TransactionStateManager.startup, GroupCoordinatorService.startup), from the config if the topic does not
-exist yet.
+deleted or the broker ends. So if the topic grows meanwhile, no key moves away from its state. Kafka reads the number
+only at the start (TransactionStateManager.startup, GroupCoordinatorService.startup), from the config if the topic does
+not exist yet.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 
 
 SHORT_ID: Final = 128
-"""Most characters of an id whose partition is cached: clients choose their ids, of up to 32 kB."""
+"""The maximum length in characters of an id whose partition is cached. Clients choose their ids, of up to 32 kB."""
 _UTF_16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 _POWERS: Final = tuple(pow(31, power, 1 << 32) for power in reversed(range(256)))
 
 
 def java_hash(text: str) -> int:
-    """Return Java's String.hashCode: over UTF-16 units, signed 32 bit. 32,767 units take about a millisecond."""
+    """Return Java's String.hashCode: 32 bits, signed, over UTF-16 units. 32,767 units take about a millisecond."""
     units = memoryview(text.encode(_UTF_16, "surrogatepass")).cast("H")
     first = len(units) % len(_POWERS)
     value: int = sum(map(mul, units[:first], _POWERS[len(_POWERS) - first :]))
@@ -50,10 +50,10 @@ def partition_for(key: str, count: int) -> int:
 
 
 class Partitioning:
-    """The partitions of a topic's keys.
+    """Maps the keys of a topic to its partitions.
 
-    `there_are` returns the current number of partitions, 0 without a topic; `planned` is the number for the topic's
-    creation.
+    `there_are` returns the current number of partitions, 0 without a topic; `planned` is the number with which the
+    topic will be created.
     """
 
     def __init__(self, topic: str, planned: int, there_are: Callable[[], int]) -> None:
@@ -68,7 +68,7 @@ class Partitioning:
         return partition_for(key, self._count or self._seen() or self._planned)
 
     def leads(self, partition: int) -> None:
-        """Note a partition that this broker leads; warns if no key belongs to it."""
+        """Record that this broker leads a partition; warn if no key belongs to the partition."""
         if partition >= self._seen() > 0 and not self._growth_logged:
             self._growth_logged = True
             log.warning(
@@ -78,7 +78,7 @@ class Partitioning:
             )
 
     def forget(self) -> None:
-        """Forget the number of partitions of a deleted topic: a topic created later may have another one."""
+        """Forget the number of partitions of a deleted topic: a topic that is created later may have another number."""
         self._count, self._growth_logged = 0, False
 
     def _seen(self) -> int:

@@ -1,4 +1,4 @@
-"""The runtime of replicated state machines: of the group and the transaction coordinator.
+"""The runtime of replicated state machines, which runs the shards of each coordinator.
 
 Owns the steps around a decision: choosing the shard of a partition, appending and replaying its records (shard_log.py),
 waiting for the high watermark, and answering. Also owns the timers, and the loading (loading.py schedules it) and
@@ -9,11 +9,11 @@ A shard is pure: it takes a request and the time, does no I/O, and returns an `O
 
     decide -> timers and answers to others -> append -> replay -> wait for the high watermark -> `after` and the reply
 
-so that a failed append has changed nothing that the log should hold. A decision that writes nothing is answered once
-everything written before it is committed: at once if nothing waits. An outcome with `replay` false has one of two
+so that a failed append has changed nothing that the log should contain. A decision that writes nothing is answered when
+everything written before it is committed: immediately, if no write waits. An outcome with `replay` false has one of two
 reasons. Either the shard has already changed its state in memory, and `after` reverts the change if the append fails (a
 membership, whose loss only makes members join again). Or `after` changes the state once the records are committed
-(transactions). Loading a partition calls the same `replay`, in slices that leave the loop time for other work.
+(transactions). Loading a partition calls the same `replay`, in slices that leave the event loop time for other work.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Runtime(Generic[S]):
     # -- leadership
 
     def lead(self, partition: int, epoch: int) -> None:
-        """Start to coordinate a partition: load it, at once if that is quick. A stale epoch is ignored."""
+        """Start to coordinate a partition: load it, immediately if the load is short. A stale epoch is ignored."""
         held = self._partitions.get(partition)
         if held is not None and held.epoch >= epoch:
             return
@@ -139,7 +139,7 @@ class Runtime(Generic[S]):
         self._timers.close()
 
     def tick(self) -> None:
-        """Run the timers that are due; needed only if the clock is advanced by hand."""
+        """Run the timers that are due. Only needed if a caller advances the clock."""
         self._timers.run()
 
     def shards(self) -> Iterator[tuple[int, S | None]]:
@@ -166,23 +166,23 @@ class Runtime(Generic[S]):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether every partition led here is loaded; a failed one is not."""
+        """Whether every partition that this broker leads is loaded; a failed one is not."""
         return all(state.active for state in self._partitions.values())
 
     def shard(self, partition: int) -> S:
-        """Return an active shard; raises ApiError if it is loading or elsewhere."""
+        """Return an active shard; raises ApiError if the shard is loading or this broker does not coordinate it."""
         return self._active(partition).shard
 
     def replayed(self, partition: int) -> tuple[S, int] | None:
-        """Return an active shard that has replayed its whole log, and the log's end offset; in any thread.
+        """Return an active shard that has replayed its complete log, and the log's end offset. May run in any thread.
 
-        None also while a decision waits for the high watermark, even if its client has gone.
+        Return None also while a decision waits for the high watermark, even if the client of that decision is gone.
         """
         state = self._partitions.get(partition)
         try:
             if state is None or not state.active or self._writer.end_offset(partition) > (end := state.last_end):
                 return None
-        except ApiError:  # not led here
+        except ApiError:  # this broker does not lead it
             return None
         return None if state.waiting else (state.shard, end)
 
@@ -193,7 +193,7 @@ class Runtime(Generic[S]):
     def _run_due(self) -> None:
         """Run the timers that are due, for TURN_MS at most, so that callers do not see state that should have expired.
 
-        Work in slices continues only on the loop: calls of this method must not speed it up.
+        Work in slices continues only in the event loop: calls of this method must not speed it up.
         """
         if self._timers.first <= self._clock.monotonic_ms():
             self._timers.run()
@@ -213,9 +213,9 @@ class Runtime(Generic[S]):
     # -- loading
 
     def catch_up(self, partition: int) -> None:
-        """Replay what others have appended to a partition, if anybody has; until then it is loading.
+        """If others have appended to a partition, replay their records; the partition is loading meanwhile.
 
-        Only for a topic that clients may write, before each decision.
+        Called before each decision, and only for a topic to which clients may write.
         """
         state = self._partitions.get(partition)
         if state is not None and state.active and self._writer.end_offset(partition) > state.last_end:
@@ -225,9 +225,10 @@ class Runtime(Generic[S]):
     async def _load(self, partition: int, state: _Partition[S]) -> None:
         """Replay the log, yielding every few records, then serve. A failed load is retried later.
 
-        The last appends of the previous leader may be lost until all in-sync replicas have them, so serving waits for
-        that. It does not wait for the high watermark, which does not advance while fewer replicas are in sync than
-        min.insync.replicas: in that case clients can still read committed state, but nothing can be written.
+        The last appends of the previous leader may be lost until all in-sync replicas have them, so serving waits until
+        the in-sync replicas have them. It does not wait for the high watermark, which does not advance while fewer
+        replicas are in sync than min.insync.replicas: in that case clients can still read committed state, but nothing
+        can be written.
         """
         try:
             end = state.last_end = await self._log.replay(partition, state.shard, state.last_end)
@@ -279,7 +280,7 @@ class Runtime(Generic[S]):
     def run(
         self, partition: int, decide: Callable[[S, int], Outcome], on_error: Callable[[ErrorCode, str | None], R]
     ) -> R | Awaitable[R]:
-        """Decide, write, and return the reply, or an awaitable of it if the high watermark lags behind."""
+        """Decide and write; return the reply, or an awaitable of the reply if the high watermark lags behind."""
         now_ms = self._clock.now_ms()
         try:
             state = self._active(partition)
@@ -335,7 +336,7 @@ class Runtime(Generic[S]):
     def read(
         self, partition: int, query: Callable[[S, int], R], on_error: Callable[[ErrorCode, str | None], R]
     ) -> R | Awaitable[R]:
-        """Return the result of `query`, once all state that the query may have read is committed."""
+        """Return the result of `query` once all state that the query may have read is committed."""
         now_ms = self._clock.now_ms()
         try:
             state = self._active(partition)
@@ -357,7 +358,7 @@ class Runtime(Generic[S]):
         query: Callable[[S, int], Coroutine[Any, Any, R]],
         on_error: Callable[[ErrorCode, str | None], R],
     ) -> R | Awaitable[R]:
-        """Do the same as `read` for a long query, whose result may or may not include decisions made meanwhile."""
+        """Run a long query like `read`. Its result may or may not include decisions that are made meanwhile."""
         try:
             state = self._active(partition)
             reply = await query(state.shard, self._clock.now_ms())
@@ -372,8 +373,8 @@ class Runtime(Generic[S]):
     ) -> tuple[ErrorCode, _Waiting | None]:
         """Write an outcome. Return its error, and the entry, if any, that waits for the high watermark.
 
-        Even an outcome that writes nothing waits until all earlier writes are committed, if it has an answer
-        (`is_asked`) or an `after`: both may depend on these writes (Kafka: CoordinatorRuntime.waitForPendingWrites).
+        If an outcome has an answer (`is_asked`) or an `after`, it waits until all earlier writes are committed, even if
+        it writes nothing: both may depend on these writes (Kafka: CoordinatorRuntime.waitForPendingWrites).
         """
         self._deliver(partition, outcome)
         if not outcome.writes:
@@ -446,7 +447,7 @@ class Runtime(Generic[S]):
             parked.complete(answer)
 
     def _settle(self, partition: int, outcome: Outcome) -> None:
-        """Apply an outcome that belongs to no request: of a timer, an `after`, or a load."""
+        """Apply the outcome of a timer, an `after`, or a load, which belongs to no request."""
         state = self._partitions.get(partition)
         if state is None or not state.active:
             self._deliver(partition, outcome)
@@ -456,7 +457,7 @@ class Runtime(Generic[S]):
     # -- the high watermark
 
     def _committed(self, partition: int, offset: int) -> Awaitable[None] | ErrorCode | None:
-        """Return an awaitable, the error that makes waiting pointless, or None if it is committed."""
+        """Return an awaitable of the commit, the error that makes waiting pointless, or None if it is committed."""
         try:
             return self._writer.committed(partition, offset)
         except ApiError as err:
@@ -528,7 +529,7 @@ class Runtime(Generic[S]):
                 entry.parked.complete(entry.reply)
 
     def _on_timer(self, key: tuple[int, Hashable]) -> None:
-        """Handle a timer. If this raises, the timer expires again (see Timers)."""
+        """Handle a timer. If the handler raises, the timer expires again (see Timers)."""
         partition, inner = key
         state = self._partitions.get(partition)
         if state is None:

@@ -1,6 +1,6 @@
 """The common interface of the coordinators to the broker: their lifecycle, and the partition of a key.
 
-Owns the steps from leadership of partitions to loaded shards. Never decides anything about a key.
+Owns the steps that lead from leadership of partitions to loaded shards. Never decides anything about a key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ S = TypeVar("S", bound=Shard)
 class CoordinatorService(Generic[S]):
     """The lifecycle of a coordinator: one shard for each partition of `topic` that this broker leads.
 
-    `make_shard` makes the shard of a partition. `planned` is the number of partitions for the topic's creation.
+    `make_shard` creates the shard of a partition. `planned` is the number of partitions with which the topic is
+    created.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class CoordinatorService(Generic[S]):
         self._runtime: Runtime[S] = Runtime(topic, make_shard, writer, clock, write_timeout_ms)
 
     def ensure_topic(self) -> bool:
-        """Return whether the topic exists; if it does not, have it created."""
+        """Return whether the topic exists. If it does not, start its creation."""
         if self._writer.partition_count() == 0:
             self._writer.ensure_topic()
         return self._writer.partition_count() > 0
@@ -54,7 +55,7 @@ class CoordinatorService(Generic[S]):
         self._runtime.resign(partition)
 
     def on_topic_deleted(self) -> None:
-        """Stop coordinating; a topic created later may have another number of partitions."""
+        """Stop coordinating. A topic that is created later may have another number of partitions."""
         self._runtime.resign_all()
         self._partitions.forget()
 
@@ -72,11 +73,11 @@ class CoordinatorService(Generic[S]):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether every partition to be coordinated here is loaded."""
+        """Whether every partition that this broker has to coordinate is loaded."""
         return self._runtime.is_loaded
 
     def tick(self) -> None:
-        """Run the timers that are due; needed only if the clock is advanced by hand."""
+        """Run the timers that are due. Only needed if a caller advances the clock."""
         self._runtime.tick()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""A coordinator's shard as the runtime sees it: its interface, its log's, and its decisions.
+"""A coordinator's shard as the runtime sees it: the interfaces of the shard and of its log, and its decisions.
 
 Owns the data of a decision (`Outcome`: records to write, answers, timers) and its parts, and the errors that clients
-get if the log fails. Nothing here does I/O.
+get if the log fails. Nothing in this module does I/O.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Parked:
         self.wake: Callable[[Any], None] | None = None
 
     def complete(self, answer: Any) -> None:
-        """Answer; only the first answer counts."""
+        """Answer the request; only the first answer counts."""
         if self.answer is None:
             self.answer = answer
             if self.wake is not None:
@@ -51,7 +51,7 @@ class Parked:
 
 
 class InTransaction(NamedTuple):
-    """The transaction that records belong to. `guard` is the result of the partition's verification (ProducerState)."""
+    """The transaction to which records belong. `guard` is the partition's verification of it (ProducerState)."""
 
     producer_id: int
     producer_epoch: int
@@ -69,7 +69,7 @@ class EndOfTransaction(NamedTuple):
 
 
 class Encoded(Protocol):
-    """Records of one batch that were encoded before the decision because there are many."""
+    """The records of one batch, encoded before the decision because they are many."""
 
     def batch(self, leader_epoch: int, producer: InTransaction | None, now_ms: int) -> bytes:
         """Return the batch."""
@@ -82,10 +82,10 @@ class Encoded(Protocol):
 class Outcome:
     """The decision of a shard.
 
-    `refused` is the error if the records could not be built; it counts as a failed append. Without `atomic` a long list
-    of records may be spread over several batches. `encoded` replaces a long list; `apply(offset, producer_id)` then
-    changes the shard as replaying the records from `offset` on would. `producer` makes the records part of a
-    transaction; `marker` ends one, and replaces records.
+    `refused` is the error if the records could not be built; it counts as a failed append. Without `atomic`, a long
+    list of records may be spread over several batches. `encoded` replaces a long list; `apply(offset, producer_id)`
+    then changes the shard as the replay of the records from `offset` on would. `producer` assigns the records to a
+    transaction. `marker` ends a transaction, and replaces records.
     """
 
     reply: Any = None
@@ -103,13 +103,13 @@ class Outcome:
 
     @property
     def writes(self) -> bool:
-        """Whether there is anything to append, even if it could not be built (`refused`)."""
+        """Whether there are records or a marker to append, even if they could not be built (`refused`)."""
         return bool(self.records) or self.marker is not None or self.refused is not None or self.encoded is not None
 
     def when_written(
         self, act: Callable[[Outcome, int], None], otherwise: Callable[[Outcome, int], None] | None = None
     ) -> None:
-        """Let `act` (or `otherwise`, if the append failed) add to the outcome of `after`, after earlier additions."""
+        """Run `act` (or `otherwise`, if the append failed) in `after`; it adds to the outcome of earlier calls."""
         before = self.after
 
         def after(code: ErrorCode, now_ms: int) -> Outcome:
@@ -139,13 +139,13 @@ def answerable(code: ErrorCode) -> ErrorCode:
     """Return the error for a client when the coordinator's own log failed with `code`.
 
     The pairs are those of CoordinatorOperationExceptionHelper: a client must not mistake another partition's error for
-    its own.
+    an error of its own partition.
     """
     return _ANSWERS.get(code, code)
 
 
 class UnreadableRecord(Exception):  # noqa: N818 - a state of the log
-    """An unreadable record, which keeps its partition from being served."""
+    """An unreadable record, because of which its partition is not served."""
 
     def __init__(self, offset: int, error: Exception) -> None:
         super().__init__(f"the record at offset {offset} cannot be read: {error or type(error).__name__}")
@@ -156,16 +156,16 @@ class Shard(Protocol):
 
     @property
     def steps_over_unreadable(self) -> bool:
-        """Whether to serve a partition without the records that `replay` cannot read; otherwise its load fails."""
+        """Whether to serve a partition without the records that `replay` cannot read. If not, its load fails."""
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
-        """Apply a record of the log; raises Malformed or ValueError if it cannot be read."""
+        """Apply a record of the log; raises Malformed or ValueError if the record is unreadable."""
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
         """Apply a transaction marker of the log."""
 
     def on_loaded(self, now_ms: int) -> Outcome:
-        """Begin to serve, after the whole log has been replayed."""
+        """Begin to serve, after the complete log has been replayed."""
 
     def on_unloaded(self, now_ms: int) -> Outcome:
         """Stop serving: answer the parked requests."""
@@ -178,34 +178,34 @@ class Writer(Protocol):
     """The log of the coordinator's topic, as the composition root provides it."""
 
     def partition_count(self) -> int:
-        """Return how many partitions the topic has; 0 when it does not exist."""
+        """Return the number of the topic's partitions; 0 if the topic does not exist."""
 
     def append(
         self, partition: int, batch: bytes, now_ms: int, *, guard: object = ..., transaction_version: int = 0
     ) -> int:
-        """Append a batch; return the end offset to wait for. Raises an error with a `code`.
+        """Append a batch; return the end offset whose commit ends the wait. Raises an error with a `code`.
 
         `guard` proves that a transactional batch belongs to an open transaction; `transaction_version` is for the
-        markers that end one.
+        markers that end a transaction.
         """
 
     def max_batch_bytes(self, partition: int) -> int:
         """Return the maximum size of a batch; raises ApiError if this broker does not lead the partition."""
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return an awaitable that ends when the high watermark reaches `offset`; None if it has."""
+        """Return an awaitable that ends when the high watermark reaches `offset`; None if it already has."""
 
     def copied(self, partition: int, offset: int) -> Awaitable[None] | None:
         """Return an awaitable that ends when all in-sync replicas have everything below `offset`, even if they are few.
 
-        None if they have it already. In that case any leader that is elected cleanly has it, too.
+        Return None if they already have it. Any leader that is elected cleanly then has it, too.
         """
 
     def end_offset(self, partition: int) -> int:
         """Return the log's end offset; raises ApiError if this broker does not lead the partition."""
 
     def read(self, partition: int, begin: int = 0) -> Iterator[memoryview]:
-        """Yield the log from an offset, or its start, to its end, in chunks of whole batches, also uncommitted ones."""
+        """Yield the log from an offset to its end, in chunks of complete batches, including uncommitted ones."""
 
     def ensure_topic(self) -> None:
         """Start to create the topic."""

@@ -1,7 +1,7 @@
 """The log of a coordinator's partition: appends decisions, and replays them.
 
-Owns the order of append and replay, the handling of a batch that is too large for the log, and the way a log is read
-when its partition is loaded. Never waits for anything, and never decides.
+Owns the order of append and replay, the handling of a batch that is too large for the log, and the way in which a log
+is read when its partition is loaded. Never waits for anything, and never decides.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_L
 
 
 class ReplayError(Exception):
-    """Appended records could not be applied to the shard, so its state is useless from now on."""
+    """Appended records could not be applied to the shard, so its state must no longer be used."""
 
 
 class ShardLog:
@@ -47,8 +47,8 @@ class ShardLog:
     def append(self, partition: int, epoch: int, shard: Shard, outcome: Outcome, now_ms: int) -> tuple[ErrorCode, int]:
         """Append the records of an outcome, and replay them; return an error, and the end offset of the append.
 
-        The offset is -1 if nothing was appended. If an append fails, part of the list may have been written, unless it
-        must be atomic. Raises ReplayError.
+        The offset is -1 if nothing was appended. If an append fails, a part of the list may be in the log, unless the
+        list must be atomic. Raises ReplayError.
         """
         if outcome.marker is not None:
             return self._append_marker(partition, shard, outcome.marker, now_ms)
@@ -146,7 +146,7 @@ class ShardLog:
         return code
 
     def _not_read(self, partition: int, shard: Shard, offset: int, error: Exception) -> None:
-        """Skip an unreadable record (a load logs the first one); raises UnreadableRecord if the shard skips none."""
+        """Skip an unreadable record; a load logs the first one. Raises UnreadableRecord if none may be skipped."""
         found = self.unreadable[partition] = self.unreadable.get(partition, 0) + 1
         unreadable = UnreadableRecord(offset, error)
         if not shard.steps_over_unreadable:
@@ -157,7 +157,7 @@ class ShardLog:
     async def replay(self, partition: int, shard: Shard, begin: int = 0) -> int:
         """Replay the log from an offset into a shard, yielding every few records.
 
-        Returns the end offset of the replay. Raises UnreadableRecord if the shard skips no records.
+        Return the end offset of the replay. Raises UnreadableRecord if the shard does not skip unreadable records.
         """
         started, count, bytes_read, end = time.perf_counter(), 0, 0, begin
         self.unreadable.pop(partition, None)

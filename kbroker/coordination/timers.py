@@ -1,8 +1,8 @@
 """Timers of the coordinators: many keys, one handle of the event loop.
 
-Owns the times when keys expire, how long all of them may keep the loop in one turn, and the retry of a key whose
-handler raised. Never knows the meaning of a key. Moving a deadline to a later time, which every heartbeat does to a
-member's session, costs one dictionary write: the heap is only updated at the old deadline.
+Owns the times at which keys expire, the time that all keys together may keep the event loop in one turn, and the retry
+of a key whose handler raised. Never knows the meaning of a key. Every heartbeat moves the deadline of a member's
+session to a later time. This costs one dictionary write, because the heap is only updated at the old deadline.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ log = logging.getLogger(__name__)
 
 Key = tuple[int, Any]
 RETRY_MS, RETRY_MAX_MS = 500, 60_000
-"""Shortest and longest pause before a failed key expires again, doubled each time (CoordinatorTimerImpl: 500 ms)."""
+"""The pause before a failed key expires again: the first and the maximum, in ms (CoordinatorTimerImpl: 500 ms).
+
+The pause is doubled after each failure.
+"""
 
 TURN_MS = 2
-"""How long keys may expire in one turn of the loop, in ms; the rest continues in the next turn, the oldest first."""
+"""The maximum time in ms for expiring keys in one turn of the event loop.
+
+The remaining keys expire in the next turn, the oldest first.
+"""
 
 
 class Timers:
@@ -46,7 +52,7 @@ class Timers:
         self._running = False
 
     def schedule(self, key: Key, delay_ms: float) -> None:
-        """Let `key` expire in `delay_ms`; this replaces the key's previous deadline."""
+        """Let `key` expire after `delay_ms`. This replaces the key's previous deadline."""
         deadline = self._clock.monotonic_ms() + delay_ms
         self._deadlines[key] = deadline
         if delay_ms <= 0:
@@ -70,7 +76,7 @@ class Timers:
                 del known[key]
 
     def run(self) -> None:
-        """Fire the keys that are due, in order of deadline, for TURN_MS by the clock."""
+        """Fire the keys that are due, in order of deadline, for at most TURN_MS by the clock."""
         if self._running:
             return
         self._running = True
@@ -129,7 +135,7 @@ class Timers:
         self._armed_for = self.first = float("inf")
 
     def _arm(self) -> None:
-        """Let the loop call `run` at the first deadline. Without a loop, callers have to call `run` themselves."""
+        """Let the event loop call `run` at the first deadline. Without a loop, callers have to call `run`."""
         self._disarm()
         if not self._heap:
             return

@@ -1,4 +1,4 @@
-"""Assignments of partitions to members: sets of partitions by topic id, an assignor's input and its result.
+"""Assignments of partitions to members: sets of partitions by topic id, and an assignor's input and result.
 
 Owns these immutable values, which groups and assignors share.
 """
@@ -25,7 +25,7 @@ def copied(partitions: Partitions) -> dict[bytes, set[int]]:
 
 
 def frozen(partitions: Mapping[bytes, set[int] | frozenset[int]]) -> Partitions:
-    """Return partitions in their immutable form, without topics that have no partitions."""
+    """Return partitions in their immutable form; topics without partitions are left out."""
     return {topic_id: frozenset(indexes) for topic_id, indexes in partitions.items() if indexes}
 
 

@@ -1,4 +1,4 @@
-"""Builds the records and the answer of an offset commit in pieces, before the group decides about it.
+"""Builds the records and the answer of an offset commit in pieces, before the group decides about the commit.
 
 Owns the records of a commit and the limit on their bytes. Never checks the member: offset_commit.py does that in one
 step, so that a commit applies to all of its partitions or none.
@@ -30,11 +30,11 @@ NO_BOUND = 1 << 40
 FEW_RECORDS = 100
 """This many records take about a millisecond to encode and apply; more records are encoded ahead."""
 _LEAST_BYTES = 41
-"""The least bytes of an offset's record, without the topic's name, the metadata, and the group's id."""
+"""The minimum size of an offset's record in bytes, without the topic's name, the metadata, and the group's id."""
 
 
 class Commit:
-    """The records of a commit: in `records` if they are few, else in `encoded`. Empty if the commit is `too_large`."""
+    """The records of a commit, in `records` if they are few, else in `encoded`; none if the commit is `too_large`."""
 
     __slots__ = (
         "_left",
@@ -56,20 +56,20 @@ class Commit:
         self.places: list[tuple[str, bytes, int]] = []  # topic, its id, partition
         self.records: list[CoordinatorRecord] = []
         self.encoded: EncodedRecords | None = None
-        self.values: list[OffsetCommitValue] = []  # the values of `encoded`, as a read of the log returns them
+        self.values: list[OffsetCommitValue] = []  # the values of `encoded`, as a read of the log would return them
         self._left = most_bytes
         self._limit = metadata_limit
         self.too_large = most_bytes <= 0
 
     def refuses(self, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition) -> ErrorCode:
-        """Return the error of metadata that is too long. As in Java, the length counts UTF-16 units."""
+        """Return the error if a partition's metadata is too long, or NONE. As in Java, UTF-16 units are counted."""
         metadata = asked.committed_metadata or ""
         if len(metadata) * 2 > self._limit and len(metadata) + sum(each > "\uffff" for each in metadata) > self._limit:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 
     def fits(self, topic: str, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition) -> bool:
-        """Count a partition's bytes. Above the limit the commit writes nothing at all."""
+        """Count a partition's bytes; return whether they fit. A commit that exceeds the limit writes nothing at all."""
         self._left -= _LEAST_BYTES + len(topic) + len(asked.committed_metadata or "")
         if self._left < 0:
             self.too_large = True

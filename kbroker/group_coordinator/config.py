@@ -1,9 +1,9 @@
 """The settings of the group coordinator: the broker's, and a single group's.
 
 Owns the values that apply to a group now. A group's own values are Kafka's group configs, which the broker checked when
-they were set. Its bounds may have changed since, so the values are limited to these bounds again. Also owns the known
-assignors by name, and the choice for a group: the default if its members prefer none. The comments have Kafka's names
-of the settings. Settings that are internal in Kafka are constants here.
+they were set. The broker's bounds may have changed since then, so the values are limited to these bounds again. Also
+owns the known assignors by name, and the choice of a group's assignor: the default one if its members prefer none. The
+comments have Kafka's names of the settings. Settings that are internal in Kafka are constants here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
 class MigrationPolicy(Enum):
-    """The allowed conversions of groups with members between the protocols: (to consumer, to classic)."""
+    """The allowed conversions between the protocols for groups with members: (to consumer, to classic)."""
 
     BIDIRECTIONAL = (True, True)
     UPGRADE = (True, False)
@@ -48,7 +48,7 @@ class MigrationPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Times in ms; the unit of each size is in its name."""
+    """The broker's settings. Times are in ms; the unit of each size is in its name."""
 
     min_session_timeout_ms: int = 6_000  # group.min.session.timeout.ms
     max_session_timeout_ms: int = 1_800_000  # group.max.session.timeout.ms
@@ -158,42 +158,42 @@ class Settings:
         """group.share.assignment.interval.ms, which may change while the broker runs."""
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """How long a member may be silent."""
+        """Return the time in ms for which a member may send no heartbeat."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.consumer_min_session_timeout_ms, config.consumer_max_session_timeout_ms
         default = config.consumer_session_timeout_ms
         return default if own is None else _bounded(own, "consumer.session.timeout.ms", default, low, high)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """The heartbeat interval for members."""
+        """Return the heartbeat interval for members, in ms."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.consumer_min_heartbeat_interval_ms, config.consumer_max_heartbeat_interval_ms
         default = config.consumer_heartbeat_interval_ms
         return default if own is None else _bounded(own, "consumer.heartbeat.interval.ms", default, low, high)
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """The least time between two computations of a target assignment."""
+        """Return the minimum time in ms between two computations of a target assignment."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.consumer_min_assignment_interval_ms, config.consumer_max_assignment_interval_ms
         default = self.assignment_interval_default_ms
         return default if own is None else _bounded(own, "consumer.assignment.interval.ms", default, low, high)
 
     def share_session_timeout_ms(self, group_id: str) -> int:
-        """How long a member of a share group may be silent."""
+        """Return the time in ms for which a member of a share group may send no heartbeat."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.share_min_session_timeout_ms, config.share_max_session_timeout_ms
         default = config.share_session_timeout_ms
         return default if own is None else _bounded(own, "share.session.timeout.ms", default, low, high)
 
     def share_heartbeat_interval_ms(self, group_id: str) -> int:
-        """The heartbeat interval for members of a share group."""
+        """Return the heartbeat interval for members of a share group, in ms."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.share_min_heartbeat_interval_ms, config.share_max_heartbeat_interval_ms
         default = config.share_heartbeat_interval_ms
         return default if own is None else _bounded(own, "share.heartbeat.interval.ms", default, low, high)
 
     def share_assignment_interval_ms(self, group_id: str) -> int:
-        """The least time between two computations of a share group's target."""
+        """Return the minimum time in ms between two computations of a share group's target."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.share_min_assignment_interval_ms, config.share_max_assignment_interval_ms
         default = self.share_assignment_interval_default_ms
@@ -206,7 +206,7 @@ def _bounded(configs: Mapping[str, str], name: str, default: int, low: int, high
 
 
 def assignor_names(configured: Iterable[str]) -> tuple[str, ...]:
-    """Return the assignors of group.consumer.assignors, where Kafka's two may be class names; raises ValueError."""
+    """Return the names in group.consumer.assignors, which may have class names of Kafka's two; raises ValueError."""
     names = tuple(_CLASSES.get(each, each) for each in configured)
     for name in names:
         if name not in ASSIGNORS:
@@ -215,5 +215,5 @@ def assignor_names(configured: Iterable[str]) -> tuple[str, ...]:
 
 
 def choose_assignor(preferred: str | None, configured: Sequence[str]) -> str:
-    """Return the assignor that members prefer if group.consumer.assignors has it, else the first one there."""
+    """Return the assignor that members prefer if group.consumer.assignors contains it, else the first one there."""
     return configured[0] if preferred is None or preferred not in configured else preferred

@@ -1,9 +1,9 @@
 """The group coordinator for the handlers: one method per API.
 
 Owns the checks that need no group (empty ids, session timeouts), and the form of each API's answer while the
-coordinator is not available. Never decides about a group: shard.py does.
+coordinator is not available. Never decides about a group: shard.py decides.
 
-A method returns its response, or an awaitable of it if a member must wait or if a write is not committed yet.
+A method returns its response, or an awaitable of the response if a member must wait or if a write is not committed yet.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ from kbroker.protocol.messages.streams_groups import (
 
 FEW_MEMBERS = FEW_TOPICS = 100
 FEW_ASSIGNMENTS = 1_000
-"""Up to this many members leave at once; a longer list is reduced first (leaving.py)."""
+"""Up to this many members leave in one step; a longer list is reduced first (leaving.py)."""
 DELETED_AT_ONCE = 20
 _RETRY_ELSEWHERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -138,7 +138,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     # -- the cluster
 
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> None:
-        """Forget all offsets in deleted topics, given by name with their former ids."""
+        """Forget all offsets in deleted topics, which are given by name with their former ids."""
         for partition, shard in list(self._runtime.shards()):
             if shard is not None:
                 self._runtime.run(partition, lambda shard, _now: shard.on_topics_deleted(deleted), _ignore)
@@ -171,7 +171,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         client_host: str,
         may_see: MaySee = everything,
     ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat (KIP-848). Patterns match only topics that the member `may_see`.
+        """Handle a ConsumerGroupHeartbeat (KIP-848). Patterns match only topics that the member `may_see`.
 
         Duplicates in a long list of topics are removed, and all topics must fit into one record.
         """
@@ -205,7 +205,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         return of_many(names) if names is not None and len(names) > FEW_TOPICS else decided()
 
     async def streams_group_heartbeat(self, request: StreamsGroupHeartbeatRequest, sender: Sender) -> HeartbeatAnswer:
-        """StreamsGroupHeartbeat (KIP-1071): the response, and the internal topics that are missing."""
+        """Handle a StreamsGroupHeartbeat (KIP-1071): return the response, and the internal topics that are missing."""
 
         def failed(code: ErrorCode, message: str | None) -> HeartbeatAnswer:
             text = message or DEFAULT_MESSAGES.get(code)
@@ -226,7 +226,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     async def describe_streams_groups(self, group_ids: Iterable[str]) -> list[DescribedStreamsGroup]:
-        """StreamsGroupDescribe: an answer for each group, in order."""
+        """Handle a StreamsGroupDescribe: return an answer for each group, in order."""
         return await every(group_ids, self._describe_streams_group)
 
     async def _describe_streams_group(self, group_id: str) -> DescribedStreamsGroup:
@@ -239,7 +239,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             return DescribedStreamsGroup(group_id=group_id, error_code=err.code, error_message=err.message)
 
     async def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[consumer_groups.DescribedGroup]:
-        """ConsumerGroupDescribe: an answer for each group, in order."""
+        """Handle a ConsumerGroupDescribe: return an answer for each group, in order."""
         return await every(group_ids, self._describe_consumer_group)
 
     async def _describe_consumer_group(self, group_id: str) -> consumer_groups.DescribedGroup:
@@ -255,7 +255,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     def join_group(
         self, request: JoinGroupRequest, *, version: int, client_id: str, client_host: str
     ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
-        """JoinGroup: parked until the group's next generation begins."""
+        """Handle a JoinGroup, which is parked until the group's next generation begins."""
         code = why_no_join(request, self.config)
         if code is not ErrorCode.NONE:
             return JoinGroupResponse(member_id=request.member_id, error_code=code)
@@ -267,9 +267,9 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     async def sync_group(self, request: SyncGroupRequest) -> SyncGroupResponse:
-        """SyncGroup: parked until the leader's assignment is in the log.
+        """Handle a SyncGroup, which is parked until the leader's assignment is in the log.
 
-        In a long list of assignments, each member's last one counts, and those of unknown ids are ignored.
+        In a long list of assignments, the last entry of each member counts, and entries of unknown ids are ignored.
         """
         if not request.group_id:
             return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
@@ -289,7 +289,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
-        """Heartbeat: always succeeds while the group is loading, because the session restarts afterwards."""
+        """Handle a Heartbeat. It always succeeds while the group is loading: the session restarts afterwards."""
         if not request.group_id:
             return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
 
@@ -301,7 +301,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         return self._runtime.run(partition, lambda shard, _now: shard.heartbeat(request), failed)
 
     async def leave_group(self, request: LeaveGroupRequest, *, version: int) -> LeaveGroupResponse:
-        """LeaveGroup, of one member (before version 3) or several.
+        """Handle a LeaveGroup of one member (before version 3) or of several members.
 
         All members leave in one decision. A long list is first reduced to possible members, without duplicates.
         """
@@ -336,7 +336,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     def commit_offsets(
         self, request: OffsetCommitRequest, commit: Commit, *, version: int
     ) -> OffsetCommitResponse | ErrorCode | Awaitable[OffsetCommitResponse | ErrorCode]:
-        """OffsetCommit of topics with both name and id, and of existing partitions.
+        """Handle an OffsetCommit of topics with both name and id, and of existing partitions.
 
         If the result is an error code, it applies to all partitions.
         """
@@ -357,7 +357,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     def commit_offsets_in_transaction(
         self, request: TxnOffsetCommitRequest, guard: object, commit: Commit, *, version: int
     ) -> TxnOffsetCommitResponse | ErrorCode | Awaitable[TxnOffsetCommitResponse | ErrorCode]:
-        """TxnOffsetCommit of topics with both name and id, and of existing partitions.
+        """Handle a TxnOffsetCommit of topics with both name and id, and of existing partitions.
 
         `guard` proves that the transaction was verified.
 
@@ -372,14 +372,14 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     def _most_bytes(self, partition: int) -> int:
-        """Return the maximum batch size of a partition. It is 0 if unknown; the decision then fails."""
+        """Return the maximum batch size of a partition in bytes, or 0 if it is unknown; the decision then fails."""
         try:
             return self._writer.max_batch_bytes(partition)
         except ApiError:
             return 0
 
     def end_transaction(self, partition: int, end: EndOfTransaction) -> ErrorCode | Awaitable[ErrorCode]:
-        """Write a transaction's end into a partition, which commits or drops the transaction's offsets."""
+        """Write a transaction's end into a partition. The end commits or drops the transaction's offsets."""
         outcome = Outcome(reply=ErrorCode.NONE, marker=end)
         return self._runtime.run(partition, lambda _shard, _now: outcome, lambda code, _message: code)
 
@@ -400,7 +400,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """OffsetDelete of existing partitions. A repeated partition is decided once, and repeated in the response."""
+        """Handle an OffsetDelete of existing partitions. Repeated partitions are decided once, and all answered."""
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         wanted: dict[str, dict[int, OffsetDeleteRequestPartition]] = {}
@@ -423,7 +423,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     # -- groups as a whole
 
     async def describe_groups(self, group_ids: Iterable[str], *, version: int) -> list[DescribedGroup]:
-        """DescribeGroups: an answer for each group, in order."""
+        """Handle a DescribeGroups: return an answer for each group, in order."""
         return await every(group_ids, lambda group_id: self._describe_group(group_id, version))
 
     async def _describe_group(self, group_id: str, version: int) -> DescribedGroup:
@@ -434,7 +434,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             return DescribedGroup(group_id=group_id, error_code=err.code)
 
     async def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
-        """ListGroups: fails as a whole while any partition is loading. Filters ignore case."""
+        """Handle a ListGroups. The complete request fails while any partition is loading. Filters ignore case."""
         if self._closed:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         states: set[str] = set()
@@ -453,7 +453,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         return ListGroupsResponse(groups=groups)
 
     async def delete_groups(self, group_ids: Iterable[str]) -> DeleteGroupsResponse:
-        """DeleteGroups: partition by partition; each batch deletes some groups of a partition."""
+        """Handle a DeleteGroups, one partition after the other; each batch deletes some groups of a partition."""
         by_partition: dict[int, dict[str, None]] = {}
         for group_id in group_ids:
             by_partition.setdefault(self.partition_for(group_id), {})[group_id] = None
@@ -493,7 +493,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
 async def _assigned(
     assignments: Iterable[SyncGroupRequestAssignment], group: Group | None
 ) -> list[SyncGroupRequestAssignment]:
-    """Return the last assignment of each member of a group."""
+    """Return the assignment of each member of a group; a member's last entry counts."""
     last: dict[str, SyncGroupRequestAssignment] = {}
     for assignment in assignments:
         if group is not None and assignment.member_id in group.members:
@@ -517,7 +517,7 @@ async def fetch_error(request: OffsetFetchRequestGroup, code: int) -> OffsetFetc
 
 
 async def _deleted(request: OffsetDeleteRequest, decided: OffsetDeleteResponse) -> OffsetDeleteResponse:
-    """Return the answer for every named partition: its code is the topic's."""
+    """Return the answer for every named partition, with the error code of its topic."""
     if decided.error_code:
         return decided
     codes = {topic.name: topic.partitions[0].error_code for topic in decided.topics}

@@ -1,4 +1,4 @@
-"""DescribeGroups, its like for groups of other protocols, and ListGroups: what administrators see of groups.
+"""The descriptions of groups for administrators: ListGroups, DescribeGroups, and the APIs of other protocols.
 
 Owns the form of the answers. Deleted topics are left out.
 """
@@ -28,11 +28,14 @@ from kbroker.protocol.messages.groups import DescribedGroup, DescribedGroupMembe
 ERROR_MESSAGE_SINCE = 6
 
 _NO_MEMBERS: Final[list[DescribedGroupMember]] = []
-"""The empty member list that all missing groups share, never modified: 500,000 separate lists would take 36 MB."""
+"""The empty member list that all missing groups share.
+
+It is never modified: 500,000 separate lists would take 36 MB.
+"""
 
 
 async def describe_group(groups: Groups, group_id: str, version: int) -> DescribedGroup:
-    """Answer DescribeGroups. A missing group has the state Dead; since version 6 it is also an error (KIP-1043)."""
+    """Answer DescribeGroups. A missing group is Dead; since version 6 its answer also has an error (KIP-1043)."""
     group = groups.get(group_id)
     if not isinstance(group, ClassicGroup):
         if version >= ERROR_MESSAGE_SINCE:
@@ -167,7 +170,7 @@ def _task_offsets(offsets: Mapping[str, Mapping[int, int]]) -> list[streams_grou
 
 
 def _is_in(state: str, states: Container[str]) -> bool:
-    """Return whether a filter has a state. Kafka calls NotReady not_ready in filters; its tools say NotReady."""
+    """Return whether a filter contains a state. In filters Kafka calls NotReady not_ready; its tools send NotReady."""
     return state.lower() in states or (state == StreamsGroupState.NOT_READY.value and "not_ready" in states)
 
 

@@ -1,6 +1,6 @@
 """Java's PriorityQueue: its order among equal elements decides which member gets a task.
 
-Owns the heap's moves: Python's heapq places equal elements otherwise.
+Owns the heap's moves, because Python's heapq orders equal elements differently.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class JavaHeap(Generic[T]):
-    """A heap of elements whose key may change only while they are out of it."""
+    """A heap. The key of an element may change only while the element is not in the heap."""
 
     def __init__(self, elements: Iterable[T], key: Callable[[T], float]) -> None:
         self._key = key
@@ -24,7 +24,7 @@ class JavaHeap(Generic[T]):
         return len(self._heap)
 
     def add(self, element: T) -> None:
-        """Add an element; among equal keys, it stays behind its parent."""
+        """Add an element. It stays below its parent if both have the same key."""
         heap, key = self._heap, self._key
         heap.append(element)
         at, own = len(heap) - 1, key(element)
@@ -37,7 +37,7 @@ class JavaHeap(Generic[T]):
         heap[at] = element
 
     def poll(self) -> T:
-        """Remove and return an element with the least key; raises IndexError if there is none."""
+        """Remove and return an element with the least key; raises IndexError if the heap is empty."""
         heap, key = self._heap, self._key
         found, last = heap[0], heap.pop()
         size = len(heap)

@@ -18,7 +18,7 @@ from kbroker.long_work import turn
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 _AT_ONCE = 200
-"""The number of names that are hashed between two turns."""
+"""The number of names that are hashed between two turns of the event loop."""
 
 
 def in_java_order(names: Iterable[str]) -> list[str]:
@@ -29,9 +29,10 @@ def in_java_order(names: Iterable[str]) -> list[str]:
 
 
 def computed_in_java_order(keys: Iterable[str], capacity: int) -> list[str]:
-    """Return the keys of a HashMap of a capacity, in iteration order, after computeIfAbsent of each of `keys`.
+    """Return the keys of a HashMap of a given capacity, in iteration order, after computeIfAbsent of each of `keys`.
 
-    Unlike put, computeIfAbsent places a key before those that it collides with, and enlarges the table at a later call.
+    Unlike put, computeIfAbsent places a key before the keys with which it collides, and enlarges the table one call
+    later.
     """
     size = 1 << max(capacity - 1, 0).bit_length()
     known: dict[str, None] = {}
@@ -66,7 +67,7 @@ def copied_in_java_order(names: Iterable[str]) -> list[str]:
 
 
 def topics_in_java_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[bytes]:
-    """Return topic ids in the iteration order of a HashMap of Kafka's Uuids; or of a HashSet `copied` from others."""
+    """Return topic ids in the order of a HashMap of Kafka's Uuids, or of a HashSet `copied` from others."""
     known = sorted(topic_ids)
     if len(known) < 2:
         return known
@@ -90,7 +91,7 @@ def _table_size(count: int) -> int:
 
 
 def _copy_size(count: int) -> int:
-    """Return the table size of a HashSet made from a collection of `count`."""
+    """Return the table size of a HashSet that is created from a collection of `count` elements."""
     return max(16, 1 << int(count / 0.75).bit_length())
 
 
@@ -116,11 +117,11 @@ def uuid_hash(topic_id: bytes) -> int:
 
 
 class HashOrder(Generic[K, V]):
-    """A map whose keys can be listed in the iteration order of Java's HashMap, made for `expected` keys.
+    """A map that lists its keys in the iteration order of Java's HashMap, created for `expected` keys.
 
-    `hash_of` returns the hash of a key. The table only grows, as in Java. Of keys in the same place, those put by `add`
-    keep their order, and those made by `get_or_add` come in reverse (computeIfAbsent); a map uses only one of the two.
-    Tables with trees, for eight keys or more in one place, are not imitated.
+    `hash_of` returns the hash of a key. The table only grows, as in Java. If several keys have the same place, keys
+    that `add` stored keep their order, and keys that `get_or_add` created have the reverse order (computeIfAbsent); a
+    map uses only one of the two. Java's trees, for eight keys or more in one place, are not imitated.
     """
 
     __slots__ = ("_entries", "_hash_of", "_newest_first", "_size")
@@ -133,13 +134,13 @@ class HashOrder(Generic[K, V]):
         self._size = 16 if expected is None else 1 << (int((expected + 1) / 0.75 + 1) - 1).bit_length()
 
     def add(self, key: K, value: V) -> None:
-        """Put a value under a key."""
+        """Store a value under a key."""
         self._entries[key] = value
         if len(self._entries) > self._size * 0.75:
             self._size *= 2
 
     def get_or_add(self, key: K, make: Callable[[], V]) -> V:
-        """Return the value of a key, made if there is none."""
+        """Return the value of a key; create the value if there is none."""
         if len(self._entries) > self._size * 0.75:
             self._size *= 2
         if key not in self._entries:
@@ -148,7 +149,7 @@ class HashOrder(Generic[K, V]):
         return self._entries[key]
 
     def remove(self, key: K) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if the map contains it."""
         self._entries.pop(key, None)
 
     def ordered(self) -> list[K]:

@@ -1,7 +1,7 @@
 """A LeaveGroup in progress: the members of a long list about which the group must decide.
 
-Owns the reduction of the list to the few possible members, and the answer for each entry of the list. Never decides who
-leaves: classic/membership.py and consumer/classic_members.py do.
+Owns the reduction of the list to the few possible members, and the answer for each entry of the list. Never decides
+which members leave: classic/membership.py and consumer/classic_members.py decide.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
 
 
 class Leaving:
-    """The members in a request. The group decides about `members`; these are all members until `sift` is called."""
+    """The members in a request. The group decides about `members`, which are all of them until `sift` is called."""
 
     def __init__(self, named: Sequence[MemberIdentity]) -> None:
         self._named = named
@@ -43,13 +43,13 @@ class Leaving:
         self.members = [self._named[place] for place in places]
 
     def failed(self, code: ErrorCode, _message: str | None) -> LeaveGroupResponse:
-        """Return the answer if the group cannot decide at all."""
+        """Return the answer for a group that cannot decide at all."""
         if code is not _UNKNOWN:
             return LeaveGroupResponse(error_code=code)
         return LeaveGroupResponse(members=[_answer(identity, code) for identity in self.members])
 
     async def answer(self, decided: LeaveGroupResponse) -> LeaveGroupResponse:
-        """Return the answer for all named members. A member that is named again after leaving is unknown."""
+        """Return the answer for all named members. A member that has left is unknown in its later entries."""
         if self._places is None or decided.error_code:
             return decided
         by_place = dict(zip(self._places, decided.members, strict=True))

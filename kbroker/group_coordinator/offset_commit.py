@@ -1,7 +1,7 @@
-"""OffsetCommit and TxnOffsetCommit: who may commit, and the records of a commit.
+"""OffsetCommit and TxnOffsetCommit: who is allowed to commit, and the records of a commit.
 
 Owns the checks of generations and member epochs, for groups of all protocols. It does not change offsets itself: the
-replay of the records does (offsets.py). commit_building.py has built the records before, because there may be many.
+replay of the records does (offsets.py). commit_building.py builds the records in advance, because there may be many.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from kbroker.protocol.messages.group_offsets import OffsetCommitRequest, TxnOffs
 
 GROUP_ID_NOT_FOUND_SINCE = 9
 TXN_KNOWS_EPOCHS_SINCE = 6
-"""From this version of TxnOffsetCommit on, GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH are told as such."""
+"""Since this version of TxnOffsetCommit, clients understand GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH."""
 _NEWER_ERRORS = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH)
 Check = Callable[[str, bytes, int], None]
-"""Checks a commit for a partition, by its topic's name and id; raises ApiError."""
+"""Checks a commit to a partition, given the topic's name and id; raises ApiError."""
 
 
 class OffsetCommits:
@@ -49,7 +49,7 @@ class OffsetCommits:
         return self._write(commit, out)
 
     def _write(self, commit: Commit, out: Outcome) -> Outcome:
-        """Add a commit to an outcome. One that is too large counts as a failed append."""
+        """Add a commit to an outcome. A commit that is too large counts as a failed append."""
         if commit.too_large:
             out.refused = ErrorCode.MESSAGE_TOO_LARGE
             return out
@@ -59,7 +59,7 @@ class OffsetCommits:
         return out
 
     def _apply(self, commit: Commit, offset: int, producer_id: int) -> None:
-        """Apply a long commit like a replay of its records."""
+        """Apply a long commit as the replay of its records would."""
         group_id, put = commit.group_id, self._offsets.put
         if self._groups.get(group_id) is None:
             self._groups.put(ClassicGroup(group_id, commit.now_ms))
@@ -69,8 +69,8 @@ class OffsetCommits:
     def _validate_commit(self, request: OffsetCommitRequest, version: int, out: Outcome) -> Check | None:
         """Accept a commit of the current generation, or a commit without a generation if the group has no members.
 
-        The commit counts as a heartbeat, except while a rebalance expects a real one. The returned function may have to
-        check each partition, in a consumer or streams group.
+        The commit counts as a heartbeat, except while a rebalance expects a real one. In a consumer or streams group
+        the result may be a function that must check each partition.
         """
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         instance_id = request.group_instance_id
@@ -101,8 +101,8 @@ class OffsetCommits:
     def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Check | None:
         """Accept a member of the current generation, and a request without any member (before KIP-447).
 
-        Unlike a plain commit, a transactional one is accepted while a rebalance completes, and does not count as a
-        heartbeat. The returned function may have to check each partition, in a consumer or streams group.
+        Unlike a plain commit, a transactional commit is accepted while a rebalance completes, and does not count as a
+        heartbeat. In a consumer or streams group the result may be a function that must check each partition.
         """
         group = self._groups.no_share(request.group_id)
         member = request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
@@ -165,7 +165,7 @@ def _validate_consumer_commit(
 ) -> Check | None:
     """Accept a commit, or raise ApiError. For an older epoch, return a function that checks each partition.
 
-    An older epoch is valid for the partitions that the member has owned since that epoch (KIP-1251).
+    An older epoch is valid only for the partitions that the member has owned since that epoch (KIP-1251).
     """
     if epoch < 0 and not group.members:
         return None

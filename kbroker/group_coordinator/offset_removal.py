@@ -1,10 +1,11 @@
 """Removes committed offsets that have expired (KIP-211) or whose topic was deleted, and groups without offsets.
 
 Owns the rules, and the slices in which a shard's groups and the offsets in deleted topics are processed. Offsets in
-deleted topics stay hidden until they are removed (`Offsets.fetch`). If the broker stops before, they stay until they
-expire, as in Kafka; a new topic of the same name has another id.
+deleted topics stay hidden until they are removed (`Offsets.fetch`). If the broker stops before their removal, they stay
+until they expire, as in Kafka; a new topic of the same name has another id.
 
-Timers, by key: ("expire",) the next slice of groups; ("deleted",) the next tombstones of deleted topics.
+The keys of the timers: ("expire",) starts the next slice of groups; ("deleted",) writes the next tombstones of deleted
+topics.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ log = logging.getLogger(__name__)
 
 _EXPIRE, _DELETED = ("expire",), ("deleted",)
 AT_ONCE = 200
-"""The most tombstones written, or transactional offsets examined, before other work has a turn: some 2 ms."""
+"""The maximum number of tombstones to write, or of transactional offsets to examine, before other work gets a turn.
+
+This takes about 2 ms.
+"""
 
 
 class Expiration:
@@ -48,7 +52,7 @@ class Expiration:
         out.timers.append(Schedule(_EXPIRE, self._config.offsets_retention_check_interval_ms))
 
     def run(self, now_ms: int) -> Outcome:
-        """Delete expired offsets, and groups with neither members nor offsets: a slice of the groups at a time."""
+        """Delete expired offsets, and groups that have neither members nor offsets, in one slice of the groups."""
         out = Outcome(atomic=False)
         if not self._left:
             self._left = [group.group_id for group in self._groups]
@@ -91,11 +95,11 @@ class Expiration:
         return records, none_left and not pending
 
     def _expiry(self, group: Group, now_ms: int) -> Callable[[OffsetCommitValue], bool] | None:
-        """Return a test for expired offsets of this group; None if offsets do not expire.
+        """Return a test for expired offsets of this group; None if its offsets do not expire.
 
         A group with members keeps its offsets, except those of topics that it has stopped consuming. In a classic group
-        without members the retention starts when the group becomes empty. In a simple group, or a group of the
-        consumer protocol, it starts anew at each commit.
+        without members the retention starts when the group becomes empty. In a simple group, or a group of the consumer
+        protocol, the retention of an offset starts again at each commit.
         """
         retention = self._config.offsets_retention_ms
         since: int | None = None
@@ -134,7 +138,7 @@ class DeletedTopics:
         self._work: deque[Iterator[CoordinatorRecord | None]] = deque()
 
     def begin(self, deleted: Mapping[str, bytes]) -> Outcome:
-        """Delete the offsets in deleted topics (name to id): at once if they are few."""
+        """Delete the offsets in deleted topics (name to id), immediately if they are few."""
         self._work.append(self._offsets.of_deleted_topics(deleted))
         return self.run() if len(self._work) == 1 else Outcome()
 

@@ -4,8 +4,8 @@ Owns a group's position in a partition, including positions that an open transac
 change only by the replay of records; each method that decides about a change returns its records. offset_commit.py
 checks commits; offset_removal.py expires offsets.
 
-An offset is kept as (offset of its record, OffsetCommitValue). Between a transactional and a plain commit the later
-record wins, even if the transaction completed last.
+An offset is kept as (offset of its record, OffsetCommitValue). Of a transactional and a plain commit the one with the
+later record wins, even if the transaction completed last.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Offsets:
         self._groups = groups
         self._stored: dict[str, dict[str, dict[int, Stored]]] = {}
         self._groups_by_topic: dict[str, dict[str, None]] = {}  # Topic -> the groups with offsets in it.
-        self._pending: dict[int, dict[tuple[str, str, int], Stored]] = {}  # By producer id.
-        self._open: dict[str, dict[Place, set[int]]] = {}  # Producer ids by group and place.
+        self._pending: dict[int, dict[tuple[str, str, int], Stored]] = {}  # Producer id -> place -> offset.
+        self._open: dict[str, dict[Place, set[int]]] = {}  # Group -> place -> producer ids.
         self._newest = -1  # The last record that was applied.
         self._deleted: dict[str, tuple[int, bytes]] = {}  # Topic -> the last hidden record, and the topic id.
 
@@ -115,7 +115,7 @@ class Offsets:
     # -- fetch
 
     async def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-        """Handle one group of an OffsetFetch; raises ApiError. An unknown group is no error: it has no offsets."""
+        """Handle one group of an OffsetFetch; raises ApiError. An unknown group has no offsets: that is no error."""
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup | StreamsGroup):
             _validate_fetch(group, request.member_id, request.member_epoch)
@@ -202,7 +202,7 @@ class Offsets:
     def of_deleted_topics(self, deleted: Mapping[str, bytes]) -> Iterator[CoordinatorRecord | None]:
         """Hide the offsets in deleted topics (name to id), unless a new topic has the name; return their tombstones.
 
-        The iterator examines one offset at a time; it yields None for a transaction's offset that stays. Later commits
+        The iterator examines one offset at a time. For a transaction's offset that stays it yields None. Later commits
         belong to a new topic of that name.
         """
         newest = self._newest
@@ -211,7 +211,7 @@ class Offsets:
         return self._tombstones(deleted, newest)
 
     def _tombstones(self, deleted: Mapping[str, bytes], newest: int) -> Iterator[CoordinatorRecord | None]:
-        # Search the offsets of transactions first: if a transaction ends meanwhile, its offsets move to the part that
+        # Search the offsets of transactions first. If a transaction ends meanwhile, its offsets move to the part that
         # is searched later.
         for producer_id in list(self._pending):
             for place in list(self._pending.get(producer_id, ())):
@@ -230,7 +230,7 @@ class Offsets:
                 del self._deleted[name]
 
     def _is_settled(self, place: tuple[str, str, int], newest: int) -> bool:
-        """Return whether a tombstone would not remove a later offset that a transaction has written."""
+        """Return whether no open transaction has written an offset after `newest`: a tombstone would remove it."""
         group_id, name, index = place
         open_here = self._open.get(group_id, {}).get((name, index), ())
         return all(self._pending[producer_id][place][0] <= newest for producer_id in open_here)

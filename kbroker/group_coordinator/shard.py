@@ -1,7 +1,7 @@
 """One partition of `__consumer_offsets` as a state machine: groups and their offsets.
 
-Owns the routing of records, timers and requests to the parts that handle them, and loading and unloading. Pure: no I/O
-and no coroutines; the runtime (kbroker.coordination) has both.
+Owns the routing of records, timers and requests to the parts that handle them, and loading and unloading. Pure: it does
+no I/O and has no coroutines; the runtime (kbroker.coordination) has both.
 """
 
 from __future__ import annotations
@@ -128,12 +128,12 @@ class GroupShard:
         elif kind in share_records.KINDS:
             self.groups.remove(share_records.replay(kind, key, value, self._replayed_share, self._decided_ms))
         elif kind not in self._unknown_types:
-            # Of a later version of Kafka.
+            # The record comes from a later version of Kafka.
             self._unknown_types.add(kind)
             log.warning("records of type %d in the offsets topic are ignored", kind)
 
     def _replayed_group(self, group_id: str, create: bool) -> ConsumerGroup | None:
-        """Return the consumer group of a record. It replaces a group that has only offsets."""
+        """Return the consumer group to which a record applies. It replaces a group that has only offsets."""
         group = self.groups.consumer(group_id)
         if group is None and create:
             group = ConsumerGroup(group_id)
@@ -141,7 +141,7 @@ class GroupShard:
         return group
 
     def _replayed_streams_group(self, group_id: str, create: bool) -> StreamsGroup | None:
-        """Return the streams group of a record. It replaces a group that has only offsets."""
+        """Return the streams group to which a record applies. It replaces a group that has only offsets."""
         group = self.groups.streams(group_id)
         if group is None and create:
             group = StreamsGroup(group_id)
@@ -149,7 +149,7 @@ class GroupShard:
         return group
 
     def _replayed_share(self, group_id: str, create: bool) -> ShareGroup | None:
-        """Return the share group of a record. It replaces a group that has only offsets."""
+        """Return the share group to which a record applies. It replaces a group that has only offsets."""
         group = self.groups.share(group_id)
         if group is None and create:
             group = ShareGroup(group_id)
@@ -157,7 +157,7 @@ class GroupShard:
         return group
 
     def at(self, now_ms: int) -> Self:
-        """Return the shard for a decision about share groups, whose records have effects that depend on the time."""
+        """Set the time of a decision about share groups, whose records depend on the time; return the shard."""
         self._decided_ms = now_ms
         return self
 
@@ -165,7 +165,7 @@ class GroupShard:
         self.offsets.end_transaction(producer_id, committed)
 
     def on_loaded(self, now_ms: int) -> Outcome:
-        """Begin to serve: each member has a full session timeout to heartbeat."""
+        """Begin to serve: each member may wait a full session timeout before its next heartbeat."""
         out = Outcome()
         for group in list(self.groups):
             if isinstance(group, ConsumerGroup):
@@ -202,7 +202,7 @@ class GroupShard:
     # -- timers
 
     def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
-        """Route a timer to its handler. A timer whose handler raises fires again (see Timers)."""
+        """Call the handler of a timer. If the handler raises, the timer fires again (see Timers)."""
         out = Outcome()
         match key:
             case ("session", str(group_id), str(member_id)):
@@ -253,7 +253,7 @@ class GroupShard:
         return join.out
 
     def _join_empty(self, group: ConsumerGroup | StreamsGroup, join: Join) -> Outcome:
-        """Convert a group of another protocol without members to a classic one, for its first classic member."""
+        """Convert a group of another protocol that has no members to a classic group, for its first classic member."""
         if join.request.member_id:
             join.fail(ErrorCode.UNKNOWN_MEMBER_ID, join.request.member_id)
             return join.out

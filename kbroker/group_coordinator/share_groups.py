@@ -1,8 +1,8 @@
-"""The APIs of share groups: what the group coordinator does together with the share coordinator.
+"""The APIs of share groups, for which the group coordinator needs the share coordinator.
 
 Owns the order of the steps: a decision of the shard, the share coordinator's answer for each share partition, and the
-decision that notes the result. What has begun goes on even if the client's connection ends, so that no step is left
-out: each such request runs as a task of its own. Never decides about a group: heartbeat.py and state_partitions.py do.
+decision that records the result. Each request runs as a separate task, which continues even if the client's connection
+ends, so that no step is skipped. Never decides about a group: heartbeat.py and state_partitions.py decide.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ A = TypeVar("A", Done, Summary)
 LatestOffset = tuple[ErrorCode, int]
 FEW_TOPICS = 100
 _AT_ONCE = 100
-"""How many questions to the share coordinator are under way at a time: they go into a few requests."""
+"""The maximum number of concurrent questions to the share coordinator; a few requests contain all of them."""
 _UNEXPECTED = "The server experienced an unexpected error when processing the request."
 _NO_GROUP_ID = "The group id is invalid."
 _UNKNOWN_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -45,10 +45,11 @@ _UNKNOWN_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What share groups need of other parts of the broker.
+    """The parts of the broker that share groups use.
 
-    `latest_offsets` returns for partitions of a topic an error, or the offset after the last visible record. `forget`
-    tells the leader of a share partition, if it is this broker, that its state is gone: it must read it again.
+    For partitions of a topic `latest_offsets` returns an error, or the offset after the last visible record. `forget`
+    notifies the leader of a share partition, if it is this broker, that the partition's state was deleted, so that the
+    leader reads it again.
     """
 
     persister: Persister
@@ -57,7 +58,7 @@ class Sharing:
 
 
 class ShareGroups:
-    """All share groups that this broker coordinates. `most_bytes` returns the largest batch of a partition."""
+    """All share groups that this broker coordinates. `most_bytes` returns the maximum batch size of a partition."""
 
     def __init__(
         self,
@@ -77,14 +78,14 @@ class ShareGroups:
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def close(self) -> None:
-        """Stop the steps that are left; the next heartbeat or request begins them again."""
+        """Cancel the remaining steps; the next heartbeat or request begins them again."""
         for task in list(self._tasks):
             task.cancel()
 
     # -- tasks
 
     def _begin(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-        """Begin work that goes on without anybody who waits for it."""
+        """Start work as a task, which continues even if nobody waits for it."""
         task = asyncio.get_running_loop().create_task(in_slices(work))
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -96,7 +97,7 @@ class ShareGroups:
             log.error("the work on a share group failed", exc_info=error)
 
     async def _apart(self, work: Coroutine[Any, Any, R], failed: Callable[[ErrorCode], R]) -> R:
-        """Return the result of work that goes on even if nobody waits for it any more."""
+        """Return the result of work. The work continues even if the caller stops waiting for it."""
         task = self._begin(work)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task.add_done_callback(partial(_resolve, ended))
@@ -106,7 +107,7 @@ class ShareGroups:
         return failed(ErrorCode.UNKNOWN_SERVER_ERROR) if task.exception() is not None else task.result()
 
     async def _note(self, group_id: str, decide: Callable[[GroupShard], Outcome]) -> ErrorCode:
-        """Write the result of the share coordinator; return the error."""
+        """Write the result that the share coordinator returned; return the error of the write."""
 
         def decided(shard: GroupShard, now_ms: int) -> Outcome:
             out = decide(shard.at(now_ms))
@@ -122,7 +123,7 @@ class ShareGroups:
     async def heartbeat(
         self, request: messages.ShareGroupHeartbeatRequest, client_id: str, client_host: str
     ) -> messages.ShareGroupHeartbeatResponse:
-        """ShareGroupHeartbeat. New share partitions of the group are initialised after the answer."""
+        """Handle a ShareGroupHeartbeat. New share partitions of the group are initialised after the answer."""
         partition = self._partition_for(request.group_id)
 
         def failed(code: ErrorCode, message: str | None) -> messages.ShareGroupHeartbeatResponse:
@@ -153,7 +154,7 @@ class ShareGroups:
         return reply.response
 
     async def _initialize(self, wanted: Initialization) -> dict[bytes, dict[int, Done]]:
-        """Let the share coordinator make the state of share partitions, and note the result; return the answers."""
+        """Let the share coordinator create the state of share partitions; record the result and return the answers."""
         answers = await self._ask_to_initialize(wanted)
         topics = {topic_id: list(of_topic) for topic_id, of_topic in answers.items()}
         failed = _first_error(answers)
@@ -182,7 +183,7 @@ class ShareGroups:
         return answers
 
     async def describe(self, group_ids: Iterable[str]) -> list[messages.DescribedGroup]:
-        """ShareGroupDescribe: an answer for each group, in order."""
+        """Handle a ShareGroupDescribe: return an answer for each group, in order."""
         return await every(group_ids, self._describe)
 
     async def _describe(self, group_id: str) -> messages.DescribedGroup:
@@ -199,7 +200,7 @@ class ShareGroups:
     async def describe_offsets(
         self, asked: messages.DescribeShareGroupOffsetsRequestGroup
     ) -> messages.DescribeShareGroupOffsetsResponseGroup:
-        """Answer for one group of a DescribeShareGroupOffsets; without topics, for all initialised partitions.
+        """Answer one group of a DescribeShareGroupOffsets. If it names no topics, include all initialised partitions.
 
         A group that does not exist has no state: its offsets are -1. As in Kafka, a negative partition fails the group.
         """
@@ -251,7 +252,7 @@ class ShareGroups:
     async def alter_offsets(
         self, request: messages.AlterShareGroupOffsetsRequest
     ) -> messages.AlterShareGroupOffsetsResponse:
-        """AlterShareGroupOffsets, for a group without members; the group begins to exist if it does not."""
+        """Handle an AlterShareGroupOffsets for a group without members; create the group if it does not exist."""
         return await self._apart(
             self._alter(request), lambda code: messages.AlterShareGroupOffsetsResponse(error_code=code)
         )
@@ -321,7 +322,7 @@ class ShareGroups:
     async def delete_offsets(
         self, request: messages.DeleteShareGroupOffsetsRequest
     ) -> messages.DeleteShareGroupOffsetsResponse:
-        """DeleteShareGroupOffsets, for a group without members."""
+        """Handle a DeleteShareGroupOffsets for a group without members."""
         return await self._apart(
             self._delete_offsets(request), lambda code: messages.DeleteShareGroupOffsetsResponse(error_code=code)
         )
@@ -378,7 +379,7 @@ class ShareGroups:
         group_ids: list[str],
         delete_groups: Callable[[list[str]], Any],
     ) -> list[DeletableGroupResult]:
-        """DeleteGroups of one partition's groups: first the states of share groups, then all groups."""
+        """Handle a DeleteGroups for one partition's groups: delete states of share groups first, then all groups."""
 
         def failed(code: ErrorCode) -> list[DeletableGroupResult]:
             return [DeletableGroupResult(group_id=each, error_code=code) for each in group_ids]
@@ -394,7 +395,7 @@ class ShareGroups:
         return await self._apart(deleted(), failed)
 
     async def _delete_states(self, partition: int, group_ids: list[str]) -> dict[str, ErrorCode]:
-        """Delete the states of the share groups among these; return the groups for which that failed."""
+        """Delete the states of the share groups among these groups; return the groups whose deletion failed."""
         answer: Any = self._runtime.run(
             partition,
             lambda shard, now: shard.at(now).share_state.delete_groups(group_ids),
@@ -432,7 +433,7 @@ class ShareGroups:
 
 
 async def _all(indexes: Sequence[int], ask: Callable[[int], Coroutine[Any, Any, A]]) -> dict[int, A]:
-    """Return the share coordinator's answer for each of a topic's partitions; many questions go together."""
+    """Return the share coordinator's answer for each of a topic's partitions. Many questions share a request."""
     answers: dict[int, A] = {}
     for first in range(0, len(indexes), _AT_ONCE):
         some = indexes[first : first + _AT_ONCE]
@@ -448,7 +449,7 @@ def _has_lag(found: Summary) -> bool:
 def _described(
     index: int, found: Summary, latest: LatestOffset | None
 ) -> messages.DescribeShareGroupOffsetsResponsePartition:
-    """Return a partition's start offset and lag. As in Kafka, an error of the share coordinator is offset -1."""
+    """Return a partition's start offset and lag. As in Kafka, the offset is -1 on an error of the share coordinator."""
     described = messages.DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=-1)
     if found.error_code:
         return described

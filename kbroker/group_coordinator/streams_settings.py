@@ -1,4 +1,4 @@
-"""The settings of streams groups: of the broker, and of each group within the broker's bounds."""
+"""The settings of streams groups: the broker's, and each group's within the broker's bounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RACK_TAGS = "rack.aware.assignment.tags"
 
 @dataclass(frozen=True, slots=True)
 class StreamsConfig:
-    """group.streams.*; times in ms."""
+    """The settings group.streams.*; times are in ms."""
 
     enabled: bool = True  # "streams" in group.coordinator.rebalance.protocols
     session_timeout_ms: int = 45_000
@@ -72,43 +72,43 @@ class StreamsSettings:
         """group.streams.assignment.interval.ms, which may change while the broker runs."""
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """How long a member may be silent."""
+        """Return the time in ms for which a member may send no heartbeat."""
         config = self.config
         bounds = config.min_session_timeout_ms, config.max_session_timeout_ms
         return self._own(group_id, "session.timeout.ms", config.session_timeout_ms, *bounds)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """The heartbeat interval for members."""
+        """Return the heartbeat interval for members, in ms."""
         config = self.config
         bounds = config.min_heartbeat_interval_ms, config.max_heartbeat_interval_ms
         return self._own(group_id, "heartbeat.interval.ms", config.heartbeat_interval_ms, *bounds)
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """The least time between two computations of a target."""
+        """Return the minimum time in ms between two computations of a target."""
         bounds = self.config.min_assignment_interval_ms, self.config.max_assignment_interval_ms
         return self._own(group_id, "assignment.interval.ms", self.assignment_interval_default_ms, *bounds)
 
     def initial_rebalance_delay_ms(self, group_id: str) -> int:
-        """How long an empty group waits for more members before its first target."""
+        """Return the time in ms for which an empty group waits for more members before its first target."""
         return self._own(group_id, "initial.rebalance.delay.ms", self.config.initial_rebalance_delay_ms, 0)
 
     def task_offset_interval_ms(self, group_id: str) -> int:
-        """The time between two reports of how far a member has restored its tasks."""
+        """Return the time in ms between two reports of the offsets to which a member has restored its tasks."""
         config = self.config
         least = config.min_task_offset_interval_ms
         return self._own(group_id, "task.offset.interval.ms", config.task_offset_interval_ms, least)
 
     def acceptable_recovery_lag(self, group_id: str) -> int:
-        """Up to how many records behind a copy of a task's state counts as caught up."""
+        """Return the maximum lag, in records, at which a copy of a task's state counts as caught up."""
         return self._own(group_id, "acceptable.recovery.lag", self.config.acceptable_recovery_lag, 0)
 
     def standby_replicas(self, group_id: str) -> int:
-        """The number of standbys of each task."""
+        """Return the number of standbys of each task."""
         config = self.config
         return self._own(group_id, NUM_STANDBYS, config.standby_replicas, 0, config.max_standby_replicas)
 
     def assignment_configs(self, group_id: str) -> dict[str, str]:
-        """Return what of the settings a target depends on, as the group's record has it."""
+        """Return the settings on which a target depends, in the form of the group's record."""
         configs = {NUM_STANDBYS: str(self.standby_replicas(group_id))}
         own = self._configs(group_id).get(f"streams.{RACK_TAGS}")
         tags = ",".join(self.config.rack_tags) if own is None else ",".join(each.strip() for each in own.split(","))

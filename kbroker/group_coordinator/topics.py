@@ -4,8 +4,8 @@ Owns the topic data that all shards share: names, ids, partition counts, racks. 
 subscribed topics, which changes when a topic is created, extended, deleted or moved to other racks. Never rebalances a
 group.
 
-A group's record has the hash. Apache Kafka uses another hash function (XXH3), so a group that moves between Kafka and
-kbroker gets a new assignment once.
+A group's record contains the hash. Apache Kafka uses another hash function (XXH3), so a group that moves between Kafka
+and kbroker gets a new assignment once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.long_work import turn
 
 
 class Topics:
-    """The newest cluster state. `version` grows when any topic changes, `created_version` when one is created."""
+    """The newest cluster state. `version` grows when any topic changes, `created_version` when a topic is created."""
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state

@@ -32,16 +32,22 @@ from kbroker.security.sasl.settings import Login
 Answer = TypeVar("Answer")
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""A larger frame ends the connection. A follower requests 10 MB, and gets at most one batch more."""
+"""The maximum size of a received frame in bytes. A larger frame ends the connection.
+
+A follower requests 10 MB, and gets at most one batch more.
+"""
 _CONNECT_SECONDS = 10
-"""socket.connection.setup.timeout.ms. Without it the system would retry for minutes, even after the network is back."""
+"""socket.connection.setup.timeout.ms, in seconds.
+
+Without it the operating system would retry for minutes, even after the network is back.
+"""
 _SMALL: Final = 64 * 1024
-"""The most bytes of a frame that is sent as one buffer."""
+"""The maximum size in bytes of a frame that is sent as one buffer."""
 _LENGTH, _CORRELATION = struct.Struct(">i"), struct.Struct(">i")
 
 
 Tls = Callable[[], ssl.SSLContext | None]
-"""Returns the TLS context of a new connection; None without TLS."""
+"""Returns the TLS context of a new connection, or None for a connection without TLS."""
 
 
 def _plain() -> None:
@@ -70,7 +76,7 @@ class TcpPeer:
         self._tls = tls
         self._login = login
         self._log_in_at = math.inf
-        """When to authenticate again, by the loop's clock: before the session ends."""
+        """The time of the event loop's clock at which to authenticate again, before the session ends."""
         self._client_id = client_id
         self._correlation = 0
         self._frames: _Frames | None = None
@@ -87,7 +93,7 @@ class TcpPeer:
                     frames = await self._connected()
                 body = await frames.exchange(self._framed(request, version), self._correlation)
         except TimeoutError:
-            # The late response may still arrive, and must not be taken for that of the next request.
+            # The late response may still arrive, and must not be mistaken for the response to the next request.
             self._drop("no answer in time")
             raise PeerUnavailable(f"no answer from {self} within {timeout_ms:.0f} ms") from None
         except OSError as error:
@@ -182,7 +188,7 @@ class TcpPeer:
                 response = await self._exchange(frames, SaslAuthenticateRequest(token), 2, SaslAuthenticateResponse)
                 if response.error_code:
                     raise PeerUnavailable(f"{self} does not let this broker in: {response.error_message}")
-                # Salting a password takes some ms: serve others meanwhile.
+                # Salting a password takes a few ms, so let other work run meanwhile.
                 token = await asyncio.to_thread(client.respond, bytes(response.auth_bytes))
         except (AuthenticationFailed, ConfigError) as error:
             raise PeerUnavailable(f"the authentication with {self} failed: {error}") from None
@@ -203,7 +209,7 @@ class TcpPeer:
 
 
 class _Frames(asyncio.BufferedProtocol):
-    """The frames of a connection. Each is received into its own memory, to which the decoded response refers."""
+    """The frames of a connection. Each frame is received into its own memory, to which the decoded response refers."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -214,7 +220,7 @@ class _Frames(asyncio.BufferedProtocol):
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport is no subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport is not a subclass
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.end(str(exc) if exc else "the connection was closed")
@@ -259,7 +265,7 @@ class _Frames(asyncio.BufferedProtocol):
             future.set_result(frame)
 
     def end(self, why: str) -> None:
-        """Close the connection; waiting callers get `why`."""
+        """Close the connection. Waiting callers get the reason `why`."""
         self.is_lost = True
         if self._transport is not None:
             self._transport.abort()

@@ -1,8 +1,8 @@
 """The interface between the transport and the senders of requests (controller, fetchers, transactions).
 
 Owns the two protocols and their errors. In production connection.py implements them; in tests, queues in memory do.
-Also owns the peers by broker id: one for each requested broker, dropped when the broker's address changes. Never
-retries.
+Also owns the peers by broker id: it creates one peer for each requested broker, and drops it when the broker's address
+changes. Never retries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Peers(Protocol):
     """A factory of peers."""
 
     def peer(self, host: str, port: int, client_id: str) -> Peer:
-        """Return a new peer for the broker at an address, without connecting yet."""
+        """Return a new peer for the broker at an address. The peer does not connect yet."""
 
 
 Endpoint = tuple[str, int]
@@ -55,7 +55,7 @@ class PeersByNode:
         return self._endpoint_of(node_id) is not None
 
     async def ask(self, node_id: int, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
-        """Do the work of Peer.ask. Also raises PeerUnavailable for an unknown broker."""
+        """Send a message like `Peer.ask`. Also raises PeerUnavailable for an unknown broker."""
         endpoint = self._endpoint_of(node_id)
         known = self._known.get(node_id)
         if known is not None and known[0] != endpoint:
@@ -69,7 +69,7 @@ class PeersByNode:
         return await known[1].ask(request, version, answer, timeout_ms)
 
     def drop_gone(self) -> None:
-        """Stop requests to brokers that are not live any more, or have another address: PeerUnavailable."""
+        """Stop requests to brokers that are no longer live or have new addresses; they raise PeerUnavailable."""
         for node_id, (endpoint, peer) in list(self._known.items()):
             if self._endpoint_of(node_id) != endpoint:
                 peer.close()

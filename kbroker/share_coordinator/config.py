@@ -9,7 +9,7 @@ from kbroker.config.server_config import BrokerConfig
 
 @dataclass(frozen=True, slots=True)
 class ShareCoordinatorConfig:
-    """Times in ms. The settings of the topic itself are in controller/topic_plans.py."""
+    """Times are in ms. The settings of the topic itself are in controller/topic_plans.py."""
 
     num_partitions: int = 50  # share.coordinator.state.topic.num.partitions
     updates_per_snapshot: int = 500  # share.coordinator.snapshot.update.records.per.snapshot

@@ -1,7 +1,7 @@
 """The share coordinator for the handlers and for this broker's own share groups.
 
-Owns the deletion of redundant records, the preparation of long lists of state batches, and the answer while a partition
-of the topic is not served here. Never decides about a state: shard.py does.
+Owns the deletion of redundant records, the preparation of long lists of state batches, and the answer while this broker
+does not serve a partition of the topic. Never decides about a state: shard.py does.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kbroker.share_coordinator.state_batches import NO_BATCHES, Batches, StateBa
 log = logging.getLogger(__name__)
 
 FEW_BATCHES: Final = 200
-"""Up to this many batches of a write are combined in one step; longer lists first become sorted, in pieces."""
+"""Up to this many batches of a write are combined in one step. Longer lists are first sorted, in pieces."""
 
 
 class PrunableWriter(Writer, Protocol):
-    """The log of a topic whose oldest records its coordinator deletes."""
+    """The log of a topic whose coordinator deletes its oldest records."""
 
     def delete_before(self, partition: int, offset: int, now_ms: int) -> None:
         """Delete the records below an offset; raises ApiError."""
@@ -83,20 +83,20 @@ class ShareCoordinator(CoordinatorService[ShareShard]):
         super().on_topic_deleted()
 
     def on_topics_deleted(self, topic_ids: Iterable[bytes]) -> None:
-        """Delete the states of deleted topics, given by their former ids."""
+        """Delete the states of deleted topics, which are given by their former ids."""
         ids = list(topic_ids)
         for partition, shard in list(self._runtime.shards()):
             if shard is not None:
                 self._runtime.run(partition, lambda shard, _now: shard.on_topics_deleted(ids), _ignore)
 
     def partition_of(self, place: SharePartition) -> int:
-        """Return the partition of the topic that has a share partition's state."""
+        """Return the partition of the topic that contains a share partition's state."""
         return self.partition_for(coordinator_key(place))
 
     # -- operations
 
     def initialize(self, place: SharePartition, state_epoch: int, start_offset: int) -> Done | Awaitable[Done]:
-        """InitializeShareGroupState."""
+        """Handle an InitializeShareGroupState."""
         return self._runtime.run(
             self.partition_of(place),
             lambda shard, now: shard.initialize(place, state_epoch, start_offset, now),
@@ -104,7 +104,7 @@ class ShareCoordinator(CoordinatorService[ShareShard]):
         )
 
     def read(self, place: SharePartition, leader_epoch: int) -> State | Awaitable[State]:
-        """ReadShareGroupState."""
+        """Handle a ReadShareGroupState."""
         return self._runtime.run(
             self.partition_of(place),
             lambda shard, now: shard.read(place, leader_epoch, now),
@@ -112,7 +112,7 @@ class ShareCoordinator(CoordinatorService[ShareShard]):
         )
 
     def write(self, place: SharePartition, change: Change) -> Done | Awaitable[Done]:
-        """WriteShareGroupState."""
+        """Handle a WriteShareGroupState."""
 
         def written(change: Change) -> Done | Awaitable[Done]:
             return self._runtime.run(
@@ -129,13 +129,13 @@ class ShareCoordinator(CoordinatorService[ShareShard]):
         return written(change)
 
     def delete(self, place: SharePartition) -> Done | Awaitable[Done]:
-        """DeleteShareGroupState."""
+        """Handle a DeleteShareGroupState."""
         return self._runtime.run(
             self.partition_of(place), lambda shard, _now: shard.delete(place), partial(_not_done, "delete")
         )
 
     def read_summary(self, place: SharePartition) -> Summary | Awaitable[Summary]:
-        """ReadShareGroupStateSummary."""
+        """Handle a ReadShareGroupStateSummary."""
         return self._runtime.run(
             self.partition_of(place),
             lambda shard, _now: Outcome(reply=shard.read_summary(place)),
@@ -154,7 +154,7 @@ async def _sorted(batches: Sequence[StateBatch]) -> Batches:
 
 
 def coordinator_key(place: SharePartition) -> str:
-    """Return the key of FindCoordinator for a share partition: group, topic id and partition, with colons."""
+    """Return the key of FindCoordinator for a share partition: group, topic id and partition, joined by colons."""
     return f"{place.group}:{uuid_text(place.topic_id)}:{place.partition}"
 
 

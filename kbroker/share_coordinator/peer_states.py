@@ -1,8 +1,8 @@
 """Requests to the share coordinators on other brokers: the state of share partitions, over the network.
 
-Owns the five operations as messages, and the joining of what waits for one broker: share partitions of one group and
-one operation go into one request, one request at a time to each broker (Kafka: PersisterStateManager). Never retries:
-the caller does, and looks up the coordinator again.
+Owns the five operations as messages, and the batching of waiting questions: one request contains the share partitions
+of one group for one operation, and each broker gets one request at a time (Kafka: PersisterStateManager). Never
+retries: the caller does, and looks up the coordinator again.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ log = logging.getLogger(__name__)
 
 _PARTITIONS_AT_ONCE: Final = 100
 _BATCHES_AT_ONCE: Final = 1_000
-"""The share partitions and state batches of a request: encoding more would hold the loop for more than a millisecond. A
-share partition with more batches goes alone."""
+"""The maximum number of share partitions and state batches of a request.
+
+Encoding more would block the event loop for more than a millisecond. A share partition with more batches gets a request
+of its own.
+"""
 NO_ANSWER: Final = ErrorCode.NETWORK_EXCEPTION
-"""The error if no answer came. It is unknown whether the coordinator has done what was asked."""
+"""The error if no answer arrived. The coordinator may or may not have performed the operation."""
 
 A = TypeVar("A", Done, State, Summary)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[A]):
-    """An operation of the share coordinator as messages. `read` makes the result of a partition in the response."""
+    """An operation of the share coordinator as messages. `read` creates the result of a partition in the response."""
 
     request: Any
     topic: Any
@@ -115,18 +118,18 @@ SUMMARY: Final = Operation(
 
 
 class _Asked(NamedTuple):
-    """A waiting question about one share partition. `wanted` is its partition in the request."""
+    """A waiting question about one share partition. `wanted` is its entry in the request."""
 
     place: SharePartition
     wanted: Any
     size: int
     until: float
-    """When it has waited too long for its turn, by the loop's clock."""
+    """The time of the loop's clock at which its wait for a turn times out."""
     answer: asyncio.Future[Any]
 
 
 class _Queue(NamedTuple):
-    """What waits for one broker, with the same operation and group."""
+    """The questions that wait for one broker, with the same operation and group."""
 
     operation: Operation[Any]
     waiting: deque[_Asked]
@@ -139,7 +142,8 @@ _Line = tuple[int, str]
 class PeerStates:
     """The share coordinators on other brokers. A request that is not answered within `timeout_ms` has failed.
 
-    Nobody waits longer than that for a request's turn, either: many groups may wait for a broker that never answers.
+    A question also waits at most this time until its request is sent: many groups may wait for a broker that never
+    answers.
     """
 
     def __init__(self, by_node: PeersByNode, timeout_ms: float) -> None:
@@ -150,7 +154,7 @@ class PeerStates:
         self._is_closed = False
 
     async def ask(self, node_id: int, operation: Operation[A], place: SharePartition, wanted: Any) -> A:
-        """Return a broker's answer about one share partition; its error is NO_ANSWER if there is none."""
+        """Return a broker's answer about one share partition. If there is no answer, its error is NO_ANSWER."""
         if self._is_closed:
             return operation.failed(NO_ANSWER, None)
         loop = asyncio.get_running_loop()
@@ -166,11 +170,11 @@ class PeerStates:
         return answer
 
     def brokers_changed(self) -> None:
-        """Give up requests to brokers that have gone, or have other addresses: no answer will come."""
+        """Cancel requests to brokers that are gone or have new addresses: they will not be answered."""
         self._by_node.drop_gone()
 
     def close(self) -> None:
-        """Stop all requests; those that wait get NO_ANSWER."""
+        """Stop all requests. Waiting questions get NO_ANSWER."""
         self._is_closed = True
         for task in self._sending.values():
             task.cancel()
@@ -187,7 +191,7 @@ class PeerStates:
                 operation, waiting = lines.pop(line)
                 sent = _take(waiting)
                 if waiting:
-                    lines[line] = _Queue(operation, waiting)  # behind the others
+                    lines[line] = _Queue(operation, waiting)  # at the end of the queue
                 answers: dict[SharePartition, Any] = {}
                 try:
                     if loop.time() < sent[0].until:
@@ -218,7 +222,7 @@ class PeerStates:
             log.info("broker %d did not answer for group %s: %s", node_id, group, error)
             return {}
         except Exception:
-            # Those who wait must go on, and later questions must be sent.
+            # The waiting callers must continue, and later questions must be sent.
             log.exception("the share coordinator on broker %d could not be asked", node_id)
             return {}
         return {
@@ -229,7 +233,7 @@ class PeerStates:
 
 
 def _take(waiting: deque[_Asked]) -> list[_Asked]:
-    """Take the questions of one request, in order, each share partition once."""
+    """Remove the questions of one request from the queue, in order, at most one for each share partition."""
     taken: dict[SharePartition, _Asked] = {}
     size = 0
     while waiting and len(taken) < _PARTITIONS_AT_ONCE:

@@ -1,7 +1,7 @@
-"""What the share coordinator answers about a share partition, and the interface through which brokers ask it.
+"""The share coordinator's answers about share partitions, and the interface through which brokers request them.
 
-Owns the results of the five operations, and the `Persister`: the way from a share partition's leader, or from the group
-coordinator, to the share coordinator (Kafka: org.apache.kafka.server.share.persister). Never decides.
+Owns the results of the five operations, and the `Persister`, with which a share partition's leader or the group
+coordinator calls the share coordinator (Kafka: org.apache.kafka.server.share.persister). Never decides.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from kbroker.share_coordinator.state_batches import StateBatch
 
 
 class Done(NamedTuple):
-    """The result of an operation without a value: an error code, and its text if there is one."""
+    """The result of an operation without a value: an error code, and its message if there is one."""
 
     error_code: ErrorCode = ErrorCode.NONE
     message: str | None = None
 
 
 class State(NamedTuple):
-    """The state of a share partition, for its leader; a start offset of -1 means that the leader has to choose it."""
+    """The state of a share partition, for its leader. If the start offset is -1, the leader has to choose it."""
 
     error_code: ErrorCode = ErrorCode.NONE
     state_epoch: int = 0
@@ -31,7 +31,7 @@ class State(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Epochs and offsets of a share partition; a start offset of -1 if it is not initialised."""
+    """Epochs and offsets of a share partition. The start offset is -1 if the share partition is not initialised."""
 
     error_code: ErrorCode = ErrorCode.NONE
     state_epoch: int = 0
@@ -42,7 +42,7 @@ class Summary(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A write of a share partition's state by its leader: `batches` are only those that have changed."""
+    """A write of a share partition's state by its leader. `batches` contains only changed state batches."""
 
     state_epoch: int
     leader_epoch: int
@@ -52,21 +52,21 @@ class Change(NamedTuple):
 
 
 class Persister(Protocol):
-    """The share coordinator, wherever it is. Errors are in the results, as Kafka's codes; nothing is raised."""
+    """The share coordinator, on any broker. Results contain errors as Kafka's codes; no method raises an error."""
 
     async def initialize(
         self, group: str, topic_id: bytes, partition: int, state_epoch: int, start_offset: int
     ) -> Done:
-        """Begin the state of a share partition, or replace it; a start offset of -1 leaves the choice to its leader."""
+        """Begin the state of a share partition, or replace it. If the start offset is -1, the leader chooses it."""
 
     async def read(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> State:
-        """Return the state, and fence earlier leaders by `leader_epoch`."""
+        """Return the state, and fence the leaders before `leader_epoch`."""
 
     async def write(self, group: str, topic_id: bytes, partition: int, change: Change) -> Done:
         """Change the state."""
 
     async def delete(self, group: str, topic_id: bytes, partition: int) -> Done:
-        """Delete the state; succeeds if there is none."""
+        """Delete the state; this succeeds even if there is no state."""
 
     async def read_summary(self, group: str, topic_id: bytes, partition: int, leader_epoch: int) -> Summary:
-        """Return epochs and offsets, without fencing anybody."""
+        """Return epochs and offsets, without fencing any leader."""

@@ -1,11 +1,12 @@
 """One partition of `__share_group_state` as a state machine: the state of share partitions (KIP-932).
 
 Owns the decisions of Kafka's ShareCoordinatorShard: fencing by state epoch and leader epoch, updates and snapshots, and
-the cleaning of deleted topics. Pure: no I/O; the runtime (kbroker.coordination) writes and answers. Kafka fences by the
-greatest epochs it has seen, which may be greater than those in the state after an initialisation.
+the deletion of the states of deleted topics. Pure: it does no I/O; the runtime (kbroker.coordination) writes and
+answers. Like Kafka, it fences by the greatest epochs that it has seen. After an initialisation these may be greater
+than the epochs in the state.
 
-Timers, by key: ("prune",) the next deletion of redundant records; ("cold",) the next snapshots of states that have not
-been written for long; ("deleted",) the next tombstones of deleted topics.
+The keys of the timers: ("prune",) starts the next deletion of redundant records; ("cold",) writes the next snapshots of
+states that have not been written for a long time; ("deleted",) writes the next tombstones of deleted topics.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ from kbroker.share_coordinator.state_batches import StateBatch, are_ranges, comb
 log = logging.getLogger(__name__)
 
 MOST_BATCHES: Final = 10_000
-"""The most state batches of one share partition, and of one write. Kafka's limit is the size of a record; no group may
-have more locks (group.share.max.partition.max.record.locks)."""
+"""The maximum number of state batches of one share partition, and of one write.
+
+Kafka's limit is the size of a record; no group is allowed more locks (group.share.max.partition.max.record.locks).
+"""
 _AT_ONCE: Final = 200
-"""The most states examined or deleted before other work has a turn."""
+"""The maximum number of states to examine or delete before other work gets a turn."""
 _RETRY_MS: Final = 500
 _PRUNE, _COLD, _DELETED = ("prune",), ("cold",), ("deleted",)
 
@@ -60,7 +63,7 @@ class NewestSnapshots:
         """The offset below which all records are redundant."""
 
     def add(self, place: SharePartition, offset: int, *, is_deletion: bool = False) -> None:
-        """Note a snapshot, or the deletion of a share partition, at the log's next offset."""
+        """Record a snapshot, or the deletion of a share partition, at the log's next offset."""
         self._offsets[place] = offset
         self._offsets.move_to_end(place)
         self.redundant_below = next(iter(self._offsets.values()))
@@ -69,7 +72,7 @@ class NewestSnapshots:
 
 
 class _Held:
-    """What is known of one share partition: its state, the greatest epochs seen, and the updates since a snapshot."""
+    """One share partition in memory: its state, the greatest epochs seen, and the updates since a snapshot."""
 
     __slots__ = ("leader_epoch", "state", "state_epoch", "updates")
 
@@ -83,8 +86,8 @@ class _Held:
 class ShareShard:
     """The share partitions of one partition of the topic.
 
-    `partitions_of` returns the number of partitions of a topic by its id, -1 if it does not exist. `prune` deletes the
-    records below an offset, given the time.
+    `partitions_of` returns the number of partitions of a topic by its id, -1 if the topic does not exist. `prune`
+    deletes the records below an offset at a given time.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class ShareShard:
         self._cold_left: Iterator[CoordinatorRecord | None] | None = None
         self._deleted_topics: dict[bytes, None] = {}
         self._warm = 0  # states that are not cold
-        self._has_swept = False  # whether states without a topic were looked for
+        self._has_swept = False  # whether the first pass has searched for states without a topic
         self._unknown_types: set[int] = set()
 
     # -- replay
@@ -149,7 +152,7 @@ class ShareShard:
         held.updates += 1
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
-        """Ignore a transaction's end: the topic has no transactions."""
+        """Ignore the end of a transaction: the topic contains no transactions."""
 
     def _held(self, place: SharePartition) -> _Held | None:
         held_of_topic = self._topics.get(place.topic_id)
@@ -198,7 +201,7 @@ class ShareShard:
         return Outcome(reply=Done(), records=[snapshot_record(place, state)])
 
     def read(self, place: SharePartition, leader_epoch: int, now_ms: int) -> Outcome:
-        """Reply with a State; a new leader epoch is written, which fences earlier leaders."""
+        """Reply with a State. A new leader epoch is written, which fences earlier leaders."""
         fault = _negative(("partition id", place.partition), ("leader epoch", leader_epoch))
         held = self._held(place)
         if fault is None and held is None:
@@ -255,7 +258,7 @@ class ShareShard:
         return Outcome(reply=Done(), records=[record])
 
     def delete(self, place: SharePartition) -> Outcome:
-        """Delete a state; reply with Done, also if there is none."""
+        """Delete a state; reply with Done, even if there is no state."""
         fault = _negative(("partition id", place.partition)) or self._missing(place)
         if fault is not None:
             return Outcome(reply=Done(*fault))
@@ -272,7 +275,7 @@ class ShareShard:
         batches: Sequence[StateBatch],
         now_ms: int,
     ) -> CoordinatorRecord:
-        """Return the record of a change: an update, or a snapshot if there were enough updates."""
+        """Return the record of a change: an update, or a snapshot after a certain number of updates."""
         state = held.state
         if held.updates < self._config.updates_per_snapshot:
             new = in_order(batches, start_offset)
@@ -308,7 +311,7 @@ class ShareShard:
         raise ValueError(f"no timer {key!r}")
 
     def _prune_redundant(self) -> Outcome:
-        """Delete the redundant records, once the snapshots that make them so are committed."""
+        """Delete the redundant records when the snapshots that replace them are committed."""
         offset = self._snapshots.redundant_below
         out = Outcome(timers=[Schedule(_PRUNE, self._config.prune_interval_ms)])
         if offset > 0:
@@ -316,10 +319,11 @@ class ShareShard:
         return out
 
     def _snapshot_cold(self, now_ms: int) -> Outcome:
-        """Snapshot states that have not been written for long, so that the log before them becomes redundant.
+        """Snapshot states that have not been written for a long time, so that older records become redundant.
 
-        A slice of the states at a time. If all states are cold, their snapshots are the newest records: nothing to do.
-        The first pass after a load also deletes states whose topic was deleted while nobody could clean them.
+        Each call handles a slice of the states. If all states are cold, their snapshots are the newest records, and
+        nothing needs to be written. The first pass after a load also deletes states whose topic was deleted while no
+        coordinator could delete them.
         """
         if self._cold_left is None:
             if self._warm == 0 and self._has_swept:
@@ -342,9 +346,9 @@ class ShareShard:
         return out
 
     def _cold(self, topic_ids: Iterable[bytes], now_ms: int, *, snapshots: bool) -> Iterator[CoordinatorRecord | None]:
-        """Yield for each state its snapshot, if these are wanted and it was not written lately, else None.
+        """Yield for each state its snapshot, or None if `snapshots` is false or the state was written recently.
 
-        A state without a topic gets a tombstone.
+        For a state without a topic, yield a tombstone.
         """
         for topic_id in topic_ids:
             is_gone = self._partitions_of(topic_id) < 0
@@ -370,7 +374,7 @@ class ShareShard:
         return self._delete_more()
 
     def _delete_more(self) -> Outcome:
-        """Write the next tombstones. The states that they delete are gone once the records are replayed."""
+        """Write the next tombstones. The replay of these records deletes the states."""
         out = Outcome(atomic=False)
         for topic_id in list(self._deleted_topics):
             places = self._topics.get(topic_id)
@@ -399,7 +403,7 @@ def _fault(code: ErrorCode) -> Fault:
 
 
 def _negative(*values: tuple[str, int]) -> Fault | None:
-    """Return the error for the first negative value, named."""
+    """Return the error for the first negative value, with its name."""
     for name, value in values:
         if value < 0:
             return ErrorCode.INVALID_REQUEST, f"The {name} cannot be a negative number."
@@ -417,7 +421,7 @@ def _write_fault(held: _Held | None, state_epoch: int, leader_epoch: int) -> Fau
 
 
 def _batches_fault(held: _Held, batches: Sequence[StateBatch]) -> Fault | None:
-    """Return the error for ranges that are none, and for more batches than a leader can have."""
+    """Return the error for invalid ranges, and for more batches than a leader can have."""
     if not are_ranges(batches):
         return ErrorCode.INVALID_REQUEST, "A state batch ends before it begins."
     if len(held.state.batches) + len(batches) > 2 * MOST_BATCHES:

@@ -1,7 +1,7 @@
 """The stored state of one share partition, and its records in `__share_group_state`.
 
 Owns the bytes of keys and values (a snapshot, then updates), and the state after an update. The value is immutable: a
-decision makes a record, and the replay of the record replaces the state. Never decides.
+decision creates a record, and the replay of the record replaces the state. Never decides.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class SharePartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SharePartitionState:
-    """Where delivery has got to (Kafka: ShareGroupOffset). Timestamps are in ms.
+    """The progress of delivery (Kafka: ShareGroupOffset). Timestamps are in ms.
 
-    `delivery_complete_count` is the number of offsets from the start offset on whose delivery has ended, -1 if unknown.
-    The created and the written time differ once the state was written again only because it was old.
+    `delivery_complete_count` is the number of offsets at or after the start offset whose delivery has ended, -1 if
+    unknown. The created and the written time differ if the state was last written only because it was old.
     """
 
     snapshot_epoch: int
@@ -63,7 +63,7 @@ class SharePartitionState:
 
 
 def snapshot_record(place: SharePartition, state: SharePartitionState) -> CoordinatorRecord:
-    """Return the record of the whole state."""
+    """Return the record of the complete state."""
     value = ShareSnapshotValue(
         snapshot_epoch=state.snapshot_epoch,
         state_epoch=state.state_epoch,
@@ -85,7 +85,7 @@ def update_record(
     delivery_complete_count: int,
     batches: Sequence[StateBatch],
 ) -> CoordinatorRecord:
-    """Return the record of a change; `batches` are only the changed ones."""
+    """Return the record of a change; `batches` contains only the changed state batches."""
     value = ShareUpdateValue(
         snapshot_epoch=snapshot_epoch,
         leader_epoch=leader_epoch,
@@ -109,7 +109,7 @@ def _snapshot_key(place: SharePartition) -> bytes:
 
 
 def read_key(key: bytes) -> tuple[int, SharePartition | None]:
-    """Return a record's type and its share partition, None for a record of an unknown type; raises Malformed."""
+    """Return a record's type and its share partition (None if the type is unknown); raises Malformed."""
     kind = read_prefix(key, "key")
     if kind not in (SNAPSHOT, UPDATE):
         return kind, None
@@ -157,7 +157,7 @@ def read_update(value: bytes, known: SharePartitionState | None) -> tuple[ShareP
 
 
 def batches_to_wire(batches: Iterable[StateBatch]) -> list[share_state.StateBatch]:
-    """Return state batches in the form of messages and records."""
+    """Return state batches in the form that messages and records use."""
     return [share_state.StateBatch(*each) for each in batches]
 
 
@@ -167,5 +167,5 @@ def batches_from_wire(batches: Iterable[share_state.StateBatch]) -> list[StateBa
 
 
 def _ranges(batches: Iterable[share_state.StateBatch]) -> list[StateBatch]:
-    """Return the state batches of a record, without those that end before they begin."""
+    """Return the state batches of a record, without batches that end before they begin."""
     return [each for each in batches_from_wire(batches) if each.first_offset <= each.last_offset]

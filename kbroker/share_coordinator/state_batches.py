@@ -1,9 +1,9 @@
 """State batches of a share partition: ranges of offsets with their delivery state and count.
 
-Owns the combination of known and new batches, as Kafka's PersisterStateBatchCombiner does it: where ranges overlap, the
-greater delivery count wins, then the greater delivery state; equal neighbours become one; offsets below the start
-offset are dropped. The result is sorted, and its ranges are disjoint. Owns also the memory of such a result: columns,
-because tuples of half a million batches take 80 MB.
+Owns the combination of known and new batches, like Kafka's PersisterStateBatchCombiner: where ranges overlap, the
+greater delivery count wins, then the greater delivery state; equal neighbours are merged; offsets below the start
+offset are dropped. The result is sorted, and its ranges are disjoint. Also owns the form of such a result in memory:
+columns, because tuples of half a million batches take 80 MB.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StateBatch(NamedTuple):
 
 
 class Batches(Sequence[StateBatch]):
-    """Sorted, disjoint batches in columns, one for each field: 19 bytes a batch. They never change."""
+    """Sorted, disjoint batches in columns, one for each field, with 19 bytes for each batch. They are immutable."""
 
     __slots__ = ("_columns",)
 
@@ -60,11 +60,11 @@ class Batches(Sequence[StateBatch]):
         return hash(tuple(self))
 
     def before(self, offset: int) -> int:
-        """Return how many batches end before an offset."""
+        """Return the number of batches that end before an offset."""
         return bisect_left(self._columns[1], offset)
 
     def beginning_by(self, offset: int) -> int:
-        """Return how many batches begin at an offset or before it."""
+        """Return the number of batches that begin at an offset or before it."""
         return bisect_left(self._columns[0], offset + 1)
 
 
@@ -83,14 +83,14 @@ NO_BATCHES: Final = Batches(array(kind) for kind in _KINDS)
 def combined(known: Batches, new: Sequence[StateBatch], start_offset: int) -> Batches:
     """Return known and new batches as one list; a start offset of -1 drops nothing.
 
-    The known batches must be an earlier result. Those that no new one touches are only copied.
+    The known batches must be an earlier result. Known batches that no new batch touches are only copied.
     """
     kept, added = _cut(known, start_offset), _pruned(new, start_offset)
     if not added:
         return kept
     low = min(each.first_offset for each in added)
     high = max(each.last_offset for each in added)
-    # A batch that ends just before a new one may become one with it, so the neighbours belong to the swept part.
+    # A new batch may be merged with a batch that ends just before it, so the neighbours belong to the swept part.
     begin = max(kept.before(low) - 1, 0)
     end = kept.beginning_by(high) + 1
     touched = in_order([*kept[begin:end], *added])
@@ -129,12 +129,12 @@ def _pruned(batches: Sequence[StateBatch], start_offset: int) -> Sequence[StateB
 
 
 def are_ranges(batches: Iterable[StateBatch]) -> bool:
-    """Return whether no batch ends before it begins."""
+    """Whether no batch ends before it begins."""
     return all(each.first_offset <= each.last_offset for each in batches)
 
 
 def _coalesced(batches: Iterable[StateBatch]) -> list[StateBatch]:
-    """Return sorted, disjoint batches with equal neighbours as one."""
+    """Return sorted, disjoint batches; equal neighbours are merged."""
     out: list[StateBatch] = []
     for batch in batches:
         if out:
@@ -147,7 +147,7 @@ def _coalesced(batches: Iterable[StateBatch]) -> list[StateBatch]:
 
 
 def _swept(batches: Sequence[StateBatch]) -> list[StateBatch]:
-    """Return batches that may overlap as sorted, disjoint ones: at each offset the strongest batch counts."""
+    """Return batches that may overlap as sorted, disjoint ones. At each offset the strongest batch counts."""
     waiting = sorted(batches)
     borders = sorted({each.first_offset for each in batches} | {each.last_offset + 1 for each in batches})
     open_batches: list[tuple[int, int, int]] = []  # a heap of (-count, -state, last offset)

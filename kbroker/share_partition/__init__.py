@@ -1,1 +1,1 @@
-"""Share partitions: what a share group has done with the records of one partition (KIP-932)."""
+"""Share partitions: the progress of a share group with the records of one partition (KIP-932)."""

@@ -1,7 +1,7 @@
-"""Dead letters: what a share group says about records that it gives up (KIP-1191).
+"""Dead letters: the reports about records that a share group gives up (KIP-1191).
 
-Owns the causes, the letter about a range of records, and the interface of the writer. Which records are given up is
-decided in transitions.py. Never writes: broker/dead_letters.py does.
+Owns the causes, the dead letter about a range of records, and the interface of the writer. transitions.py decides which
+records are given up. Never writes: broker/dead_letters.py does.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from kbroker.share_partition.states import RecordState
 
 REJECTED: Final = "Offset rejected by client."
 EXCEEDED: Final = "Offset delivery count exceeded the threshold."
-"""The causes, in Kafka's words: they are in a header of the letters (ShareGroupDLQManager)."""
+"""The causes, in Kafka's words. A header of the dead letters contains them (ShareGroupDLQManager)."""
 
 
 class Letter(NamedTuple):
-    """Records that are given up for one cause after so many deliveries."""
+    """A range of records that are given up for one cause after `delivery_count` deliveries."""
 
     first_offset: int
     last_offset: int
@@ -33,14 +33,14 @@ class DeadLetters(Protocol):
     async def write(self, group: str, partition: Partition, letters: Sequence[Letter]) -> None:
         """Write a dead letter for each offset of `letters` into the group's dead letter topic.
 
-        Returns once each is written, or given up, as in Kafka: that is logged and counted. Never raises.
+        Return when each dead letter is written or, as in Kafka, given up, which is logged and counted. Never raises.
         """
 
 
 def stored_letters(batches: Iterable[StateBatch], delivery_limit: int) -> list[Letter]:
-    """Return the letters of stored state that may not have been written (SharePartition.maybeResumeDlqArchiving).
+    """Return the dead letters of stored state that might not be written (SharePartition.maybeResumeDlqArchiving).
 
-    The cause is not stored: records at the limit of deliveries are taken for such that exceeded it.
+    The cause is not stored. Records at the limit of deliveries are assumed to have exceeded it.
     """
     return [
         Letter(first, last, count, EXCEEDED if count >= delivery_limit else REJECTED)
@@ -50,7 +50,7 @@ def stored_letters(batches: Iterable[StateBatch], delivery_limit: int) -> list[L
 
 
 def cut(letters: list[Letter], most: int) -> list[Letter]:
-    """Take letters about the first `most` records from a list, which keeps the rest."""
+    """Remove the dead letters about the first `most` records from a list, and return them."""
     taken: list[Letter] = []
     while letters and most > 0:
         first, last, count, cause = letters[0]

@@ -1,11 +1,11 @@
 """All share partitions in use on a broker, and the members' sessions (SharePartitionManager of Apache Kafka).
 
-Owns the table of share partitions, their timers, and who has to be told when a session, a group or a topic ends. Never
+Owns the table of share partitions, their timers, and the notifications when a session, a group or a topic ends. Never
 answers a request: handlers do.
 
-A share partition comes into use with the first fetch, and is forgotten with the last session of its group, once all
-that is known is stored. It is also forgotten when its group is deleted, when its partition is deleted or led elsewhere,
-and after errors that say so.
+A share partition is in use from its first fetch until the last session of its group has ended and its state is stored
+completely. It is also forgotten when its group is deleted, when its partition is deleted or gets another leader, and
+after errors that require this.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ShareDelivery:
         return hosted
 
     def use(self, group: str, topic_id: bytes, topic: str, index: int) -> Hosted:
-        """Return a share partition, which may still have to be loaded; raises ApiError if it is led elsewhere."""
+        """Return a share partition, which might not be loaded yet; raises ApiError if another broker leads it."""
         hosted = self.get(group, topic_id, index)
         if hosted is None:
             partition = self._led(topic, index)
@@ -87,7 +87,7 @@ class ShareDelivery:
         return hosted
 
     def is_led(self, partition: Partition) -> bool:
-        """Whether this broker leads a partition, which may have been deleted, and created again, meanwhile."""
+        """Whether this broker leads `partition`. The partition may have been deleted, and created again, meanwhile."""
         try:
             return partition.leading and self._led(*partition.key) is partition
         except ApiError:
@@ -134,7 +134,7 @@ class ShareDelivery:
         return session
 
     async def pause(self, ms: float) -> None:
-        """Wait some ms, or until the broker stops."""
+        """Wait `ms` milliseconds, or until the broker stops."""
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
         timer = loop.call_later(ms / 1000, _resolve, ended)
@@ -146,13 +146,13 @@ class ShareDelivery:
             del self._pauses[ended]
 
     def end_session(self, session: ShareSession) -> None:
-        """End a session, and give back all that its member holds."""
+        """End a session, and release all records that its member has acquired."""
         if not session.has_ended:
             self._end(session)
             self.spawn(self._release(session))
 
     def give_back(self, session: ShareSession, hosted: Hosted) -> None:
-        """Give back what a member has acquired while its session ended, unless the member has come back."""
+        """Release the records that a member acquired while its session ended, unless the member has joined again."""
         if self.sessions.find(*session.key) is None:
             self.spawn(hosted.release(session.member))
 
@@ -166,12 +166,12 @@ class ShareDelivery:
             self.end_session(session)
 
     async def _release(self, session: ShareSession) -> None:
-        """Give back what an ended member holds, and forget the share partitions of a group without members."""
+        """Release the records of a member that has ended; forget the share partitions of a group without members."""
         group, member = session.key
         self._releasing[group] = self._releasing.get(group, 0) + 1
         try:
             for hosted in self.of_group(group):
-                if self.sessions.find(group, member) is None:  # it has not come back meanwhile
+                if self.sessions.find(group, member) is None:  # the member has not joined again meanwhile
                     await hosted.release(member)
                 await turn
         finally:
@@ -184,14 +184,14 @@ class ShareDelivery:
             await turn
 
     def all_stored(self, hosted: Hosted) -> None:
-        """Forget a share partition, of which all is stored, if its group has no member any more."""
+        """Forget a share partition whose state is stored completely, if its group has no members any more."""
         if not self.sessions.has_any(hosted.key.group) and hosted.key.group not in self._releasing:
             hosted.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # -- work in the background
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work to its end, in slices; after `close` there is none."""
+        """Run work to its end, in slices. After `close`, drop the work."""
         if self._is_closed:
             work.close()
             return
@@ -201,12 +201,12 @@ class ShareDelivery:
 
     def _ended(self, work: Coroutine[Any, Any, None], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        work.close()  # it was never begun if the task was cancelled at once
+        work.close()  # the work never began if the task was cancelled immediately
         if not task.cancelled() and task.exception() is not None:
             log.error("work of share partitions has failed", exc_info=task.exception())
 
     def schedule(self, hosted: Hosted, delay_ms: float) -> None:
-        """Look for ended locks and delays of a share partition after a time."""
+        """Check a share partition for ended locks and delays after a delay."""
         number = self._numbers.get(hosted)
         if number is not None:
             self._timers.schedule((number, None), delay_ms)
@@ -217,11 +217,11 @@ class ShareDelivery:
             hosted.expire()
 
     def tick(self) -> None:
-        """Run the timers that are due; needed only if the clock is advanced by hand."""
+        """Run the timers that are due. Only needed if a caller advances the clock."""
         self._timers.run()
 
     async def close(self) -> None:
-        """End all work; what is not stored is decided anew after the next start. From now on nothing is led here."""
+        """End all work, and lead no partition from now on. After a restart, changes not stored are decided again."""
         self._led = _led_nowhere
         self._is_closed = True
         self._timers.close()

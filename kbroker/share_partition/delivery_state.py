@@ -1,10 +1,11 @@
-"""The state of a share partition: which records are in flight, and where they begin and end.
+"""The state of a share partition: the records in flight, and the offsets where they begin and end.
 
-Owns the runs, the start and the end offset, the next offset to fetch, and the number of records that are done. What
-members do with records is in transitions.py, what they get in share_partition.py. Never does I/O.
+Owns the runs, the start and the end offset, the next offset to fetch, and the number of records that are done.
+transitions.py has the members' actions on records, share_partition.py the acquisition of records. Never does I/O.
 
-`start` is the first offset that is not done; nothing below it is ever delivered again. `end` is the offset after the
-last one that was acquired, at least once, or is known from stored state. Records between them are in flight.
+`start` is the first offset that is not done; no offset below it is ever delivered again. `end` is the offset after the
+last record that was acquired at least once or that stored state contains. Records between `start` and `end` are in
+flight.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from kbroker.share_partition.runs import (
 from kbroker.share_partition.states import Limits, RecordState, Span
 
 AT_ONCE: Final = 64
-"""How many runs change between two turns: some 0.5 ms."""
+"""The number of runs that change between two turns of the event loop: this takes about 0.5 ms."""
 _TERMINAL: Final = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 _MOST_DELIVERIES: Final = 1000
 _AVAILABLE: Final = int(RecordState.AVAILABLE)
 
 Change = Callable[[Run, int, int], "Run | list[Run] | None"]
-"""Returns what a part of a run, given by its first and last offset, becomes: one run or several, which begin at that
-first offset. None leaves it as it is.
+"""Returns the new runs for a part of a run, which is given by its first and last offset.
+
+The result is one run, or several runs that begin at the first offset. None leaves the part unchanged.
 """
 
 
@@ -49,17 +51,17 @@ class DeliveryState:
     def __init__(self, start_offset: int) -> None:
         self.runs = Runs(start_offset)
         self.complete_count = 0
-        """How many records between `start` and `end` are acknowledged or archived (delivery complete count)."""
+        """The number of acknowledged or archived records between `start` and `end` (delivery complete count)."""
         self.next_deadline = NO_LOCK
-        """No lock and no delay ends before this time of the monotonic clock, in ms."""
+        """No lock or delay ends before this time of the monotonic clock, in ms."""
 
     # -- loading
 
     async def load(self, batches: Sequence[tuple[int, int, int, int]]) -> None:
-        """Take over stored state (StateBatch), once, before anything else; raises ApiError if it contradicts itself.
+        """Load stored state (StateBatch), before any other call; raises ApiError if the state contradicts itself.
 
-        A lock is not stored, so a record that was acquired is available again, and so is one that was delayed. Of a
-        record on the way to a dead letter topic it is not known whether it has arrived (dead_letters.stored_letters).
+        Locks and delays are not stored, so a record that was acquired or delayed is available again. If a record was
+        being written to a dead letter topic, it is unknown whether it is there (dead_letters.stored_letters).
         """
         runs = self.runs
         for batch in batches:
@@ -88,7 +90,7 @@ class DeliveryState:
 
     @property
     def in_flight(self) -> int:
-        """The number of records between start and end, done or not."""
+        """The number of records between `start` and `end`, whether done or not."""
         return self.runs.end - self.runs.start
 
     @property
@@ -99,11 +101,11 @@ class DeliveryState:
         return runs.end if index < 0 else runs.first[index]
 
     def can_acquire(self, limits: Limits) -> bool:
-        """Whether more records may be acquired. Records behind the end need room within the limit of locks."""
+        """Whether more records may be acquired. Records after `end` need room within the limit of locks."""
         return self.in_flight < limits.record_locks or self.runs.next_available() >= 0
 
     def advance(self) -> bool:
-        """Move the start behind all records that are done; return whether it has moved."""
+        """Move `start` after all records at the beginning that are done; return whether it has moved."""
         runs = self.runs
         index = runs.first_unsettled()
         offset = runs.end if index < 0 else runs.first[index]
@@ -114,7 +116,7 @@ class DeliveryState:
         return True
 
     def log_start_moved(self, offset: int) -> bool:
-        """Forget what lies before the log's start offset; return whether that has changed anything."""
+        """Forget the records before the log's start offset; return whether that has changed anything."""
         runs = self.runs
         if offset <= runs.start:
             return False
@@ -131,9 +133,10 @@ class DeliveryState:
     # -- changes
 
     def change(self, first: int, last: int, how: Change) -> int:
-        """Change a range of offsets, at most AT_ONCE runs of it; return where to continue, an offset behind `last`.
+        """Change a range of offsets, at most AT_ONCE of its runs; return the offset at which to continue.
 
-        Offsets below the start and behind the end are passed over. If `how` raises, what it has changed before stays.
+        The range is complete if the result is greater than `last`. Offsets below `start` and after `end` are skipped.
+        If `how` raises, the changes made before remain.
         """
         runs = self.runs
         first = max(first, runs.start)
@@ -166,7 +169,7 @@ class DeliveryState:
         return following
 
     async def change_all(self, first: int, last: int, how: Change) -> None:
-        """Change a whole range of offsets, in pieces."""
+        """Change a complete range of offsets, in pieces."""
         while first <= last:
             first = self.change(first, last, how)
             await turn
@@ -185,7 +188,7 @@ class DeliveryState:
         return self._archived(run, low, high)
 
     async def archive_aborted(self, spans: Sequence[Span]) -> None:
-        """Archive the acquired records of aborted transactions. That is not stored: whoever reads them finds out."""
+        """Archive the acquired records of aborted transactions. This is not stored: each reader detects them."""
         for span in spans:
             await self.change_all(span.first_offset, span.last_offset, self._aborted)
         self.advance()
@@ -201,10 +204,10 @@ class DeliveryState:
 
 
 def _put_part(new: list[Run], run: Run, behind: int, changed: Run | list[Run], low: int, high: int) -> None:
-    """Add a run of which a part has changed, in up to three parts."""
+    """Add the (up to three) parts of a run of which one part has changed."""
     parts = [changed._replace(first=low)] if isinstance(changed, Run) else changed
     is_whole = low == run.first and high == behind
-    if run.what & STATE == GAP:  # a gap belongs to no batch, and so do the parts of one
+    if run.what & STATE == GAP:  # a gap and its parts belong to no batch
         new += [run] if low > run.first else []
         new += parts
         new += [run._replace(first=high + 1)] if high < behind else []

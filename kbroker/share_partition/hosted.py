@@ -1,18 +1,20 @@
-"""A share partition in use at the leader of its partition: loaded, stored, timed, and waited for.
+"""A share partition in use at the leader of its partition: its loading, its writes, its timers and its waiters.
 
-Owns the way of a change (decide, write, confirm or undo), the order of writes, the wait for the first load, the lock
-that a fetch holds while it reads, and `wake`, the one place from which waiting fetches learn that they should try
-again, whatever the reason: new records, released or ended locks, ended delays, records that are done, the end of
-another fetch, a load, the loss of leadership. Never decides about records (share_partition.py), never sends a request.
+Owns the steps of a change (decide, write, confirm or undo), the order of writes, the wait for the first load, and the
+lock that a fetch holds while it reads. Also owns `wake`, the only function that lets waiting fetches try again, for all
+reasons: new records, released or ended locks, ended delays, records that are done, the end of another fetch, a load,
+the loss of leadership. Never decides about records (share_partition.py), never sends a request.
 
-One write is under way at a time, with all changes decided since the one before. What is decided while a write is under
-way is told apart from it, so a failed write undoes its own changes only, and later ones say nothing about those
-(KAFKA-19476). The writes go on if the client that asked for a change is gone. After an error that says that others have
-written meanwhile, the state is dropped, and read again at its next use.
+One write is in progress at a time. It contains all changes decided since the previous write began. Changes that are
+decided during a write are kept separate from it, so a failed write undoes only its own changes, and the result of a
+later write does not apply to them (KAFKA-19476). The writes continue if the client that requested a change is gone.
+After an error which proves that other brokers have written meanwhile, the state is dropped, and read again at its next
+use.
 
-A record for the dead letter topic takes two writes: it is archiving, its letter is written, it is archived. Letters are
-written one after the other, some records at a time. After a stop between the two writes, the next load writes the
-letter again. While letters wait, the share partition stays in use.
+A record for the dead letter topic takes two writes: first it is archiving, then its dead letter is written, then it is
+archived. Dead letters are written one after the other, a limited number of records at a time. If the broker stops
+between the two writes, the next load writes the dead letter again. While dead letters wait, the share partition stays
+in use.
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ from kbroker.share_partition.transitions import Transition
 
 log = logging.getLogger(__name__)
 EXPIRY_PAUSE_MS: Final = 20
-"""The least time between two searches for locks and delays that have ended, in ms."""
+"""The minimum time between two searches for locks and delays that have ended, in ms."""
 LETTERS_AT_ONCE: Final = 100
-"""How many dead letters are written before their records are archived."""
+"""The maximum number of dead letters that are written before their records are archived."""
 SHORT_WRITE: Final = 16
-"""Up to this many batches are written in the request's own step."""
+"""Up to this many batches are written in the step of the request."""
 
 
 class Key(NamedTuple):
@@ -61,7 +63,7 @@ class Key(NamedTuple):
 
 
 class Surroundings(Protocol):
-    """What a share partition in use needs from the table of all."""
+    """The parts of the table of share partitions that a share partition in use needs."""
 
     persister: Persister
     dead_letters: DeadLetters
@@ -69,23 +71,23 @@ class Surroundings(Protocol):
     clock: Clock
 
     def is_led(self, partition: Partition) -> bool:
-        """Whether this broker leads the partition, which may have been deleted meanwhile."""
+        """Whether this broker leads `partition`, which may have been deleted meanwhile."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work that must come to its end, whoever asked for it."""
+        """Run work to its end, even if the client that requested it is gone."""
 
     def schedule(self, hosted: Hosted, delay_ms: float) -> None:
-        """Call `expire` after a time, in place of an earlier wish."""
+        """Call `expire` after a delay. This replaces an earlier call of `schedule`."""
 
     def drop(self, hosted: Hosted) -> None:
         """Forget a share partition."""
 
     def all_stored(self, hosted: Hosted) -> None:
-        """Notice that all that is known about a share partition is stored."""
+        """Handle the event that the state of a share partition is stored completely."""
 
 
 class _Write(NamedTuple):
-    """A decided change that waits for its write. What cannot be undone needs no settling; the change stays."""
+    """A decided change that waits for its write. A change that cannot be undone remains, and needs no settling."""
 
     decided: Transition
     can_undo: bool = True
@@ -102,16 +104,16 @@ class Hosted:
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition, around: Surroundings) -> None:
-        """Begin to load it."""
+        """Create the share partition, and begin to load it."""
         self.key = key
         self.partition = partition
         self.leader_epoch = self._seen_epoch = partition.leader_epoch
         self.state: SharePartition | None = None
-        """None until it is loaded, and after it was dropped."""
+        """The state; None until it is loaded, and after it was dropped."""
         self.failure = ErrorCode.NONE
-        """Why it cannot be used any more; then it was dropped."""
+        """The reason why the share partition was dropped, or NONE."""
         self.fetch_lock: Waiter | None = None
-        """The fetch that reads and acquires records at the moment."""
+        """The fetch that currently reads and acquires records."""
         self.waiters: dict[Waiter, None] = {}
         self._around = around
         self._state_epoch = 0
@@ -133,17 +135,17 @@ class Hosted:
             waiter.poke()
 
     def poke(self) -> None:
-        """Notice a change of the partition: new records, or the end of its leadership."""
+        """Handle a change of the partition: new records, or the end of its leadership."""
         if not self.is_led():
             self.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self.waiters:
             self.wake()
 
     def is_led(self) -> bool:
-        """Whether this broker has led the partition all the time, and still does.
+        """Whether this broker has led the partition without interruption, and still does.
 
-        A leader gets a new epoch when a follower leaves. If an epoch was skipped, another broker may have led in it,
-        and stored what is not known here.
+        A leader gets a new epoch when a follower leaves. If an epoch was skipped, another broker may have led the
+        partition in it, and may have stored changes that this broker does not know.
         """
         epoch = self.partition.leader_epoch
         if epoch > self._seen_epoch + 1 or not self._around.is_led(self.partition):
@@ -153,11 +155,11 @@ class Hosted:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being stored or sent, so that all that is known is stored."""
+        """Whether no write is in progress or waiting, so that the state is stored completely."""
         return not (self._is_writing or self._writes or self._is_sending or self._letters)
 
     def fail(self, code: ErrorCode) -> None:
-        """End the use: forget the state, and tell those who wait. Does nothing the second time."""
+        """End the use: forget the state, and notify the waiters. Later calls do nothing."""
         if self.failure:
             return
         self.failure = code
@@ -193,7 +195,7 @@ class Hosted:
                 self._send(stored_letters(found.batches, self._around.settings.limits(group).delivery_count))
 
     async def _first_offset(self) -> int:
-        """Return where a group begins that has consumed nothing yet (share.auto.offset.reset)."""
+        """Return the first offset for a group that has consumed nothing yet (share.auto.offset.reset)."""
         wanted = self._around.settings.auto_offset_reset(self.key.group)
         records = self.partition.log
         if wanted == LATEST:
@@ -205,7 +207,7 @@ class Hosted:
         return records.high_watermark if found is None else min(found[0], records.high_watermark)
 
     async def _high_watermark_known(self) -> None:
-        """Wait until a new leader knows what its predecessor had committed: "latest" must not be an earlier offset."""
+        """Wait until a new leader knows which records its predecessor had committed: "latest" must not be too low."""
         if not self.partition.knows_high_watermark:
             try:
                 await self.partition.committed(self.partition.log.log_end_offset)
@@ -215,9 +217,9 @@ class Hosted:
     # -- changes
 
     async def acknowledge(self, member: str, batches: Sequence[AckBatch]) -> asyncio.Future[ErrorCode] | None:
-        """Acknowledge records; raises ApiError. The future ends once the change is stored, or cannot be.
+        """Acknowledge records; raises ApiError. The future ends when the change is stored or has failed.
 
-        None means that there is nothing to store.
+        Return None if there is nothing to store.
         """
         decided = await self._usable().acknowledge(
             member, batches, self._around.settings.limits(self.key.group), self._around.clock.monotonic_ms()
@@ -232,7 +234,7 @@ class Hosted:
         return done
 
     async def release(self, member: str) -> None:
-        """Give back all that a member has acquired. An error is not reported: then the locks end by themselves."""
+        """Release all records that a member has acquired. An error is not reported: the locks then end by timeout."""
         if self.state is not None:
             limits = self._around.settings.limits(self.key.group)
             decided = await self.state.release(member, limits)
@@ -251,24 +253,24 @@ class Hosted:
         if not self._is_writing:
             self._is_writing = True
             work = self._write_all()
-            # A short write to this broker's own log ends at once, without a task.
+            # A short write to this broker's own log ends immediately, without a task.
             rest = begin(work) if len(write.decided.batches) <= SHORT_WRITE else work
             if rest is not None:
                 self._around.spawn(rest)
 
     async def _write_all(self) -> None:
-        """Write what is decided, one time after the other, until there is nothing left."""
+        """Write the decided changes, one write after the other, until none is left."""
         writes: list[_Write] = []
         try:
             while self._writes and self.state is not None:
                 writes, self._writes = self._writes, []
                 await self._write_once(self.state, writes)
-        except Exception:  # what is decided can be neither confirmed nor undone: load it again
+        except Exception:  # the changes can be neither confirmed nor undone, so load the state again
             log.exception("the state of group %s for %s is given up", self.key.group, self.partition.key)
             self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
         finally:
             self._is_writing = False
-            for write in writes:  # those of a write that was given up, as the broker stops
+            for write in writes:  # the changes of a write that was cancelled because the broker stops
                 _answer(write, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._note_idle()
 
@@ -277,7 +279,7 @@ class Hosted:
             self._around.all_stored(self)
 
     async def _write_once(self, state: SharePartition, writes: list[_Write]) -> None:
-        """Write some changes together, and confirm or undo them."""
+        """Write some changes together; confirm them, or undo them if the write fails."""
         code = await self._store(state, writes)
         now_ms = self._around.clock.monotonic_ms()
         for write in writes:
@@ -298,7 +300,7 @@ class Hosted:
                 self._send(write.decided.letters)
 
     async def _store(self, state: SharePartition, writes: list[_Write]) -> ErrorCode:
-        """Write; return the error code for clients."""
+        """Write the state batches of some changes; return the error code for clients."""
         batches: list[StateBatch] = []
         for write in writes:
             if batches:
@@ -316,7 +318,7 @@ class Hosted:
     # -- dead letters
 
     def _send(self, letters: Sequence[Letter]) -> None:
-        """Write dead letters, behind those that wait already."""
+        """Append dead letters to the queue, and write the queue."""
         self._letters += letters
         if self._letters and not self._is_sending:
             self._is_sending = True
@@ -332,7 +334,7 @@ class Hosted:
                     await self._bury(self.state, letters)
         except Exception:
             log.exception("the dead letters of group %s about %s are given up", self.key.group, self.partition.key)
-            self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)  # the next load finds them again
+            self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)  # the next load finds the dead letters again
         finally:
             self._is_sending = False
         self._note_idle()
@@ -346,13 +348,13 @@ class Hosted:
     # -- the end of locks and delays
 
     def watch_locks(self) -> None:
-        """See to it that the next lock or delay ends in time."""
+        """Set the timer for the next end of a lock or delay."""
         if self.state is not None and self.state.next_deadline < self._timed_for and not self._is_expiring:
             self._timed_for = self.state.next_deadline
             self._around.schedule(self, max(self._timed_for - self._around.clock.monotonic_ms(), 0.0))
 
     def expire(self) -> None:
-        """End the locks and delays that are over."""
+        """End the locks and delays whose time is over."""
         if self.state is not None and not self._is_expiring:
             self._is_expiring = True
             self._around.spawn(self._expire(self.state))
@@ -377,7 +379,7 @@ class Hosted:
     # -- fetches
 
     def lock(self, fetch: Waiter) -> bool:
-        """Let a fetch read and acquire, unless another one does; it has to `unlock`."""
+        """Lock the share partition for a fetch, unless another fetch has locked it. The fetch has to `unlock` it."""
         if self.state is None:
             return False
         if self.fetch_lock is not None:
@@ -387,7 +389,7 @@ class Hosted:
         return True
 
     def unlock(self, fetch: Waiter) -> None:
-        """End the lock that a fetch holds, and let those try that were refused it. Does nothing without a lock."""
+        """End the lock of a fetch, and wake the fetches that were refused. Does nothing if `fetch` has no lock."""
         if self.fetch_lock is not fetch:
             return
         self.fetch_lock = None

@@ -1,6 +1,6 @@
-"""What a group has in flight in its share partitions in use, as values for people and tests.
+"""The records that a group has in flight in its share partitions in use, as values for people and tests.
 
-Owns only their form. Never changes anything, and never loads a share partition that is not in use.
+Owns only the form of these values. Never changes anything, and never loads a share partition that is not in use.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from kbroker.share_partition.runs import DELAYED, NO_LOCK, PENDING, STATE, Run
 from kbroker.share_partition.states import RecordState
 
 _NAMES: Final = {**{int(each): each.name.lower() for each in RecordState}, DELAYED: "delayed"}
-"""The names of the states of records; what is no record, a gap or a hole, has none."""
+"""The names of the states of records. Gaps and holes, which are not records, have no name."""
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Neighbouring records of a partition with the same state, between the group's start offset and what it has read.
+    """Neighbouring records of a partition in the same state, between the group's start offset and its end offset.
 
-    They were delivered `deliveries` times. `member` is None unless a member holds them; `deadline_ms`, unless a member
-    holds them, or they wait for their next delivery (delayed).
+    They were delivered `deliveries` times. `member` is None unless a member has acquired them. `deadline_ms` is None
+    unless a member has acquired them, or they wait for their next delivery (delayed).
     """
 
     topic: str
@@ -35,16 +35,16 @@ class InFlight:
     """ "available", "acquired", "delayed", "acknowledged", "archiving" or "archived"."""
     deliveries: int
     member: str | None
-    """The id of the member that holds the records."""
+    """The id of the member that has acquired the records."""
     deadline_ms: int | None
-    """When the lock, or the delay, ends, in ms since 1970 by the broker's clock."""
+    """The end of the lock or delay, in ms since 1970 by the broker's clock."""
     is_stored: bool
-    """Whether the state is stored; else the broker is writing it."""
+    """Whether the state is stored. If not, the broker is writing it."""
 
 
 @dataclass(slots=True)
 class InUse:
-    """One share partition in use: the group's start offset, how many records behind it are done, and what is in flight.
+    """One share partition in use: the group's start offset, the number of done records after it, and records in flight.
 
     Done records are acknowledged or archived.
     """
@@ -59,7 +59,7 @@ class InUse:
 async def in_use(
     delivery: ShareDelivery, group: str, most: int, topic: str | None = None, partition: int | None = None
 ) -> list[InUse]:
-    """Return the share partitions of a group in order, with at most `most` elements of `in_flight` among them."""
+    """Return the share partitions of a group in order, with at most `most` elements of `in_flight` in total."""
     found: list[InUse] = []
     for hosted in sorted(delivery.of_group(group), key=lambda each: each.partition.key):
         await turn
@@ -73,7 +73,7 @@ async def in_use(
 
 
 async def _add_runs(delivery: ShareDelivery, hosted: Hosted, one: InUse, most: int) -> None:
-    """Add what is in flight, a piece at a time; what changes meanwhile may be told as before or after its change."""
+    """Add the records in flight, in pieces. A record that changes meanwhile may have its old or its new state."""
     offset = one.start_offset
     while len(one.in_flight) < most and hosted.state is not None and offset < hosted.state.end:
         runs = hosted.state.runs

@@ -1,6 +1,7 @@
 """The settings that a share partition reads, and the meaning of the share coordinator's errors.
 
-Owns the interface of the settings. Its state is in the share coordinator (share_coordinator/persister.py).
+Owns the interface of the settings. The state of share partitions is in the share coordinator
+(share_coordinator/persister.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from kbroker.share_partition.states import Limits
 UNKNOWN_START: Final = -1
 """The stored start offset of a share partition that nobody has consumed yet."""
 LATEST, EARLIEST = -1, -2
-"""Where a share partition without stored state begins; the numbers are those of ListOffsets."""
+"""Where a share partition without stored state begins. The numbers are those of ListOffsets."""
 FENCING: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -22,7 +23,10 @@ FENCING: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Errors that prove the state in memory wrong: the broker drops it, and reads the stored one at the next use."""
+"""Errors which prove that the state in memory is wrong.
+
+The broker drops this state, and reads the stored state at the next use.
+"""
 _FOR_CLIENTS: Final = {
     ErrorCode.NONE: ErrorCode.NONE,
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -36,7 +40,7 @@ _FOR_CLIENTS: Final = {
 
 
 def for_clients(code: int) -> ErrorCode:
-    """Return the error that a client gets for an error of the store (SharePartition.fetchPersisterError)."""
+    """Return the error for clients for an error of the share coordinator (SharePartition.fetchPersisterError)."""
     return _FOR_CLIENTS.get(known_error(code), ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
@@ -44,10 +48,10 @@ class GroupSettings(Protocol):
     """The share.* configs of groups."""
 
     def limits(self, group: str) -> Limits:
-        """Return a group's present limits."""
+        """Return a group's current limits."""
 
     def reads_committed(self, group: str) -> bool:
         """Whether share.isolation.level is read_committed."""
 
     def auto_offset_reset(self, group: str) -> int:
-        """Return share.auto.offset.reset: LATEST, EARLIEST, or a timestamp in ms, at which the group begins."""
+        """Return share.auto.offset.reset: LATEST, EARLIEST, or the timestamp in ms at which the group begins."""

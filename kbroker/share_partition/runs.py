@@ -1,21 +1,21 @@
 """Runs of offsets with the same state: the memory of a share partition.
 
-Owns columns, 27 bytes a run, and how runs are split and joined. Never knows what a state means, beyond which bytes of
-the column `what` to search for.
+Owns columns, which take 27 bytes per run, and the splitting and joining of runs. Never knows what a state means; it
+only knows for which bytes of the column `what` to search.
 
-A run begins at `first[i]` and ends before the next one, the last run before `end`: together they have no holes. `what`
+A run begins at `first[i]` and ends before the next run, the last run before `end`: together they have no holes. `what`
 is a state in the lowest three bits, and flags:
 
-    HEAD      the run begins a batch: records that were acquired together the first time. Runs of two batches never
-              join
+    HEAD      the run begins a batch: records that were acquired together the first time. Runs of two batches are
+              never joined
     TRACKED   the records of its batch have had different states (Kafka keeps such a batch offset by offset)
-    PENDING   the state is decided, and its write has not ended: until then it can be undone, and nobody else may
-              change it
-    FIXED     the record was archived while its write was pending: nothing undoes that
+    PENDING   the state is decided, and its write has not ended: until then the change can be undone, and no other
+              change is allowed
+    FIXED     the record was archived while its write was pending: this is never undone
 
-Besides Kafka's states there is DELAYED, for a record that is available once its deadline has passed, and two for
-offsets that no batch contains. GAP: stored state has nothing about them, so they are acquired as if they were new.
-HOLE: the log has no record there.
+Besides Kafka's states there is DELAYED, for a record that becomes available when its deadline has passed, and two
+states for offsets that no batch contains. GAP: stored state contains nothing about the offsets, so they are acquired as
+if they were new. HOLE: the log has no record there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FEW_OWNERS: Final = 64
 
 
 def _class_of(is_in: list[bool]) -> re.Pattern[bytes]:
-    """Return a pattern for one byte of a set."""
+    """Return a pattern that matches one byte of a set."""
     return re.compile(b"[" + b"".join(re.escape(bytes([each])) for each in range(128) if is_in[each]) + b"]", re.DOTALL)
 
 
@@ -55,7 +55,7 @@ _IS_HEAD = bytes(bool(each & HEAD) for each in range(256))
 
 
 class Owner:
-    """A member that has acquired records. One that went and came back is another owner (Runs.retire)."""
+    """A member that has acquired records. A member that left and joined again is another owner (Runs.retire)."""
 
     __slots__ = ("name",)
 
@@ -64,7 +64,7 @@ class Owner:
 
 
 class Run(NamedTuple):
-    """One run. `deadline`, of a lock or a delay, is in ms of the monotonic clock."""
+    """One run. `deadline` is the end of a lock or delay, in ms of the monotonic clock."""
 
     first: int
     what: int
@@ -74,7 +74,7 @@ class Run(NamedTuple):
 
 
 class Runs:
-    """The runs from `start` to `end`, which is the offset after the last one."""
+    """The runs from `start` to `end`, the offset after the last run."""
 
     __slots__ = ("_owners", "count", "cut", "deadline", "end", "first", "owner", "start", "what")
 
@@ -86,7 +86,7 @@ class Runs:
         self.owner: list[Owner | None] = []
         self.deadline = array("d")
         self.cut = 0
-        """How many offsets of the first batch are below `start`."""
+        """The number of offsets of the first batch that are below `start`."""
         self._owners: dict[str, Owner] = {}
 
     def __len__(self) -> int:
@@ -106,22 +106,22 @@ class Runs:
     # -- searches, at the speed of C
 
     def next_available(self, index: int = 0) -> int:
-        """Return the first run from `index` on that may be acquired; -1 without one."""
+        """Return the first run at or after `index` that may be acquired; -1 if there is none."""
         found = _AVAILABLE.search(self.what, index)
         return -1 if found is None else found.start()
 
     def highest_count(self, begin: int, end: int) -> int:
-        """Return the highest delivery count of the available runs from `begin` to before `end`; -1 without one."""
+        """Return the highest delivery count of the available runs from `begin` to before `end`; -1 without any."""
         chosen = self.what[begin:end].translate(_IS_AVAILABLE)
         return max(compress(self.count[begin:end], chosen), default=-1)
 
     def first_unsettled(self) -> int:
-        """Return the first run that is not done, or whose write is pending; -1 without one."""
+        """Return the first run that is not done, or whose write is pending; -1 if there is none."""
         found = _UNSETTLED.search(self.what)
         return -1 if found is None else found.start()
 
     def first_known(self) -> int:
-        """Return the first run that belongs to a batch; -1 without one."""
+        """Return the first run that belongs to a batch; -1 if there is none."""
         found = _KNOWN.search(self.what)
         return -1 if found is None else found.start()
 
@@ -147,7 +147,7 @@ class Runs:
     # -- owners
 
     def owner_of(self, member: str) -> Owner:
-        """Return a member as an owner, who should own a run at once: others may be forgotten."""
+        """Return a member as an owner. It must get a run immediately: owners without runs may be forgotten."""
         owner = self._owners.get(member)
         if owner is None:
             if len(self._owners) >= _FEW_OWNERS:
@@ -160,11 +160,11 @@ class Runs:
         return self._owners.get(member)
 
     def retire(self, member: str) -> Owner | None:
-        """Return a member that goes as an owner. If it comes back, it does not own what it owned before."""
+        """Return the owner of a member that leaves. If the member joins again, it does not own these runs."""
         return self._owners.pop(member, None)
 
     def _forget_owners(self) -> None:
-        """Forget the members that own nothing, if they may be many."""
+        """Forget the members that own nothing, if there may be many."""
         in_use = set(self.owner)
         if len(self._owners) > 2 * len(in_use):
             self._owners = {name: owner for name, owner in self._owners.items() if owner in in_use}
@@ -181,14 +181,14 @@ class Runs:
         self.end = last + 1
 
     def set(self, index: int, what: int, count: int, owner: Owner | None = None, deadline: float = NO_LOCK) -> None:
-        """Change a run as a whole."""
+        """Change a complete run."""
         self.what[index] = what
         self.count[index] = count
         self.owner[index] = owner
         self.deadline[index] = deadline
 
     def split(self, offset: int) -> None:
-        """Let a run begin at an offset between `start` and `end`."""
+        """Split the run at an offset between `start` and `end`, so that a run begins there."""
         index = self.index(offset)
         run = self.at(index)
         if run.first < offset:
@@ -196,7 +196,7 @@ class Runs:
             self.replace(index, index + 1, [run._replace(what=what), run._replace(first=offset, what=what & ~HEAD)])
 
     def replace(self, begin: int, end: int, new: list[Run]) -> None:
-        """Replace runs by others that cover the same offsets."""
+        """Replace runs with others that cover the same offsets."""
         self.first[begin:end] = array("q", [run.first for run in new])
         self.what[begin:end] = bytes([run.what for run in new])
         self.count[begin:end] = array("h", [run.deliveries for run in new])
@@ -204,7 +204,7 @@ class Runs:
         self.deadline[begin:end] = array("d", [run.deadline for run in new])
 
     def join_into(self, begin: int, end: int, new: list[Run]) -> None:
-        """Replace runs as `replace` does, and join those that are alike, also with the runs before and behind."""
+        """Replace runs like `replace`; join neighbouring runs that are equal, including those before and after."""
         if begin > 0:
             begin -= 1
             new.insert(0, self.at(begin))
@@ -219,7 +219,7 @@ class Runs:
         self.replace(begin, end, joined)
 
     def drop_below(self, offset: int) -> None:
-        """Forget the runs before an offset, which may lie behind all of them."""
+        """Forget the runs before an offset, which may be after all runs."""
         self.start = offset
         if offset >= self.end:
             self.end = offset

@@ -1,8 +1,9 @@
-"""Share sessions: the partitions that a member of a share group fetches, so that requests name only changes (KIP-932).
+"""Share sessions: the partitions that a share group's member fetches, so that requests name only changes (KIP-932).
 
 Owns the sessions and their epochs (ShareSessionCache, SharePartitionManager.newContext of Apache Kafka). Never releases
-records: whoever ends a session does. A session belongs to the connection that opened it, and ends with it, so that no
-session outlives its client. Unlike in Apache Kafka, that holds for all sessions that were opened on a connection.
+records: the caller that ends a session does. A session belongs to the connection that opened it, and ends with this
+connection, so that no session outlives its client. Unlike in Apache Kafka, all sessions that were opened on a
+connection end with it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _MAX_EPOCH: Final = 0x7FFFFFFF
 MOST_PARTITIONS: Final = 500_000
-"""The most partitions of all sessions together, some 100 MB. A request may even name partitions that do not exist."""
+"""The maximum number of partitions in all sessions together: they take about 100 MB.
+
+A request may even name partitions that do not exist.
+"""
 
 PartitionKey: TypeAlias = tuple[bytes, int]
 """Topic id and partition index."""
@@ -33,7 +37,7 @@ def next_epoch(epoch: int) -> int:
 
 
 class ShareSession:
-    """One member's session. `partitions`: which of them the next response has to contain, even without records."""
+    """One member's session. `partitions` are True if the next response has to contain them, even without records."""
 
     __slots__ = ("connection", "epoch", "group", "has_ended", "member", "partitions", "waiting")
 
@@ -52,10 +56,10 @@ class ShareSession:
         return self.group, self.member
 
     def must_tell(self, key: PartitionKey, *, has_records: bool, has_error: bool) -> bool:
-        """Whether a response has to contain a partition. Partitions with records become the last ones."""
+        """Whether a response has to contain a partition. Partitions with records move to the end of the session."""
         needs = self.partitions.get(key)
         if needs is None:
-            return True  # it was forgotten meanwhile
+            return True  # the partition was removed meanwhile
         if has_records:
             del self.partitions[key]
         self.partitions[key] = has_error
@@ -88,7 +92,7 @@ class ShareSessions:
         return session
 
     def proceed(self, group: str, member: str, epoch: int) -> ShareSession:
-        """Return the session of a request with the expected epoch, and expect the next one; raises ApiError."""
+        """Return the session of a request with the expected epoch, and expect the next epoch; raises ApiError."""
         session = self.get(group, member)
         if session.epoch != epoch:
             raise ApiError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
@@ -96,9 +100,9 @@ class ShareSessions:
         return session
 
     def open(self, group: str, member: str, connection: object) -> ShareSession:
-        """Begin a session in place of the member's earlier one; raises ApiError if there are too many.
+        """Begin a session that replaces the member's earlier one; raises ApiError if there are too many sessions.
 
-        The member still holds what it acquired before.
+        The member keeps the records that it acquired before.
         """
         earlier = self._sessions.get((group, member))
         if earlier is not None:
@@ -131,7 +135,7 @@ class ShareSessions:
             self._partitions -= 1
 
     def end(self, session: ShareSession) -> None:
-        """Forget a session. Does nothing if it has ended."""
+        """Forget a session. Does nothing if the session has ended."""
         if session.has_ended:
             return
         session.has_ended = True

@@ -1,13 +1,13 @@
 """A share partition: the records of one partition as one share group consumes them (SharePartition of Apache Kafka).
 
-Owns the acquisition of records: which of the records that were read from the log a member gets. What happens to them
-later is in transitions.py. Never does I/O, never reads a clock, and never decodes a record: it is told the offsets of
-the batches that were read.
+Owns the acquisition of records: the choice of the records that a member gets from those that were read from the log.
+transitions.py handles their later changes. Never does I/O, never reads a clock, and never decodes a record: the caller
+passes the offsets of the batches that were read.
 
-Records that are read the first time become batches in flight, by default along the batches of the log, so that a client
-gets each of them as a whole. In the mode record_limit (KIP-1206) no more records are acquired than asked for, and the
-rest of a batch stays available. A batch that was delivered often is delivered in ever smaller parts
-(Limits.throttled_from).
+Records that are read for the first time become batches in flight. By default these follow the batches of the log, so
+that a client gets each batch of the log as a unit. In the mode record_limit (KIP-1206) no more records are acquired
+than the request allows, and the rest of a batch stays available. A batch that was delivered often is delivered in
+smaller and smaller parts (Limits.throttled_from).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _AVAILABLE: Final = int(RecordState.AVAILABLE)
 
 
 class Wish(NamedTuple):
-    """What a fetch asks for: at most `max_records`, new batches of at least `batch_size` records where possible."""
+    """The request of a fetch: at most `max_records`; new batches of at least `batch_size` records if possible."""
 
     member: str
     max_records: int
     batch_size: int = 500
     record_limit: bool = False
-    """Whether `max_records` is exact, in place of a limit that the last batch may exceed."""
+    """Whether `max_records` is exact. If not, the last batch may exceed it."""
 
 
 class _Acquisition:
@@ -49,24 +49,25 @@ class _Acquisition:
         self.deadline = deadline
         self.got: list[Acquired] = []
         self.is_over = False
-        """Whether nothing more is acquired, although there is room."""
+        """Whether the acquisition ends although there is room for more records."""
 
 
 class SharePartition(Transitions):
-    """The state of a share partition and all that changes it. All times are ms of the monotonic clock."""
+    """The state of a share partition and all its changes. All times are in ms of the monotonic clock."""
 
     __slots__ = ()
 
     def most(self, wanted: int, fetch_offset: int, limits: Limits) -> int:
-        """Return how many of the wanted records an acquisition from an offset on gets at most.
+        """Return the maximum number of records that an acquisition from `fetch_offset` may get.
 
-        That is the room within the limit of locks; without room, what was acquired before may still be had again.
+        It is at most `wanted`, and at most the room within the limit of locks. If there is no room, records that were
+        in flight before can still be acquired again.
         """
         room = limits.record_locks - self.in_flight
         return min(wanted, room if room > 0 else self.end - fetch_offset)
 
     def has_enough(self, last: int, wanted: int, limits: Limits) -> bool:
-        """Whether reading may stop at an offset: an acquisition of so many records would not look behind it."""
+        """Whether reading may stop at an offset: an acquisition of `wanted` records would not need later offsets."""
         runs, found = self.runs, 0
         if last >= runs.end - 1 and self.in_flight >= limits.record_locks:
             return True
@@ -75,7 +76,7 @@ class SharePartition(Transitions):
         elif last >= runs.start:
             head = runs.next_head(runs.index(last))
             if last + 1 != (runs.first[head] if head < len(runs) else runs.end):
-                return False  # the whole batch is acquired together
+                return False  # the complete batch is acquired together
         index = runs.next_available()
         while index >= 0 and found < wanted and runs.first[index] <= last:
             found += min(runs.last(index), last) - runs.first[index] + 1
@@ -87,7 +88,7 @@ class SharePartition(Transitions):
     ) -> list[Acquired]:
         """Acquire records of the batches that were `read` from `fetch_offset` on; return them in order.
 
-        Only one acquisition may be in progress at a time. Near the limit of locks nothing is acquired behind the end.
+        Only one acquisition may be in progress at a time. At the limit of locks nothing is acquired after `end`.
         """
         if not read or wish.max_records <= 0 or read[-1].last_offset < self.start:
             return []
@@ -148,7 +149,7 @@ class SharePartition(Transitions):
         return end
 
     async def _acquire_part(self, work: _Acquisition, at: int, end: int) -> int:
-        """Acquire available records of the batch from `at` to `end`, one after the other; return how many."""
+        """Acquire available records of the batch from `at` to `end`, one after the other; return their number."""
         runs, limits, limit = self.runs, work.limits, work.limits.delivery_count
         size, taken, most = end - at + (runs.cut if at == runs.start else 0), 0, -1
         runs.what[runs.index(at)] |= TRACKED
@@ -197,7 +198,7 @@ class SharePartition(Transitions):
     # -- records that are read the first time
 
     async def _acquire_new(self, work: _Acquisition, first: int, last: int, *, is_gap: bool) -> None:
-        """Acquire offsets about which nothing is known yet, behind the end or in a gap, as new batches in flight."""
+        """Acquire offsets without known state, after `end` or in a gap, as new batches in flight."""
         bound = last
         if work.left < last - first + 1:
             last = _end_of_batch(work.read, first + work.left - 1)
@@ -210,7 +211,7 @@ class SharePartition(Transitions):
         size = last - first + 1 if work.wish.record_limit else max(work.wish.batch_size, 1)
         for step, (begin, end) in enumerate(_divided(work.read, first, last, size), 1):
             if begin < self.start or (not is_gap and begin not in (first, self.end)):
-                work.is_over = True  # the log has begun to move from below, past what was read
+                work.is_over = True  # the start of the log has moved past the records that were read
                 return
             self._place(work, [Run(begin, _ACQUIRED | HEAD, 1)], end, is_gap=is_gap)
             work.got.append(Acquired(begin, end, 1))
@@ -219,7 +220,7 @@ class SharePartition(Transitions):
                 await turn
 
     def _acquire_first(self, work: _Acquisition, first: int, last: int, *, is_gap: bool) -> None:
-        """Acquire as many new records as there is room for, and keep the rest of their batch available."""
+        """Acquire as many new records as there is room for; the rest of their batch stays available."""
         behind = first + work.left
         new = [Run(first, _ACQUIRED | HEAD | TRACKED, 1), Run(behind, _AVAILABLE | TRACKED, 0)]
         self._place(work, new, last, is_gap=is_gap)
@@ -227,7 +228,7 @@ class SharePartition(Transitions):
         work.left = 0
 
     def _place(self, work: _Acquisition, new: list[Run], last: int, *, is_gap: bool) -> None:
-        """Put a new batch in flight, of which the first run is acquired."""
+        """Add a new batch in flight, whose first run is acquired."""
         runs, first = self.runs, new[0].first
         new[0] = new[0]._replace(owner=runs.owner_of(work.wish.member), deadline=work.deadline)
         self.next_deadline = min(self.next_deadline, work.deadline)
@@ -243,7 +244,7 @@ class SharePartition(Transitions):
 
 
 def _add(parts: list[Acquired], more: Acquired) -> None:
-    """Add records to those of the same batch, joined where they follow each other."""
+    """Add records to those of the same batch; join them if they are adjacent."""
     if parts and parts[-1].last_offset + 1 == more.first_offset and parts[-1].delivery_count == more.delivery_count:
         parts[-1] = parts[-1]._replace(last_offset=more.last_offset)
     else:
@@ -251,7 +252,7 @@ def _add(parts: list[Acquired], more: Acquired) -> None:
 
 
 def _end_of_batch(read: Sequence[Span], offset: int) -> int:
-    """Return the last offset of the batch that contains an offset, or the offset itself if none does."""
+    """Return the last offset of the batch that contains an offset, or the offset itself if no batch does."""
     for span in read:
         if span.first_offset <= offset <= span.last_offset:
             return span.last_offset
@@ -259,7 +260,7 @@ def _end_of_batch(read: Sequence[Span], offset: int) -> int:
 
 
 def _divided(read: Sequence[Span], first: int, last: int, size: int) -> Iterator[Span]:
-    """Divide new records into batches of at least `size`, which end where a batch of the log ends."""
+    """Divide new records into batches of at least `size`. Each ends where a batch of the log ends."""
     begin = first
     for span in read:
         base = span.first_offset

@@ -1,6 +1,6 @@
-"""The vocabulary of share partitions: states, kinds of acknowledgement, limits, and what is stored.
+"""The vocabulary of share partitions: states, kinds of acknowledgement, limits, and stored values.
 
-Owns Kafka's names and numbers (RecordState, AcknowledgeType). Never holds the state of a record.
+Owns Kafka's names and numbers (RecordState, AcknowledgeType). Never contains the state of a record.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Final, NamedTuple
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 _MOST_GROWTH: Final = 250
-"""The largest exponent of a back-off: a larger one could be no number any more."""
+"""The maximum exponent of a back-off. A larger one could exceed the range of numbers."""
 
 
 class RecordState(IntEnum):
-    """The state of a record for a group, by the number under which it is stored (RecordState of Apache Kafka).
+    """The state of a record for a group; the numbers are those of stored state (RecordState of Apache Kafka).
 
     available -> acquired -> acknowledged, archived, or available again. A record that is archived or acknowledged is
-    done: it is never delivered again. With a dead letter topic a record is archiving before it is archived, until it is
-    written to that topic.
+    done: it is never delivered again. If there is a dead letter topic, a record is archiving until it is written to
+    this topic; then it is archived.
     """
 
     AVAILABLE = 0
@@ -30,7 +30,7 @@ class RecordState(IntEnum):
 
 
 class AcknowledgeType(IntEnum):
-    """A member's verdict about a record. GAP: there is no record at this offset. RENEW prolongs the lock (KIP-1222)."""
+    """A member's verdict about a record. GAP: the offset has no record. RENEW extends the lock (KIP-1222)."""
 
     GAP = 0
     ACCEPT = 1
@@ -45,7 +45,7 @@ STATE_AFTER: Final = {
     AcknowledgeType.RELEASE: RecordState.AVAILABLE,
     AcknowledgeType.REJECT: RecordState.ARCHIVED,
 }
-"""The state of a record after an acknowledgement."""
+"""The state of a record after an acknowledgement of each type."""
 
 
 class AckBatch(NamedTuple):
@@ -72,27 +72,27 @@ class Span(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """A group's settings, as they are at the moment."""
+    """A group's current settings."""
 
     delivery_count: int = 5
-    """share.delivery.count.limit: how often a record is delivered."""
+    """share.delivery.count.limit: the maximum number of deliveries of a record."""
     lock_ms: int = 30_000
     """share.record.lock.duration.ms."""
     record_locks: int = 2000
-    """share.partition.max.record.locks: the most records in flight."""
+    """share.partition.max.record.locks: the maximum number of records in flight."""
     renews: bool = True
     """share.renew.acknowledge.enable."""
     dead_letters: bool = False
-    """Whether records that are given up go to a dead letter topic."""
+    """Whether records that are given up are written to a dead letter topic."""
     backoff_ms: int = 0
-    """share.release.backoff.ms: how long a record that came back once is not delivered; 0 for no such time."""
+    """share.release.backoff.ms: the delay before the second delivery of a released record; 0 means no delay."""
     backoff_max_ms: int = 60_000
     """share.release.backoff.max.ms."""
     backoff_multiplier: float = 2.0
-    """share.release.backoff.multiplier: how much longer it is after each further delivery."""
+    """share.release.backoff.multiplier: the factor by which each further delivery increases the delay."""
 
     def backoff_after(self, deliveries: int) -> float:
-        """Return for how many ms a record is not delivered that came back after so many deliveries."""
+        """Return the delay in ms before the next delivery of a record after `deliveries` deliveries."""
         if not self.backoff_ms:
             return 0.0
         growth = self.backoff_multiplier ** min(max(deliveries - 1, 0), _MOST_GROWTH)
@@ -100,10 +100,11 @@ class Limits(NamedTuple):
 
     @property
     def throttled_from(self) -> int:
-        """The delivery count from which on fewer records are delivered together (SharePartition of Apache Kafka).
+        """The delivery count at which fewer records begin to be delivered together (SharePartition of Apache Kafka).
 
-        A record that makes its readers fail takes its neighbours' deliveries as well. So, the more often a batch has
-        failed, the fewer of its records are delivered together, and a record's last delivery is for it alone.
+        A record that makes its readers fail also uses up its neighbours' deliveries. Therefore, the more often a batch
+        has failed, the fewer of its records are delivered together, and each record's last delivery contains no other
+        record.
         """
         return max(2, (self.delivery_count + 1) // 2)
 

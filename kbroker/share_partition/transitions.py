@@ -1,17 +1,17 @@
-"""What members do with acquired records, and what the end of a lock does.
+"""The members' actions on acquired records, and the effects when a lock ends.
 
-Owns acknowledgement, renewal, release of all that a member holds, the end of locks and delays, the letters about
-records that are given up, and the settling of each change once its write has ended. Which records a member gets is in
-share_partition.py. Never writes: a change is decided here and marked as pending, its `Transition` says what to store,
-and `settle` confirms or undoes it.
+Owns acknowledgement, renewal, release of all records that a member has acquired, the end of locks and delays, the dead
+letters about records that are given up, and the settling of each change when its write has ended. share_partition.py
+decides which records a member gets. Never writes: a change is decided here and marked as pending, its `Transition`
+contains the state to store, and `settle` confirms or undoes it.
 
-While a change is pending nobody else may change the record, nor acquire it. Every pending change must be settled,
-also if the client that asked for it is gone. The end of a lock is different, as in Apache Kafka: the record is
-available at once, and stays so even if that cannot be stored.
+While a change is pending, no other caller is allowed to change or acquire the record. Every pending change must be
+settled, even if the client that requested it is gone. The end of a lock is different, as in Apache Kafka: the record is
+available immediately, and stays available even if this cannot be stored.
 
-A record that comes back may be delayed (Limits.backoff_after). Nothing about that is stored: after a new load it is
-available at once. With a dead letter topic a record that is given up is archiving until its letter is written; only
-then `bury` archives it.
+A record that is released may be delayed (Limits.backoff_after). The delay is not stored: after a new load the record is
+available immediately. If there is a dead letter topic, a record that is given up is archiving until its dead letter is
+written; only then `bury` archives it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NOT_FOUND: Final = "Batch record not found. The request batch offsets are not f
 
 
 class Transition:
-    """A decided change: what has to be stored, and the offsets that are pending until then."""
+    """A decided change: the state to store, and the offsets that are pending until it is stored."""
 
     __slots__ = ("batches", "has_freed", "letters", "limits", "spans")
 
@@ -56,13 +56,13 @@ class Transition:
         self.batches: list[StateBatch] = []
         self.spans: list[Span] = []
         self.letters: list[Letter] = []
-        """The dead letters to be written once the change is stored."""
+        """The dead letters to write when the change is stored."""
         self.limits = limits
         self.has_freed = False
-        """Whether delays have ended, so that there is more to acquire, without anything to store."""
+        """Whether delays have ended, so that more records can be acquired although there is nothing to store."""
 
     def add(self, first: int, last: int, state: int, count: int, cause: str = "") -> None:
-        """Add records whose new state is to be stored. Those that are archiving need the cause of their letters."""
+        """Add records whose new state must be stored. If they are archiving, `cause` is for their dead letters."""
         if state == _ARCHIVING:
             self._add_letter(Letter(first, last, count, cause))
         if self.batches:
@@ -87,7 +87,7 @@ class Transition:
 
 
 class Transitions(DeliveryState):
-    """A share partition as members change it. All times are ms of the monotonic clock."""
+    """A share partition, with the changes that members make. All times are in ms of the monotonic clock."""
 
     __slots__ = ()
 
@@ -96,7 +96,7 @@ class Transitions(DeliveryState):
     async def acknowledge(self, member: str, batches: Sequence[AckBatch], limits: Limits, now_ms: float) -> Transition:
         """Decide about a member's acknowledgements, all or none of them; raises ApiError.
 
-        Locks are renewed at once; they need no write. If the work is given up, everything is undone.
+        Locks are renewed immediately, without a write. If the work is cancelled, everything is undone.
         """
         decided = Transition(limits)
         is_settled = False
@@ -183,9 +183,9 @@ class Transitions(DeliveryState):
     # -- the end of a member, and of locks
 
     async def release(self, member: str, limits: Limits) -> Transition:
-        """Decide to give back all records that a member has acquired.
+        """Decide to release all records that a member has acquired.
 
-        If the member comes back while this goes on, it keeps what it acquires from then on.
+        If the member joins again meanwhile, it keeps the records that it acquires from then on.
         """
         decided = Transition(limits)
         owner = self.runs.retire(member)
@@ -201,7 +201,7 @@ class Transitions(DeliveryState):
         return decided
 
     async def expire(self, now_ms: float, limits: Limits) -> Transition:
-        """End the locks and delays that are over; return what has to be stored, which need not be settled."""
+        """End the locks and delays whose time is over; return the state to store, which needs no `settle`."""
         decided = Transition(limits)
         self.next_deadline = NO_LOCK
 
@@ -227,7 +227,7 @@ class Transitions(DeliveryState):
     # -- decisions and their end
 
     def _decide(self, run: Run, low: int, high: int, state: int, decided: Transition) -> Run:
-        """Return a part of an acquired run with a new state, pending; it keeps what an undo needs."""
+        """Return a part of an acquired run with a new, pending state. It keeps the data that an undo needs."""
         cause = REJECTED
         if state == _AVAILABLE:
             state, cause = _after_failure(run, decided.limits), EXCEEDED
@@ -237,7 +237,7 @@ class Transitions(DeliveryState):
         return run._replace(what=state | PENDING | run.what & _FLAGS)
 
     def _without_owner(self, run: Run, state: int, limits: Limits, now_ms: float) -> Run:
-        """Return a run that belongs to nobody any more, in a state; it is delayed if it would be available."""
+        """Return a run in a new state without an owner. A run that would be available may be delayed."""
         deadline = NO_LOCK
         if state == _AVAILABLE and (delay_ms := limits.backoff_after(run.deliveries)):
             state, deadline = DELAYED, now_ms + delay_ms
@@ -245,9 +245,9 @@ class Transitions(DeliveryState):
         return run._replace(what=state | run.what & _FLAGS, owner=None, deadline=deadline)
 
     async def settle(self, decided: Transition, now_ms: float, *, is_stored: bool) -> None:
-        """Confirm a decision, or undo it: then a lock that has not ended meanwhile holds again.
+        """Confirm a decision, or undo it; after an undo, a lock that has not ended meanwhile is valid again.
 
-        An undone record that has to go to the dead letter topic, as its lock has ended, is left to `expire`.
+        If the lock of an undone record has ended and the record must go to the dead letter topic, `expire` handles it.
         """
         limits = decided.limits
 
@@ -273,7 +273,7 @@ class Transitions(DeliveryState):
             return run._replace(what=state | run.what & _FLAGS)
 
         spans, how = decided.spans, confirm if is_stored else undo
-        while spans:  # what is settled leaves the list: the same records may become pending again at any turn
+        while spans:  # settled spans leave the list, because the same records may become pending again at any turn
             first, last = spans[-1]
             following = self.change(first, last, how)
             if following > last:
@@ -286,7 +286,7 @@ class Transitions(DeliveryState):
             self.advance()
 
     async def bury(self, letters: Sequence[Letter]) -> Transition:
-        """Archive records whose letters are written, or given up; what has to be stored need not be settled."""
+        """Archive records whose dead letters are written or given up. The state to store needs no `settle`."""
         decided = Transition(Limits())
 
         def how(run: Run, low: int, high: int) -> Run | None:
@@ -302,7 +302,7 @@ class Transitions(DeliveryState):
 
 
 def _after_failure(run: Run, limits: Limits) -> int:
-    """Return the state of a record after a delivery that nobody has accepted."""
+    """Return the state of a record after a delivery that was not accepted."""
     if run.deliveries < limits.delivery_count:
         return _AVAILABLE
     return _ARCHIVING if limits.dead_letters else _ARCHIVED

@@ -2,8 +2,8 @@
 
 Owns the checks that need no transaction, and the form of answers. Never decides about a transaction: shard.py does.
 
-A method returns its answer, or an awaitable of it if the high watermark lags behind. If a request is refused, the
-answer has an error code; the handlers convert codes for older clients.
+A method returns its answer, or an awaitable of its answer if the high watermark lags behind. If a request is refused,
+the answer has an error code; the handlers convert codes for older clients.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from kbroker.txn.shard import NO_IDENTITY, Identity, ProducerIdSupply, Transacti
 from kbroker.txn.transaction import TopicPartition, Transaction
 
 _ANSWERS = {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE}
-"""Conversions of the own log's errors for producers, in addition to the runtime's for all coordinators."""
+"""Conversions for producers of errors of the coordinator's own log.
+
+They supplement the runtime's conversions for all coordinators.
+"""
 
 
 class Answer(NamedTuple):
-    """An error code, or the producer's identity without an error."""
+    """An error code, or the producer's identity if there is no error."""
 
     code: ErrorCode
     producer: Identity = NO_IDENTITY
@@ -37,7 +40,7 @@ class Answer(NamedTuple):
 class TransactionCoordinator(CoordinatorService[TransactionShard]):
     """All transactional ids that this broker coordinates.
 
-    `defer` runs a function soon on the event loop; `ids` supplies producer ids; `level` returns transaction.version.
+    `defer` schedules a function on the event loop; `ids` supplies producer ids; `level` returns transaction.version.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
         self._marking = Marking(self._runtime, markers, defer)
 
     def close(self) -> None:
-        """Stop; markers that are not written yet are written after the next start."""
+        """Stop. Markers that are not written yet are written after the next start."""
         super().close()
         self._marking.close()
 
@@ -103,7 +106,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
     def add_partitions(
         self, transactional_id: str, producer: Identity, partitions: Collection[TopicPartition], client_version: int
     ) -> ErrorCode | Awaitable[ErrorCode]:
-        """Add partitions to a transaction: all or none."""
+        """Add all partitions to a transaction, or none."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         answer = self._run(
@@ -126,7 +129,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
     def end(
         self, transactional_id: str, producer: Identity, commit: bool, client_version: int
     ) -> Answer | Awaitable[Answer]:
-        """Handle EndTxn; the answer waits until the outcome is in the log, but not for the markers."""
+        """Handle an EndTxn. The answer is sent when the outcome is in the log; it does not wait for the markers."""
         if not transactional_id:
             return Answer(ErrorCode.INVALID_REQUEST)
         passed("txn.ending")
@@ -168,7 +171,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
         return txn
 
     def all(self) -> list[Transaction]:
-        """Return all transactions coordinated here; raises ApiError as long as a partition is loading."""
+        """Return all transactions that this broker coordinates; raises ApiError while a partition is loading."""
         if self._closed:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         found: list[Transaction] = []

@@ -1,8 +1,8 @@
 """The result of a request to end a transaction in each state: the tables of both generations of the protocol.
 
-Owns the decisions about EndTxn. Never writes: shard.py carries them out.
+Owns the decisions about EndTxn. Never writes: shard.py carries the decisions out.
 
-Version 1 (EndTxn up to 4). The epoch must be the current one, or PRODUCER_FENCED.
+Version 1 (EndTxn up to 4). The epoch must be the current one; otherwise the result is PRODUCER_FENCED.
 
     state            commit               abort
     Ongoing          prepare              prepare
@@ -39,14 +39,14 @@ from kbroker.txn.transaction import (
 
 
 class Verdict(Enum):
-    """The action to take."""
+    """The action to take on an EndTxn."""
 
     PREPARE = 0
     DONE_ALREADY = 1
 
 
 def judge(txn: Transaction, producer_id: int, epoch: int, commit: bool, client_version: int, *, busy: bool) -> Verdict:
-    """Decide about an EndTxn; raises ApiError. `busy` means that a change of state, or markers, are being written."""
+    """Decide about an EndTxn; raises ApiError. `busy` means that a state change or markers are being written."""
     if client_version >= BUMPS_EPOCH_SINCE:
         return _judge_v2(txn, producer_id, epoch, commit, busy)
     if txn.producer_id != producer_id:
@@ -63,7 +63,7 @@ def judge(txn: Transaction, producer_id: int, epoch: int, commit: bool, client_v
 
 
 def _judge_v2(txn: Transaction, producer_id: int, epoch: int, commit: bool, busy: bool) -> Verdict:
-    # First, since a running change may assign another producer id, on which the checks below depend.
+    # This check is first because a running change may assign another producer id, on which the checks below depend.
     if busy:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     after_overflow = txn.prev_producer_id == producer_id and epoch == LAST_CLIENT_EPOCH and txn.producer_epoch == 0

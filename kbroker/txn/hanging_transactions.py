@@ -1,8 +1,9 @@
-"""Transactions that are open in a partition's log, but unknown to any coordinator.
+"""Transactions that are open in a partition's log, but that no coordinator knows.
 
 Owns the time of the search, the search, and the warning. Such transactions never end by themselves, and read_committed
-consumers wait for them. Their cause: the end of `__transaction_state` was lost (power, a repair), or kbroker took over
-a data directory without it. Never ends one: a broker cannot know whether its records should become visible.
+consumers wait for them. They exist because the end of `__transaction_state` was lost (a power failure, a repair), or
+because kbroker uses a data directory that lacks this topic. Never ends such a transaction: a broker cannot know whether
+its records should become visible.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ log = logging.getLogger(__name__)
 
 _CHECKED_AT_ONCE = 1_000
 NAMED = 20
-"""How many hanging transactions the log names individually."""
+"""The maximum number of hanging transactions that the log lists individually."""
 
 
 class Hanging(NamedTuple):
-    """An open transaction and its position."""
+    """An open transaction and its position in a log."""
 
     topic: str
     partition: int
@@ -36,8 +37,8 @@ class Hanging(NamedTuple):
 class HangingSearch:
     """Searches once, when all known transactions are loaded. Only for a broker that knows all transactions.
 
-    `led` returns the partitions led here, with their producers; `bootstrap_servers` the address for the commands in a
-    warning.
+    `led` returns the partitions that this broker leads, with their producers. `bootstrap_servers` returns the address
+    for the commands in a warning.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class HangingSearch:
         self.done = False
 
     async def when_due(self) -> None:
-        """Search, if it is time, and warn of the results."""
+        """Search if the search is due, and warn about the results."""
         if not self.done and self._transactions.is_loaded:
             found = await find_hanging(self._led(), self._transactions.all)
             self.done = True
@@ -62,9 +63,9 @@ class HangingSearch:
 async def find_hanging(
     led: Iterable[tuple[TopicPartition, ProducerState]], known: Callable[[], Iterable[Transaction]]
 ) -> list[Hanging]:
-    """Return the open transactions in the partitions `led` here whose producers are not among those `known`.
+    """Return the open transactions in the partitions `led` by this broker whose producers are not `known`.
 
-    Candidates are collected in pieces, and then all checked again in one step.
+    Candidates are collected in pieces; then all of them are checked again in one step.
     """
     seem_open = []
     for partition, producers in led:

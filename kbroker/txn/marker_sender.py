@@ -1,9 +1,10 @@
-"""Sends the markers that end transactions to the leaders of their partitions, until all are written.
+"""Sends the markers that end transactions to the leaders of their partitions, until all markers are written.
 
-Owns the time at which markers are sent, and the size of the pieces, which keeps the loop responsive with any number of
-partitions or transactions. Also owns the meaning of a leader's response, and the log lines about refused markers. Never
-decides an outcome, and stores none: the shard receives each round's progress and requests the remaining markers again,
-so a marker lost in a crash is written afterwards. The bytes of a marker: coordination/encoding.py.
+Owns the time at which markers are sent, and the size of the pieces, which keeps the event loop responsive with any
+number of partitions or transactions. Also owns the meaning of a leader's response, and the log lines about refused
+markers. Never decides an outcome, and stores none: the shard receives each round's progress and requests the remaining
+markers again, so a marker that was lost in a crash is written later. coordination/encoding.py has the bytes of a
+marker.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 Answers = Mapping[TopicPartition, ErrorCode]
 
 RETRY_MS = 100
-"""The pause before refused markers of a transaction are sent again."""
+"""The pause in ms before refused markers of a transaction are sent again."""
 
 _WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
 _FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
@@ -56,8 +57,8 @@ class Target(Protocol):
 class Progress(NamedTuple):
     """The progress of a round of markers.
 
-    `fenced` are partitions that know a newer producer and will never accept the marker. `failed` has the error codes of
-    other refusals. Partitions without any result are retried as well.
+    `fenced` lists the partitions that know a newer producer and will never accept the marker. `failed` has the error
+    codes of other refusals. Partitions without any result are retried as well.
     """
 
     done: frozenset[TopicPartition] = frozenset()
@@ -66,7 +67,7 @@ class Progress(NamedTuple):
 
 
 class Round(NamedTuple):
-    """One part of a round of markers: its partitions and its progress, or an awaitable of the progress."""
+    """One part of a round of markers: its partitions and its progress, or an awaitable of its progress."""
 
     partitions: frozenset[TopicPartition]
     progress: Progress | Awaitable[Progress]
@@ -75,8 +76,8 @@ class Round(NamedTuple):
 class MarkerWriter:
     """Sends markers to leaders.
 
-    `leader_of` returns a partition's leader: None if the partition does not exist (any more), -1 without a leader.
-    `target_of` returns the broker of a node id, None if it is unreachable.
+    `leader_of` returns a partition's leader: None if the partition does not exist (any more), -1 if it has no leader.
+    `target_of` returns the broker with a node id, None if it is unreachable.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class MarkerWriter:
         self._target_of = target_of
 
     def write(self, marker: Marker) -> list[Round]:
-        """Send one round of markers, leader by leader; partitions missing in the responses are retried."""
+        """Send one round of markers, leader by leader. Partitions that a response does not contain are retried."""
         by_leader: dict[int, list[TopicPartition]] = {}
         leaderless = []
         for partition in marker.partitions:
@@ -109,8 +110,8 @@ class MarkerWriter:
 def _judge(marker: Marker, answers: Answers) -> Progress:
     """Return the progress. All errors except fencing are retried: a decided outcome must be carried out.
 
-    Each partition is judged separately: a newer producer on one partition proves nothing about the others, where
-    consumers may wait for this marker.
+    Each partition is judged separately. A newer producer on one partition does not prove anything about the other
+    partitions, where consumers may wait for this marker.
     """
     done, fenced, failed = set(), set(), {}
     for partition in marker.partitions:
@@ -126,7 +127,7 @@ def _judge(marker: Marker, answers: Answers) -> Progress:
 
 
 PIECE = 20
-"""How many partitions get their markers between two checks of the time."""
+"""The number of partitions that get their markers between two checks of the time."""
 
 
 class _Name(NamedTuple):
@@ -147,13 +148,13 @@ class _Job:
         self.left: list[TopicPartition] = []
 
     def is_for(self, txn: Transaction) -> bool:
-        """Whether the round was begun for this end of a transaction."""
+        """Whether the round belongs to this end of a transaction."""
         mine = self.txn
         return mine is not None and mine.ending == txn.ending
 
 
 class Marking:
-    """Sends markers. `defer` runs a function soon on the event loop."""
+    """Sends markers. `defer` schedules a function on the event loop."""
 
     def __init__(
         self,
@@ -176,7 +177,7 @@ class Marking:
             task.cancel()
 
     def soon(self, partition: int, transactional_id: str) -> None:
-        """Begin a round once the decision that led here has been processed."""
+        """Begin a round after the decision that caused it has been processed."""
         name = _Name(partition, transactional_id)
         if name in self._queued:
             return
@@ -186,7 +187,7 @@ class Marking:
             self._defer(self._work)
 
     def _work(self) -> None:
-        """Work for a while, then give way to others: after a crash there may be thousands of rounds."""
+        """Send markers for a limited time, then let other work run: a crash may leave thousands of rounds."""
         if for_a_while(self._work_on_first):
             self._defer(self._work)
 
@@ -283,7 +284,7 @@ class Marking:
             del self._logged[name]
 
     def _try_again(self, name: _Name) -> None:
-        """Begin another round soon, after any failure of this one."""
+        """Begin another round soon, because this one failed."""
         key = ("markers", name.transactional_id)
         self._runtime.run(name.partition, lambda _shard, _now: Outcome(timers=[Schedule(key, RETRY_MS)]), _ignore)
 
@@ -295,7 +296,7 @@ class Marking:
         return txn is not None and txn.is_prepared
 
     def _log_failed(self, name: _Name, failed: Mapping[TopicPartition, ErrorCode]) -> None:
-        """Log why markers were refused, once for each reason: they are retried frequently."""
+        """Log why markers were refused, once for each reason, because they are retried often."""
         logged = self._logged.setdefault(name, set())
         for code in sorted(set(failed.values()) - logged):
             logged.add(code)

@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 VERSION: Final = 5
 _AT_ONCE: Final = 200
-"""Transactions in a request."""
+"""The maximum number of transactions in a request."""
 _REQUESTS_AT_ONCE: Final = 20
-"""Transactions whose results are delivered in one turn."""
+"""The number of transactions whose results are delivered in one turn of the event loop."""
 
 Codes = Mapping[TopicPartition, ErrorCode]
 
@@ -47,7 +47,7 @@ class _Question(NamedTuple):
 class OtherCoordinators:
     """The coordinators on other brokers.
 
-    `coordinator_of` returns the broker of a transactional id, None without one.
+    `coordinator_of` returns the broker that coordinates a transactional id, or None.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class OtherCoordinators:
         """Return an error code for each partition: NONE if it is in the transaction, or was added to it.
 
         The code is COORDINATOR_NOT_AVAILABLE if no coordinator is known, NETWORK_EXCEPTION if there is no response. Of
-        two queued requests with one transactional id, only the one with the newer epoch is sent.
+        two queued requests with one transactional id, only the request with the newer epoch is sent.
         """
         wanted = tuple(partitions)
         node_id = self._coordinator_of(transactional_id)
@@ -148,7 +148,7 @@ class OtherCoordinators:
 
 
 def _give_up(asked: Mapping[str, _Question]) -> None:
-    """Finish the requests without a result."""
+    """Finish the requests that have no result."""
     for question in asked.values():
         question.finish(ErrorCode.NETWORK_EXCEPTION)
 

@@ -1,8 +1,9 @@
 """Markers for partitions that other brokers lead.
 
-Owns the batching of markers into requests (WriteTxnMarkers v1, as the brokers of Apache Kafka 3.9 use it), one at a
-time to each broker; markers queued meanwhile go into the next one (TransactionMarkerChannelManager). Never retries:
-each result is returned to the caller, which looks up the leader again.
+Owns the batching of markers into requests (WriteTxnMarkers v1, which the brokers of Apache Kafka 3.9 use). Each broker
+gets one request at a time; markers that are queued meanwhile are sent in the next request
+(TransactionMarkerChannelManager). Never retries: each result is returned to the caller, which looks up the leader
+again.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 _AT_ONCE: Final = 500
-"""Partitions in a request: building it, and processing its response, blocks the loop for a millisecond."""
+"""The maximum number of partitions in a request.
+
+Building it, and processing its response, blocks the event loop for a millisecond.
+"""
 
 _REQUESTS_AT_ONCE: Final = 20
-"""Transactions whose results are delivered in one turn."""
+"""The number of transactions whose results are delivered in one turn of the event loop."""
 
 
 class _Queued(NamedTuple):
@@ -50,7 +54,7 @@ class PeerMarkers:
         self._sending: asyncio.Task[None] | None = None
 
     def write(self, marker: Marker) -> Awaitable[Answers]:
-        """Send a marker; return an error code for each of its partitions, NETWORK_EXCEPTION without a response."""
+        """Send a marker; return an error code for each of its partitions, or NETWORK_EXCEPTION without a response."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answers] = loop.create_future()
         self._queue.append(_Queued(marker, answer))
@@ -74,7 +78,7 @@ class PeerMarkers:
             self._sending = None
 
     def _take(self) -> list[_Queued]:
-        """Take the markers of one request.
+        """Remove the markers of one request from the queue, and return them.
 
         The response has one result per producer, so a second marker of a producer needs another request.
         """
@@ -114,7 +118,7 @@ class PeerMarkers:
 
 
 class MarkerTargets:
-    """The targets of markers by broker id: `here` for this broker, peers for the rest."""
+    """The targets of markers by broker id: `here` for this broker, peers for the other brokers."""
 
     def __init__(self, node_id: int, here: Target, by_node: PeersByNode, timeout_ms: float) -> None:
         self._node_id = node_id
@@ -124,7 +128,7 @@ class MarkerTargets:
         self._peers: dict[int, PeerMarkers] = {}
 
     def of(self, node_id: int) -> Target | None:
-        """Return the target of a broker id, None if the broker is not known to be alive."""
+        """Return the target for a broker id; None if the broker is not known to be alive."""
         if node_id == self._node_id:
             return self._here
         if not self._by_node.knows(node_id):
@@ -162,7 +166,7 @@ def _request(markers: Iterable[Marker]) -> WriteTxnMarkersRequest:
 
 
 async def _finish(sent: Iterable[_Queued], codes: dict[tuple[int, TopicPartition], ErrorCode]) -> None:
-    """Deliver the codes, some at a time: each may complete a transaction and thus cause an append."""
+    """Deliver the codes, a few at a time: each code may complete a transaction and thus cause an append."""
     for number, (marker, answer) in enumerate(sent, 1):
         if number % _REQUESTS_AT_ONCE == 0:
             await asyncio.sleep(0)

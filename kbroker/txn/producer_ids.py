@@ -1,9 +1,9 @@
-"""Producer ids, supplied from blocks that the controller reserves for ever (KIP-730), on a node alone and in a cluster.
+"""Producer ids from blocks that the controller reserves permanently (KIP-730), on a single node and in a cluster.
 
-Owns the current block, and the next one. Never reuses an id: the rest of a block is lost with a restart. A node alone
-reserves the next block when half of this one is used: the reservation is on disk before it is needed, so no request
-waits for it. A node of a cluster requests the next block from the controller when nine tenths are used
-(RPCProducerIdManager). No request waits for that either: if there is no block, a request for an id fails with
+Owns the current block, and the next one. Never reuses an id: the rest of a block is lost at a restart. A single node
+reserves the next block when half of the current one is used. The reservation is on disk before it is needed, so no
+request waits for it. A node of a cluster requests the next block from the controller when nine tenths are used
+(RPCProducerIdManager). No request waits for this block either: if there is no block, a request for an id fails with
 COORDINATOR_LOAD_IN_PROGRESS, and the client retries.
 """
 
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 BLOCK = 1000
 VERSION: Final = 0
 RETRY_MS: Final = 50
-"""The pause after the controller has refused."""
+"""The pause in ms after the controller has refused a request."""
 _LAST: Final = 2**63 - 1
 _NOTHING: Final = range(0)
 
 
 class ProducerIds:
-    """The supply of a node alone.
+    """The supply of a single node.
 
     `reserve(count)` returns the first id of a new block; `skip(least)` excludes ids below `least` from all later
     blocks; `settle()` returns when the reservation is durable.
@@ -49,7 +49,7 @@ class ProducerIds:
         self._end = 0
 
     def avoid(self, used: int) -> None:
-        """Never supply an id up to `used`: a log contains it, which another broker may have written."""
+        """Never supply an id up to `used`: a log contains this id, which another broker may have written."""
         if used >= CREDIBLE_IDS:
             return  # no broker assigned it; skipping to it would exhaust the ids
         if used >= self._end:
@@ -58,7 +58,7 @@ class ProducerIds:
         self._next = min(max(self._next, used + 1), self._end)
 
     def next(self) -> int:
-        """Return an id that no producer has had."""
+        """Return an id that was never supplied before."""
         if self._next == self._end:
             first = self._spare if self._spare >= 0 else self._reserve(BLOCK)
             self._settle()
@@ -69,14 +69,14 @@ class ProducerIds:
         return self._next - 1
 
     def _reserve_ahead(self) -> None:
-        with suppress(OSError):  # it is retried when needed
+        with suppress(OSError):  # the reservation is retried when it is needed
             self._spare = self._reserve(BLOCK)
 
 
 class ProducerIdBlocks:
-    """The supply of a node of a cluster. `broker_epoch` returns the epoch of its registration.
+    """The supply of a node in a cluster. `broker_epoch` returns the epoch of its registration.
 
-    `controller_id` returns the id of the controller, -1 without one.
+    `controller_id` returns the id of the controller, -1 if there is none.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ProducerIdBlocks:
         self._not_before_ms = 0.0
 
     def next(self) -> int:
-        """Return an id that no producer has had; raises ApiError while none is available."""
+        """Return an id that was never supplied before; raises ApiError while no id is available."""
         if not self._current:
             if not self._spare:
                 self._ask_for_more()
@@ -144,13 +144,13 @@ class ProducerIdBlocks:
         except PeerUnavailable as error:
             log.warning("the controller gave no producer ids: %s", error)
         finally:
-            if self._asking is asyncio.current_task():  # else a request to another controller has replaced this one
+            if self._asking is asyncio.current_task():  # if not, a request to another controller has replaced this one
                 self._asking = None
                 if self._spare is None:
                     self._not_before_ms = self._clock.monotonic_ms() + RETRY_MS
 
     def _block(self, answer: AllocateProducerIdsResponse) -> range | None:
-        """Return the block in a response, None if it has no usable one."""
+        """Return the block in a response; None if the response has no usable block."""
         first, count = answer.producer_id_start, answer.producer_id_len
         if answer.error_code:
             log.warning("the controller gave no producer ids: error %d", answer.error_code)

@@ -1,7 +1,7 @@
 """The transaction coordinator's records in `__transaction_state`: encoding and decoding.
 
-Owns the bytes of keys (record type 0) and values. Values have version 1 if transaction.version is at least 1, otherwise
-version 0, which has fewer fields (KIP-890). Never touches the state.
+Owns the bytes of keys (record type 0) and values. Values have version 1 if transaction.version is at least 1. Otherwise
+they have version 0, which has fewer fields (KIP-890). Never touches the state.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def transaction_tombstone(transactional_id: str) -> CoordinatorRecord:
 
 
 def read_key(key: bytes) -> str | None:
-    """Return the transactional id of a key, None for a record of another type; raises Malformed."""
+    """Return the transactional id of a key; None if the record has another type. Raises Malformed."""
     if read_prefix(key, "key") != TRANSACTION_LOG:
         return None
     transactional_id: str = _read_key(key[2:]).transactional_id

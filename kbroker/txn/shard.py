@@ -1,10 +1,10 @@
 """One partition of `__transaction_state` as a state machine: the transactional ids that it coordinates.
 
-Owns every decision about a transaction; unused_ids.py decides which ids expire. Pure: no I/O, nothing asynchronous, and
-no marker is written here. Once an outcome is in the log, the shard calls `on_prepared`; the sender of the markers
-reports their progress to `marked`.
+Owns every decision about a transaction; unused_ids.py decides which ids expire. Pure: it does no I/O, runs nothing
+asynchronously, and writes no marker. When an outcome is in the log, the shard calls `on_prepared`; the sender of the
+markers reports their progress to `marked`.
 
-A decision changes nothing until its record is in the log and committed; meanwhile the id is busy, and every other
+A decision changes nothing until its record is in the log and committed. Meanwhile the id is busy, and every other
 request gets CONCURRENT_TRANSACTIONS. If the append fails, neither epoch nor state changes.
 """
 
@@ -28,17 +28,20 @@ from kbroker.txn.unused_ids import UnusedIds
 log = logging.getLogger(__name__)
 
 _CHECKED_AT_ONCE = 2_000
-"""How many ids one search for overdue transactions checks at a time."""
+"""The number of ids that one search for overdue transactions checks at a time."""
 _ROOM_NEEDED = 61 + 25 + 128
-"""Bytes around a key and value in a batch, and the most by which a decided transaction may exceed an open one."""
+"""The bytes around a key and value in a batch, and the most by which a decided transaction exceeds an open one."""
 _ABORTS_PER_MS = 4
-"""The maximum rate of aborts: if thousands of transactions time out together, the loop still has time for others."""
+"""The maximum rate of aborts.
+
+It leaves the event loop time for other work if thousands of transactions time out together.
+"""
 _TIMEOUTS = ("timeouts",)
 _ENDINGS = itertools.count(1)
 
 
 class Identity(NamedTuple):
-    """A producer id and its epoch, as in a response; -1 and -1 without one."""
+    """A producer id and its epoch, as in a response; both are -1 if there is no producer."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_EPOCH
@@ -51,7 +54,7 @@ class ProducerIdSupply(Protocol):
     """The source of producer ids."""
 
     def next(self) -> int:
-        """Return an id that no producer has had."""
+        """Return an id that was never supplied before."""
 
     def avoid(self, used: int) -> None:
         """Never supply an id up to `used`."""
@@ -59,7 +62,7 @@ class ProducerIdSupply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
-    """Kafka's transaction.* and transactional.id.* keys; times in ms."""
+    """Kafka's transaction.* and transactional.id.* settings; times are in ms."""
 
     num_partitions: int = 50
     max_timeout_ms: int = 900_000
@@ -84,8 +87,8 @@ class TransactionShard:
     """The transactions of one partition.
 
     `ids` supplies producer ids. `level` returns the finalized transaction.version. `on_prepared` is called with each
-    transactional id whose outcome is in the log, also after loading. `room` returns the maximum size of a batch.
-    `marker_retry_ms` is the pause before refused markers are sent again.
+    transactional id whose outcome is in the log, also after loading. `room` returns the maximum size of a batch in
+    bytes. `marker_retry_ms` is the pause before refused markers are sent again.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class TransactionShard:
         self.transactions: dict[str, Transaction] = {}
         self._pending: set[str] = set()
         self._ongoing: set[str] = set()
-        self._given_up: dict[str, frozenset[TopicPartition]] = {}  # partitions that will never take the marker
+        self._given_up: dict[str, frozenset[TopicPartition]] = {}  # partitions that will never accept the marker
         self._to_time: deque[str] = deque()  # ids that the search for overdue transactions has yet to check
         self._unused = UnusedIds(
             config.expiration_interval_ms, config.id_expiration_ms, self.transactions, self._pending, self._forget
@@ -116,7 +119,7 @@ class TransactionShard:
     # -- replay
 
     steps_over_unreadable = True
-    """Kafka serves such a partition, too, but without all records after the first unreadable one."""
+    """Kafka also serves such a partition, but without all records after the first unreadable one."""
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
         transactional_id = records.read_key(key)
@@ -130,12 +133,12 @@ class TransactionShard:
             self._put(txn)
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
-        """Do nothing: the log of transactions contains no transactions itself."""
+        """Do nothing: the transaction log itself contains no transactions."""
 
     def on_loaded(self, now_ms: int) -> Outcome:  # noqa: ARG002
         """Begin to serve: finish decided transactions.
 
-        Another broker may have written the log, and assigned the ids.
+        Another broker may have written the log, and assigned the producer ids in it.
         """
         if self._largest_id != NO_PRODUCER_ID:
             self._ids.avoid(self._largest_id)
@@ -146,7 +149,7 @@ class TransactionShard:
         return Outcome(timers=[self._next_timeouts(), self._unused.next_search()])
 
     def on_unloaded(self, now_ms: int) -> Outcome:  # noqa: ARG002
-        """Stop serving; no request is parked here."""
+        """Stop serving. This shard parks no requests."""
         return Outcome()
 
     def _put(self, txn: Transaction) -> None:
@@ -167,7 +170,7 @@ class TransactionShard:
         transactional_id = new.transactional_id
         record = records.transaction_record(new, self._level())
         if new.state is ONGOING and len(record.key) + len(record.value or b"") + _ROOM_NEEDED > self._room():
-            # Fail as a too large append does: otherwise the record that ends the transaction might be too large.
+            # Fail like an append that is too large. Otherwise the record that ends the transaction might be too large.
             log.warning("the transaction of %s has too many partitions for a record", transactional_id)
             raise ApiError(ErrorCode.MESSAGE_TOO_LARGE)
         out = Outcome(reply=reply, records=[record], replay=False)
@@ -188,7 +191,7 @@ class TransactionShard:
         return out
 
     def _is_busy(self, txn: Transaction) -> bool:
-        """Whether a change of the state, or the markers, are being written."""
+        """Whether a change of the state or the markers are being written."""
         return txn.transactional_id in self._pending or txn.is_prepared
 
     def _owned(self, transactional_id: str) -> Transaction:
@@ -204,8 +207,8 @@ class TransactionShard:
     ) -> Outcome:
         """Give a producer its epoch, which fences every other producer; reply with an Identity.
 
-        `expected` is the identity that the producer claims. An open transaction is aborted first: in that case the
-        request fails with CONCURRENT_TRANSACTIONS, and the producer retries.
+        `expected` is the identity that the producer claims. If a transaction is open, it is aborted first, and the
+        request fails with CONCURRENT_TRANSACTIONS; the producer then retries.
         """
         if transactional_id in self._pending:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -235,7 +238,8 @@ class TransactionShard:
         """Add partitions to the transaction, which begins if none is open."""
         txn = self._owned(transactional_id)
         if transactional_id in self._pending:
-            # First: the producer may already use a producer id that is still being written to the log.
+            # This check is first because the producer may already use a producer id that is still being written to the
+            # log.
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if txn.is_prepared:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -248,7 +252,7 @@ class TransactionShard:
     def verify(
         self, transactional_id: str, producer: Identity, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Return which partitions are in the transaction; TRANSACTION_ABORTABLE for those that are not."""
+        """Return an error code for each partition: TRANSACTION_ABORTABLE if it is not in the transaction."""
         txn = self._owned(transactional_id)
         _check(txn, producer)
         if txn.is_prepared:
@@ -259,7 +263,7 @@ class TransactionShard:
         }
 
     def end(self, transactional_id: str, producer: Identity, commit: bool, client_version: int, now_ms: int) -> Outcome:
-        """Commit or abort the transaction; reply with an Identity: from version 2 on, the producer's next one."""
+        """Commit or abort the transaction. Reply with an Identity: since version 2 it is the producer's next one."""
         txn = self._owned(transactional_id)
         verdict = judge(txn, *producer, commit, client_version, busy=self._is_busy(txn))
         answers = client_version >= BUMPS_EPOCH_SINCE
@@ -270,11 +274,11 @@ class TransactionShard:
         return self._move(new, Identity(after.producer_id, after.producer_epoch) if answers else NO_IDENTITY)
 
     def _id_after(self, txn: Transaction) -> int:
-        """Return the next producer id if ending the transaction uses up the last epoch of the current one."""
+        """Return a new producer id if ending the transaction uses up the last epoch of the current id, else -1."""
         return self._ids.next() if txn.exhausted else NO_PRODUCER_ID
 
     def _abort(self, txn: Transaction, now_ms: int) -> Outcome:
-        """Abort an open transaction without a request of its producer; no producer gets the new epoch."""
+        """Abort an open transaction without a request from its producer; no producer gets the new epoch."""
         level = self._level()
         if level >= BUMPS_EPOCH_SINCE:
             return self._move(txn.prepared(False, level, self._id_after(txn), now_ms), NO_IDENTITY)
@@ -295,7 +299,7 @@ class TransactionShard:
     # -- markers
 
     def to_mark(self, transactional_id: str) -> list[TopicPartition]:
-        """Return the partitions of a decided transaction whose markers are still to be written, in order."""
+        """Return the partitions of a decided transaction whose markers are not written yet, in order."""
         txn = self.transactions[transactional_id]
         return sorted(txn.partitions - self._given_up.get(transactional_id, frozenset()))
 
@@ -306,10 +310,11 @@ class TransactionShard:
         now_ms: int,
         fenced: frozenset[TopicPartition] = frozenset(),
     ) -> Outcome:
-        """Note the written markers of `job`; the transaction is complete once no marker is left.
+        """Record the written markers of `job`. The transaction is complete when no marker is left.
 
-        The partitions in `fenced` will never accept the marker. The other partitions are still retried. After that the
-        transaction stays in its state, since a newer producer has taken it over.
+        The partitions in `fenced` will never accept the marker. The other partitions are still retried. If only
+        `fenced` partitions remain, the transaction stays in its state, because a newer producer has replaced its
+        producer.
         """
         txn = self.transactions.get(job.transactional_id)
         if txn is None or not txn.is_prepared or txn.ending != job.ending:
@@ -331,7 +336,7 @@ class TransactionShard:
     # -- time
 
     def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
-        """Find overdue transactions; a timer of its own handles each of them, so that each is one record."""
+        """Find overdue transactions. Each of them gets its own timer, so that it gets a record of its own."""
         match key:
             case ("timeouts",):
                 return self._find_overdue(now_ms)
@@ -350,7 +355,7 @@ class TransactionShard:
         return Schedule(_TIMEOUTS, self._config.abort_interval_ms)
 
     def _find_overdue(self, now_ms: int) -> Outcome:
-        """Check some thousand open transactions; continue with the others soon."""
+        """Check some thousand open transactions; check the others soon afterwards."""
         if not self._to_time:
             self._to_time.extend(self._ongoing)
         due = []

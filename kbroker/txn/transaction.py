@@ -3,20 +3,20 @@
     Empty            no transaction yet, or a producer has just been initialised
     Ongoing          partitions have been added
     PrepareCommit    the outcome is in the log, and final: markers are being written
-    PrepareAbort
+    PrepareAbort     like PrepareCommit, for an abort
     CompleteCommit   all markers are written
-    CompleteAbort
+    CompleteAbort    like CompleteCommit, for an abort
     Dead             the id is being deleted
 
-Kafka's PrepareEpochFence exists only between a decision to fence and its PrepareAbort, which is one step here; its
-number is kept because `__transaction_state` could contain it. From Empty and Complete* an abort is allowed since
-transaction version 2, in which a producer does not know whether anything was added (KIP-890).
+In Kafka, PrepareEpochFence exists only between a decision to fence and its PrepareAbort. Both are one step here; the
+number of PrepareEpochFence is kept because `__transaction_state` could contain it. Since transaction version 2 an abort
+is allowed in Empty and Complete*, because a producer does not know whether partitions were added (KIP-890).
 
 Owns the state and its transitions (Kafka's TransactionMetadata): the next epoch, the exhaustion of a producer id, the
 form of a retry. Never decides whether a request is allowed: shard.py and end_txn.py do.
 
-A producer id has the epochs 0 to 32766 for clients; 32767 is only used in the markers of a transaction that ended on
-the last one.
+A producer id has the epochs 0 to 32766 for clients. The epoch 32767 is only used in the markers of a transaction that
+ended at epoch 32766.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COMPLETE_ABORT: Final = TxnState.COMPLETE_ABORT
 COMPLETE: Final = frozenset({COMPLETE_COMMIT, COMPLETE_ABORT})
 PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 AT_REST: Final = COMPLETE | {EMPTY}
-"""States in which an id may be deleted."""
+"""The states in which an id may be deleted."""
 
 FOLLOWS: Final = {
     EMPTY: AT_REST,
@@ -62,10 +62,10 @@ FOLLOWS: Final = {
     COMPLETE_COMMIT: frozenset({PREPARE_COMMIT}),
     COMPLETE_ABORT: frozenset({PREPARE_ABORT}),
 }
-"""The allowed predecessors of each state."""
+"""The states from which each state may be reached."""
 
 NAMES: Final = {state: state.name.title().replace("_", "") for state in TxnState}
-"""The names for clients and tools."""
+"""The names of the states for clients and tools."""
 
 
 TopicPartition = tuple[str, int]
@@ -82,13 +82,13 @@ BUMPS_EPOCH_SINCE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One transactional id. Times in ms; `start_ms` is -1 without a transaction.
+    """One transactional id. Times are in ms; `start_ms` is -1 without a transaction.
 
-    `partitions` are the added ones; once the outcome is decided, only those that have no marker yet. `last_epoch` is
-    the epoch for a retry of InitProducerId; as in Kafka it is not in the log. `next_producer_id` takes over when the
-    end of a transaction exhausts the epochs. `client_version` is the producer's transaction version. `ending`
-    identifies a decided end of a transaction within this process, since before version 2 several ends may have the same
-    epoch. It is kept in memory only.
+    `partitions` are the added partitions; when the outcome is decided, only those that have no marker yet. `last_epoch`
+    is the epoch for a retry of InitProducerId; as in Kafka it is not in the log. `next_producer_id` replaces the
+    producer id if the end of a transaction exhausts the epochs. `client_version` is the producer's transaction version.
+    `ending` identifies a decided end of a transaction within this process, because before version 2 several ends may
+    have the same epoch. It is kept in memory only.
     """
 
     transactional_id: str
@@ -111,7 +111,7 @@ class Transaction:
         return self.producer_epoch >= LAST_CLIENT_EPOCH
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Whether the transaction has exceeded the producer's timeout."""
+        """Whether the transaction is open for longer than the producer's timeout."""
         return self.timeout_ms != _NEVER and self.start_ms + self.timeout_ms < now_ms
 
     @property
@@ -126,7 +126,7 @@ class Transaction:
     def may_be(self, producer_id: int, epoch: int) -> bool:
         """Whether a producer with this id and epoch may still own the transactional id.
 
-        The previous producer id with its last epoch means a retry of the request that replaced this id.
+        If it has the previous producer id with its last epoch, it retries the request that replaced this id.
         """
         return (
             self.producer_epoch == NO_EPOCH
@@ -139,7 +139,7 @@ class Transaction:
     def initialized(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transaction:
         """Return the result of InitProducerId: a new epoch, or the current one for a retry. Raises ApiError."""
         if self.exhausted:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka, which finds no epoch to assign
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka, which finds no epoch that it could assign
         epoch, last = self.producer_epoch + 1, NO_EPOCH
         if expected_epoch is not None:
             if self.producer_epoch == NO_EPOCH or expected_epoch == self.producer_epoch:
@@ -159,7 +159,7 @@ class Transaction:
         )
 
     def rotated(self, producer_id: int, timeout_ms: int, now_ms: int, *, retryable: bool) -> Transaction:
-        """Return the result of InitProducerId with exhausted epochs; `retryable` if the request named a producer id."""
+        """Return the result of InitProducerId with exhausted epochs. `retryable` if the request has a producer id."""
         return self._to(
             EMPTY,
             producer_id=producer_id,
@@ -172,7 +172,7 @@ class Transaction:
         )
 
     def with_partitions(self, added: Iterable[TopicPartition], client_version: int, now_ms: int) -> Transaction:
-        """Return the transaction with more partitions; it begins now if none is open."""
+        """Return the transaction with more partitions. If none is open, the transaction begins now."""
         return self._to(
             ONGOING,
             partitions=self.partitions | frozenset(added),
@@ -182,7 +182,7 @@ class Transaction:
         )
 
     def prepared(self, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> Transaction:
-        """Return the transaction with a decided outcome. From version 2 on, its markers have a new epoch."""
+        """Return the transaction with a decided outcome. Since version 2 its markers have a new epoch."""
         epoch, last = self.producer_epoch, self.last_epoch
         if client_version >= BUMPS_EPOCH_SINCE:
             epoch, last = min(self.producer_epoch + 1, MAX_EPOCH), self.producer_epoch
@@ -197,7 +197,7 @@ class Transaction:
         )
 
     def fenced(self, now_ms: int) -> Transaction:
-        """Return the transaction, aborted by the coordinator before version 2: with an epoch that no producer gets."""
+        """Return a transaction that the coordinator aborts (before version 2), with an epoch that no producer gets."""
         return self._to(
             PREPARE_ABORT,
             producer_epoch=min(self.producer_epoch + 1, MAX_EPOCH),
@@ -221,7 +221,7 @@ class Transaction:
         )
 
     def without(self, partitions: Iterable[TopicPartition]) -> Transaction:
-        """Return the transaction with markers written to `partitions`; kept in memory only."""
+        """Return the transaction after markers were written to `partitions`; this is kept in memory only."""
         return replace(self, partitions=self.partitions.difference(partitions))
 
     def _to(self, state: TxnState, **changes: Any) -> Transaction:

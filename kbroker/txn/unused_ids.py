@@ -1,7 +1,7 @@
-"""The expiration of transactional ids that have long been unused (transactional.id.expiration.ms).
+"""The expiration of transactional ids that have been unused for a long time (transactional.id.expiration.ms).
 
-Owns the time of each search, the definition of an unused id, and the number of ids deleted by one batch of tombstones.
-Never deletes an id with a pending write or an open transaction.
+Owns the time of each search, the definition of an unused id, and the number of ids that one batch of tombstones
+deletes. Never deletes an id with a pending write or an open transaction.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from kbroker.txn.transaction import AT_REST, Transaction
 log = logging.getLogger(__name__)
 
 _CHECKED_AT_ONCE: Final = 2_000
-"""How many ids one search checks at a time."""
+"""The number of ids that one search checks at a time."""
 _TOMBSTONES, _TOMBSTONE_BYTES = 500, 64 << 10
-"""How many ids are deleted in one batch, and the largest total size of their keys."""
+"""The maximum number of ids to delete in one batch, and the maximum total size of their keys in bytes."""
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _EXPIRE: Final = ("expire",)
 
@@ -46,11 +46,11 @@ class UnusedIds:
         self._tombstone_bytes = _TOMBSTONE_BYTES
 
     def next_search(self) -> Schedule:
-        """Return when to search again."""
+        """Return the timer of the next search."""
         return Schedule(_EXPIRE, self._interval_ms)
 
     def expire(self, now_ms: int) -> Outcome:
-        """Delete ids that have long been unused, in batches of moderate size."""
+        """Delete ids that have been unused for a long time, in batches of moderate size."""
         if not self._left:
             self._left.extend(self._transactions)
             self._tombstone_bytes = _TOMBSTONE_BYTES
@@ -78,7 +78,7 @@ class UnusedIds:
         return Outcome(records=[record for _, record in batch], after=settled, replay=False)
 
     def _find(self, oldest: int) -> list[tuple[str, CoordinatorRecord]]:
-        """Check some thousand ids; return those to delete in one batch, with their tombstones."""
+        """Check some thousand ids; return the ids to delete in one batch, with their tombstones."""
         batch: list[tuple[str, CoordinatorRecord]] = []
         size = 0
         for _ in range(min(_CHECKED_AT_ONCE, len(self._left))):

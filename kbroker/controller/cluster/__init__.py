@@ -1,1 +1,1 @@
-"""The controller of a cluster, on a tree of znodes: one broker decides, and sends the others its decisions."""
+"""The controller of a cluster, on a tree of znodes: one broker decides, and sends its decisions to the others."""

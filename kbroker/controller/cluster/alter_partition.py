@@ -1,8 +1,9 @@
 """AlterPartition: a leader requests another set of in-sync replicas.
 
-Owns which requests are granted, in the order of Apache Kafka's checks (KafkaController.tryProcessAlterPartition), with
-KRaft's checks for impossible requests: the sender leads the partition, is in sync, and names replicas only. A granted
-change keeps the leader epoch; every broker gets it by UpdateMetadata, and the leader by the response.
+Owns the decision which requests are granted, in the order of Apache Kafka's checks
+(KafkaController.tryProcessAlterPartition), with KRaft's checks for impossible requests: the sender leads the partition,
+is in sync, and names only replicas. A granted change keeps the leader epoch; every broker gets it by UpdateMetadata,
+and the leader by the response.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _Outcome = State | ErrorCode
 
 
 async def alter_partition(term: Term, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """Handle a leader's request. Raises ApiError if the whole request is refused.
+    """Handle a leader's request. Raises ApiError if the complete request is refused.
 
-    `complete_reassignments` may follow once the leader has its response.
+    The caller may run `complete_reassignments` after the leader has its response.
     """
     context = term.context
     broker = context.brokers.get(request.broker_id)
@@ -89,7 +90,7 @@ async def _alter_all(
 
 
 def _alter(term: Term, broker: int, partition: Partition, wanted: AlterPartitionData) -> LeaderAndIsr | _Outcome:
-    """Return the state to write; an error; or the current state if it is the requested one."""
+    """Return the state to write, an error, or the current state if it equals the requested state."""
     state = term.context.states.get(partition)
     if state is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -104,11 +105,11 @@ def _alter(term: Term, broker: int, partition: Partition, wanted: AlterPartition
 def _check(
     term: Term, broker: int, partition: Partition, state: State, wanted: AlterPartitionData, isr: tuple[int, ...]
 ) -> _Outcome | None:
-    """Return why a change is refused, the state if it is the requested one, or None if the change is allowed."""
+    """Return why a change is refused, the state if it equals the requested one, or None if the change is allowed."""
     current = state.value
     recovering = wanted.leader_recovery_state == RECOVERING
     if wanted.partition_epoch > state.version or wanted.leader_epoch > current.leader_epoch:
-        return ErrorCode.NOT_CONTROLLER  # the leader knows the change of a later controller
+        return ErrorCode.NOT_CONTROLLER  # the leader knows a change of a later controller
     if wanted.leader_epoch < current.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if broker != current.leader:
@@ -136,7 +137,7 @@ async def _write(term: Term, partition: Partition, value: LeaderAndIsr) -> _Outc
     if found is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     term.context.states[partition] = found
-    # The state found may be this request's own write: a retry sees it if the first response was lost.
+    # The state found may be this request's own write: if the first response was lost, a retry finds that write.
     return found if found == State(value, state.version + 1) else ErrorCode.INVALID_UPDATE_VERSION
 
 

@@ -32,7 +32,7 @@ class Batch:
         self._metadata: dict[Partition, None] = {}
 
     def leadership(self, brokers: Iterable[int], partition: Partition, *, is_new: bool = False) -> None:
-        """Send a partition's leadership to replicas; every live broker gets the metadata, too."""
+        """Send a partition's leadership to replicas, and its metadata to every live broker."""
         for broker in brokers:
             of_broker = self._leaderships.setdefault(broker, {})
             of_broker[partition] = is_new or of_broker.get(partition, False)
@@ -44,7 +44,7 @@ class Batch:
         self._metadata.update(dict.fromkeys(partitions))
 
     def stop(self, broker: int, partition: Partition, *, delete: bool) -> None:
-        """Send a broker the request to stop its replica."""
+        """Request a broker to stop its replica."""
         of_broker = self._stops.setdefault(broker, {})
         of_broker[partition] = delete or of_broker.get(partition, False)
 

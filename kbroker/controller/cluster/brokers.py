@@ -1,8 +1,8 @@
 """Handles brokers that start, fail, register again under another epoch, or change their addresses.
 
 Owns the consequences for partitions: elections, in-sync replicas, and the requests to brokers, in this order
-(KafkaController.onBrokerStartup, onBrokerFailure). Each registration counts as another broker: the transaction that
-created its znode is the broker epoch.
+(KafkaController.onBrokerStartup, onBrokerFailure). Each registration counts as another broker. Its broker epoch is the
+number of the transaction that created its znode.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def _get(term: Term, number: int) -> Znode | None:
 async def _usable(term: Term, number: int) -> LiveBroker | None:
     """Return a registered broker.
 
-    None if its registration is unreadable, or does not support the finalized features.
+    Return None if its registration is unreadable, or if it does not support the finalized features.
     """
     path = f"{BROKER_IDS}/{number}"
     found = await _get(term, number)
@@ -117,7 +117,7 @@ def open_channel(term: Term, number: int) -> None:
 
 
 async def _started(term: Term, started: dict[int, LiveBroker]) -> None:
-    """Announce new brokers to the others, send them the whole state, and elect leaders for offline partitions."""
+    """Announce new brokers to the others, send them the complete state, and elect leaders for offline partitions."""
     context = term.context
     others = list(context.brokers)
     context.brokers.update(started)
@@ -150,7 +150,7 @@ async def _failed(term: Term, dead: Collection[int]) -> None:
 
 
 async def replicas_offline(term: Term, replicas: dict[int, list[Partition]]) -> None:
-    """Handle lost replicas, by broker: replace those that led, and remove all from the in-sync replicas."""
+    """Handle lost replicas, by broker: replace those that were leaders, and remove all from the in-sync replicas."""
     context = term.context
     await mark_leaderless(term, context.states)
     elected = await bring_online(term)

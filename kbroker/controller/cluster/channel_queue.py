@@ -1,8 +1,8 @@
 """The pending requests of a broker: in order, and bounded by the number of partitions.
 
 Owns the queue of one broker's channel. While few requests wait, each is sent unchanged. A broker that does not respond
-for long gets merged requests with only the newest state of each partition. So the controller's memory has a bound, even
-if a registered broker is slow or dead. Pure.
+for a long time gets merged requests with only the newest state of each partition. So the controller's memory has a
+bound, even if a registered broker is slow or dead. Pure.
 
 Merged requests have this order: the metadata (later requests may need an older leader's address), replicas that were
 stopped before they were assigned again, leadership, and replicas that were stopped last.
@@ -23,7 +23,7 @@ from kbroker.protocol.messages.inter_broker import (
 )
 
 MOST_WAITING = 16
-"""The most requests that wait unmerged; Apache Kafka never merges requests."""
+"""The maximum number of requests that wait unmerged. Apache Kafka never merges requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The channels from a controller to brokers: each sends one request at a time, and retries it until it is answered.
 
-Owns a queue and a task for each live broker. A channel sends a request without a response again after 100 ms, as long
-as the broker is registered under the channel's epoch. A request that a broker receives twice has no further effect.
-Never chooses the requests, and never interprets responses: it passes them on. (ControllerChannelManager.)
+Owns a queue and a task for each live broker. If a request gets no response, its channel sends it again after 100 ms, as
+long as the broker is registered under the channel's epoch. A request that a broker receives twice has no further
+effect. Never chooses the requests, and never interprets responses: it passes them on. (ControllerChannelManager.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 MOST_METADATA = 2_000
-"""Most partitions of an UpdateMetadata: encoding them takes about one turn of the loop."""
+"""The maximum number of partitions in an UpdateMetadata.
+
+Encoding them takes about one turn of the event loop.
+"""
 Answered = Callable[[int, int, Outgoing, Any], None]
 """Called with a response: the broker, its epoch, the request, and the message."""
 
@@ -45,7 +48,7 @@ class Channels:
         self._closed = False
 
     def open(self, broker: int, live: LiveBroker, listeners: tuple[str, str], timeout_ms: float) -> None:
-        """Open the channel to a broker. `listeners` are the one for the controller's requests and that between brokers.
+        """Open the channel to a broker. `listeners` are the controller's listener and the inter-broker listener.
 
         A broker without the first listener gets no requests.
         """
@@ -68,7 +71,7 @@ class Channels:
             channel.move(self._peers.peer(endpoint.host, endpoint.port, str(self._controller[0])))
 
     def close(self, broker: int) -> None:
-        """Stop sending to a broker; its pending requests are dropped."""
+        """Stop sending to a broker, and drop its pending requests."""
         channel = self._channels.pop(broker, None)
         if channel is not None:
             channel.close()
@@ -85,7 +88,7 @@ class Channels:
         return channel is None or channel.is_idle
 
     def put(self, broker: int, item: Outgoing) -> None:
-        """Send a broker a request, after all its pending ones."""
+        """Send a request to a broker after all its pending ones."""
         channel = self._channels.get(broker)
         if channel is not None:
             channel.put(item)
@@ -106,8 +109,8 @@ class Channels:
     async def _messages(self, channel: _Channel, item: Outgoing) -> AsyncIterator[tuple[Any, int, Any]]:
         """Yield the messages of a request: one, or several if it has the metadata of very many partitions.
 
-        LeaderAndIsr is never split: Apache Kafka's broker expects all its replicas in the first one, and writes its
-        checkpoint of high watermarks after that.
+        LeaderAndIsr is never split: Apache Kafka's broker expects all its replicas in the first one, and then writes
+        its checkpoint of high watermarks.
         """
         sender, context = channel.sender, self._context
         if isinstance(item, Leaderships):

@@ -1,4 +1,4 @@
-"""A broker's controller: it takes part in the controller election, and decides for the cluster once it is elected.
+"""A broker's controller: it takes part in the controller election, and decides for the cluster when it is elected.
 
 Owns election and resignation, the queue of the controller's work, and the responses to other brokers and clients. The
 other modules of this package decide; all of them run in one task, one event after the other. Never registers the
@@ -84,7 +84,7 @@ class ClusterController:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, to its own knowledge."""
+        """Whether this broker believes that it is the controller."""
         return self._term is not None
 
     @property
@@ -94,7 +94,7 @@ class ClusterController:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this broker is the controller, and each other live broker is shutting down."""
+        """Whether this broker is the controller, and all other live brokers are shutting down."""
         return self._term is not None and not self._term.context.live() - {self.node_id}
 
     @property
@@ -105,7 +105,7 @@ class ClusterController:
         return self._term is None or all(map(self._term.channels.has_sent_all, self._term.context.brokers))
 
     async def start(self) -> None:
-        """Watch the controller election from now on, and stand for it. The broker must already be registered."""
+        """Watch the controller election from now on, and take part in it. The broker must already be registered."""
         self._steady = SteadyTree(self._tree, self._sleep)
         self._worker = asyncio.ensure_future(self._work())
         self._put_check()
@@ -125,7 +125,7 @@ class ClusterController:
         self._leave()
 
     def renewed(self) -> None:
-        """Handle the broker's registration in a new session: stand for election again."""
+        """Handle the broker's registration in a new session: take part in the election again."""
         self.expired()
         self._steady = SteadyTree(self._tree, self._sleep)
         self._put_check()
@@ -166,7 +166,7 @@ class ClusterController:
         return await self._ask(lambda term: producer_ids.allocate_producer_ids(term, request))
 
     async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> int:
-        """Change finalized feature levels: all or none. Return the resulting version of /feature. Raises ApiError."""
+        """Change all of these finalized feature levels, or none. Return /feature's new version. Raises ApiError."""
 
         async def work(term: Term) -> int:
             version = await features.update(term, updates, validate_only=validate_only)
@@ -179,9 +179,10 @@ class ClusterController:
     async def elect_leaders(
         self, kind: int, wanted: Collection[Partition]
     ) -> Mapping[Partition, elect_leaders.Elected]:
-        """Elect leaders of partitions: preferred ones (kind 0), or any, even unclean ones (1). Return the results.
+        """Elect leaders of partitions: preferred ones (kind 0), or any, including unclean ones (1). Return the results.
 
-        Each partition gets its new leader, or an ApiError: NOT_CONTROLLER for all if this broker is not active.
+        The result of each partition is its new leader, or an ApiError: NOT_CONTROLLER for all if this broker is not
+        active.
         """
         try:
             return await self._ask(lambda term: elect_leaders.elect_leaders(term, kind, wanted))
@@ -191,11 +192,11 @@ class ClusterController:
     async def alter_reassignments(
         self, asked: Mapping[Partition, Sequence[int] | None], *, may_change_factor: bool = True
     ) -> Mapping[Partition, ApiError | None]:
-        """Begin reassignments of partitions; None as the target replicas cancels a reassignment. Raises ApiError."""
+        """Begin reassignments of partitions. A target of None cancels a partition's reassignment. Raises ApiError."""
         return await self._ask(lambda term: reassignment.alter(term, asked, may_change_factor=may_change_factor))
 
     async def list_reassignments(self, wanted: Collection[Partition] | None) -> Mapping[Partition, Replicas]:
-        """Return the running reassignments, of these partitions or of all. Raises ApiError."""
+        """Return the running reassignments of these partitions, or of all if None. Raises ApiError."""
         return await self._ask(lambda term: reassignment.ongoing(term, wanted))
 
     async def _ask(self, work: Callable[[Term], Coroutine[Any, Any, T]]) -> T:
@@ -249,7 +250,7 @@ class ClusterController:
         self._queue.put(self._check, "election")
 
     async def _check(self) -> None:
-        """Find the controller, watch it, and stand for election if there is none."""
+        """Find the controller and watch it; take part in the election if there is none."""
         while True:
             try:
                 if await self._is_settled():
@@ -259,7 +260,7 @@ class ClusterController:
                 await self._sleep(_RETRY_SECONDS)
 
     async def _is_settled(self) -> bool:
-        """Return whether there is a controller; stand for election if not."""
+        """Return whether there is a controller; take part in the election if not."""
         found = await self._steady.get(CONTROLLER, self._put_check)
         is_own = found is not None and found.stat.owner == self._steady.session_id
         if is_own and self._term is not None:
@@ -275,9 +276,9 @@ class ClusterController:
         return False
 
     async def _take_away(self) -> None:
-        """Remove /controller if an ended term of this session left it, but never that of a later term.
+        """Remove /controller if an ended term of this session left it, but never the znode of a later term.
 
-        Each election also changes /controller_epoch, whose version this write checks (KIP-237). So a later controller
+        Each election also changes /controller_epoch, and this write checks its version (KIP-237). So a later controller
         keeps its znode, even if the first attempt succeeded and this is a retry.
         """
         epoch = await self._steady.get(CONTROLLER_EPOCH)
@@ -313,7 +314,7 @@ class ClusterController:
         self.unclean_elections += count
 
     def _put_for(self, tree: FencedTree) -> Callable[[Hashable, Callable[[], Coroutine[Any, Any, None]]], None]:
-        """Return the function with which a term's parts queue work. It drops work that arrives after the term's end."""
+        """Return the function with which a term's parts queue work. After the term's end, it drops the work."""
 
         def put(key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
             async def if_still() -> None:
@@ -383,7 +384,7 @@ def _stops_answered(term: Term, broker: tuple[int, int], item: Stops, response: 
 
 
 async def _if_same(term: Term, broker: tuple[int, int], work: Callable[[], Awaitable[None]]) -> None:
-    """Handle a broker's response, unless the broker has registered again: then it also gets new requests."""
+    """Handle a broker's response, unless the broker has registered again: it then gets new requests anyway."""
     live = term.context.brokers.get(broker[0])
     if live is not None and live.epoch == broker[1]:
         await work()

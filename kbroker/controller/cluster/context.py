@@ -33,7 +33,7 @@ class LiveBroker:
     registration: Registration
 
     def at(self, listener: str) -> Endpoint | None:
-        """Return the broker's endpoint of a listener."""
+        """Return the endpoint of a broker's listener."""
         return next((each for each in self.registration.endpoints if each.listener == listener), None)
 
 
@@ -54,7 +54,7 @@ class Deletion:
     halted: bool = False
     """Whether the deletion waits for a broker with a replica, or for the end of a reassignment."""
     asked: set[tuple[Partition, int]] = field(default_factory=set)
-    """Replicas whose brokers have not yet answered the request to delete them."""
+    """The replicas whose brokers have not answered the request to delete them yet."""
     done: set[tuple[Partition, int]] = field(default_factory=set)
 
 
@@ -65,28 +65,28 @@ class Context:
         self.features: Mapping[str, int] = {}
         """The finalized features: a broker that does not support them does not count as live."""
         self.lacking: set[int] = set()
-        """Registered brokers that do not count as live for that reason."""
+        """The registered brokers that do not count as live because they do not support the finalized features."""
         self.watched_brokers: set[int] = set()
         """Brokers whose znodes are watched, live or not."""
         self.brokers: dict[int, LiveBroker] = {}
         self.leaving: set[int] = set()
-        """Brokers that have requested their shutdown: still registered, but never elected."""
+        """The brokers that have requested their shutdown. They are still registered, but never elected."""
         self.failed_dirs: dict[int, set[Partition]] = {}
         """Replicas on failed directories, by broker."""
         self.topics: dict[str, Topic] = {}
         self.names: dict[bytes, str] = {}
         self.changed_topics: set[str] = set()
-        """Topics whose znodes have changed, or may have changed, after the last read."""
+        """The topics whose znodes have changed, or may have changed, after the last read."""
         self.states: dict[Partition, State] = {}
         self.offline: set[Partition] = set()
-        """Partitions whose leader is offline, and which have no electable replica so far."""
+        """The partitions whose leader is offline, and for which no electable replica was found yet."""
         self.moving: set[Partition] = set()
         """Partitions that are being reassigned."""
         self.deletions: dict[str, Deletion] = {}
         self._hosted: dict[int, dict[Partition, None]] = {}
 
     def replicas(self, partition: Partition) -> Replicas | None:
-        """Return a partition's replicas, None if there is no such partition."""
+        """Return a partition's replicas; None if the partition does not exist."""
         topic = self.topics.get(partition[0])
         return None if topic is None else topic.partitions.get(partition[1])
 
@@ -178,6 +178,6 @@ class Context:
         return topic in self.deletions
 
     def leader(self, partition: Partition) -> int:
-        """Return a partition's leader, -1 without one."""
+        """Return a partition's leader; -1 if it has none."""
         state = self.states.get(partition)
         return NO_LEADER if state is None else state.value.leader

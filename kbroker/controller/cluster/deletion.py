@@ -1,9 +1,9 @@
 """The deletion of topics: brokers delete their replicas, then the topic's znodes are removed.
 
-Owns the progress of each deletion. The controller announces a topic in /admin/delete_topics as deleted at once (leader
--2), and the live brokers delete its replicas. The deletion waits while a broker with a replica is not live, or while a
-reassignment of the topic is in progress. It ends with the removal of the topic's znodes; until then another controller
-can continue it. (TopicDeletionManager.)
+Owns the progress of each deletion. For a topic in /admin/delete_topics, the controller immediately announces that it is
+deleted (leader -2), and the live brokers delete its replicas. The deletion waits while a broker with a replica is not
+live, or while a reassignment of the topic is in progress. It ends with the removal of the topic's znodes; until then
+another controller can continue it. (TopicDeletionManager.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def check(term: Term) -> None:
 
 
 async def begin(term: Term) -> None:
-    """Continue the known deletions when a term begins, and do the work of `check`."""
+    """Continue the known deletions when a term begins, and search for new ones like `check`."""
     await _go_on(term, list(term.context.deletions))
     await check(term)
 
@@ -58,7 +58,7 @@ async def enqueue(term: Term, topic: str) -> None:
 
 
 def halt(term: Term, topics: Iterable[str]) -> None:
-    """Make the deletions of these topics wait until `resume`."""
+    """Halt the deletions of these topics until `resume`."""
     for topic in topics:
         deletion = term.context.deletions.get(topic)
         if deletion is not None:
@@ -66,7 +66,7 @@ def halt(term: Term, topics: Iterable[str]) -> None:
 
 
 async def resume(term: Term, topics: Iterable[str]) -> None:
-    """Resume the deletions of these topics; topics that are not to be deleted are ignored."""
+    """Resume the deletions of these topics. Topics that are not to be deleted are ignored."""
     waited = [topic for topic in topics if topic in term.context.deletions]
     for topic in waited:
         term.context.deletions[topic].halted = False
@@ -118,7 +118,7 @@ async def _ask(term: Term, topic: str, deletion: Deletion, left: Collection[Repl
 
 
 async def answered(term: Term, broker: int, outcome: dict[Partition, bool]) -> None:
-    """Handle a broker's response: which replicas it has deleted, and which deletions failed."""
+    """Handle a broker's response, which lists the replicas that it has deleted, and the failed deletions."""
     topics: dict[str, None] = {}
     async for partition, is_done in paced(outcome.items()):
         deletion = term.context.deletions.get(partition[0])
@@ -169,7 +169,7 @@ async def _finish(term: Term, topic: str) -> None:
 
 
 async def _remove(term: Term, topic: str, indexes: Sequence[str]) -> None:
-    """Remove partitions' znodes in one transaction, or one by one if some of them have another structure."""
+    """Remove the znodes of partitions in one transaction, or one by one if some of them have another structure."""
     tree, paths = term.tree, [f"{topic_path(topic)}/partitions/{index}" for index in indexes]
     try:
         await tree.commit(*(Delete(each) for path in paths for each in (f"{path}/state", path)))

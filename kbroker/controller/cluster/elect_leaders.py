@@ -1,6 +1,6 @@
 """Elects preferred leaders, on request or for balance, and unclean leaders on request.
 
-Owns ElectLeaders (KIP-460), /admin/preferred_replica_election, and when leadership automatically returns to preferred
+Owns ElectLeaders (KIP-460), /admin/preferred_replica_election, and the automatic return of leadership to preferred
 replicas (auto.leader.rebalance.enable; KafkaController.checkAndTriggerAutoLeaderRebalance). controller/elections.py
 decides the leaders.
 """
@@ -101,7 +101,10 @@ async def check(term: Term) -> None:
 
 
 FIRST_REBALANCE_SECONDS = 5
-"""Seconds from an election to the first check; later ones follow leader.imbalance.check.interval.seconds."""
+"""The time in seconds from an election to the first check.
+
+Later checks follow leader.imbalance.check.interval.seconds.
+"""
 
 
 async def rebalance(term: Term) -> None:

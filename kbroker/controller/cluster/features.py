@@ -1,7 +1,7 @@
 """The feature levels that a cluster's controller finalizes in /feature (KIP-584).
 
-Owns /feature: its creation in a cluster without it, and its change at a client's request. Except in a new cluster,
-levels rise only at a client's request: a broker of Apache Kafka 3.9 supports no feature at all, and stops once one is
+Owns /feature: its creation in a cluster that lacks it, and its change at a client's request. Except in a new cluster,
+levels rise only at a client's request: a broker of Apache Kafka 3.9 supports no features, and stops when a feature is
 finalized. (KafkaController.enableFeatureVersioning, processFeatureUpdatesWithActiveController.)
 """
 
@@ -53,7 +53,7 @@ async def learn(term: Term) -> bool:
 
 
 async def begin(term: Term) -> None:
-    """Create /feature if it is missing: with levels only in a new cluster whose brokers all support them."""
+    """Create /feature if it is missing. It contains levels only in a new cluster whose brokers all support them."""
     if await learn(term):
         return
     is_new = not await term.tree.children(TOPICS)

@@ -1,10 +1,10 @@
-"""The controller's access to the tree: requests wait out a lost connection, and writes fail after the next election.
+"""The controller's access to the tree. Requests wait out a lost connection; writes fail after the next election.
 
-Owns how long a request is retried (while the session is live), and the check of /controller_epoch with every write
-(KIP-237). Never interprets the written data, except the epoch.
+Owns the time for which a request is retried (while the session is live), and the check of /controller_epoch with every
+write (KIP-237). Never interprets the written data, except the epoch.
 
 A write may succeed although its response is lost. A writer that retries then finds the node changed, and has to check
-whether its own first attempt did that.
+whether its own first attempt changed it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _RETRY_SECONDS = 0.05
 
 
 class ControllerMoved(Exception):  # noqa: N818 - an outcome to be handled, not a fault
-    """Another controller was elected: this one cannot write any more."""
+    """Another controller was elected, so this controller cannot write any more."""
 
 
 class SteadyTree:
-    """A tree in one session, the one that was live when this object was created. Requests wait out a lost connection.
+    """A tree in one session, which was live when this object was created. Requests wait out a lost connection.
 
-    Raises SessionExpired once that session has ended, even if another one follows.
+    Raises SessionExpired when that session has ended, even if another session follows.
     """
 
     def __init__(self, tree: MetadataTree, sleep: Sleep) -> None:
@@ -104,7 +104,7 @@ class SteadyTree:
 
 
 class FencedTree:
-    """A tree that accepts a controller's writes as long as no later one is elected."""
+    """A tree that accepts a controller's writes until a later controller is elected."""
 
     def __init__(self, tree: SteadyTree, epoch: int, epoch_version: int) -> None:
         self._tree = tree
@@ -134,7 +134,7 @@ class FencedTree:
             raise Refused(refused.index - 1, refused.path, refused.reason) from None
 
     async def set(self, path: str, data: bytes, version: int) -> int | None:
-        """Write a node at a given version; return its new version, None if it has another or is missing."""
+        """Write a node that has the given version; return its new version, or None if it has another or is missing."""
         try:
             (done,) = await self.commit(SetData(path, data, version))
         except Refused:
@@ -173,9 +173,10 @@ class FencedTree:
 
 
 async def claim(tree: SteadyTree, node_id: int, now_ms: int) -> FencedTree | None:
-    """Try to become the controller: /controller for this session and the next epoch in one transaction.
+    """Try to become the controller: write /controller for this session and the next epoch in one transaction.
 
-    Returns None on failure.
+    Return None on failure.
+
     Raises Unreadable if the epoch is not a number.
     """
     while True:

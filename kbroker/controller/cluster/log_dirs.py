@@ -1,4 +1,4 @@
-"""Handles log directories that fail while their broker runs on.
+"""Handles log directories that fail while their broker continues to run.
 
 Owns the set of replicas on failed directories. A broker with a failed directory writes a notification. The controller
 then sends this broker all its leaderships again, and the response shows which replicas are lost (KAFKA_STORAGE_ERROR)

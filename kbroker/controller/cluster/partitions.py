@@ -1,9 +1,9 @@
 """Leaders and in-sync replicas of many partitions: decided, written, stored, and sent.
 
-Owns the writes of partition states to the tree. Each write is fenced and checks the version of every state. A write has
-several partitions, and several writes run at once; Apache Kafka 3.9 (PartitionStateMachine, ReplicaStateMachine) writes
-one partition at a time. elections.py decides the leaders. If another process has changed a state, it is read and
-decided again.
+Owns the writes of partition states to the tree. Each write is fenced and checks the version of every state. A write
+contains several partitions, and several writes run concurrently; Apache Kafka 3.9 (PartitionStateMachine,
+ReplicaStateMachine) writes one partition at a time. elections.py decides the leaders. If another process has changed a
+state, the state is read and decided again.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ async def change(term: Term, partition: Partition, decide: Decide) -> State | No
         if state.value.controller_epoch > term.epoch:
             raise ControllerMoved(f"{path} was written by a controller of epoch {state.value.controller_epoch}")
         context.states[partition] = state
-        if state == State(value, before.version + 1):  # this is the first attempt's write, whose response was lost
+        if state == State(value, before.version + 1):  # the first attempt wrote this, and its response was lost
             return state
     return None
 
 
 async def change_all(term: Term, partitions: Collection[Partition], decide: Decide) -> list[State | None]:
-    """Do the work of `change` for many partitions, several in one write; return their states in the same order."""
+    """Run `change` for many partitions, several in one write; return their states in the same order."""
 
     async def change_some(some: Sequence[Partition]) -> list[State | None]:
         return await write_together(term, some, decide) or [await change(term, each, decide) for each in some]
@@ -229,8 +229,8 @@ async def bring_online(
 ) -> dict[Partition, State]:
     """Create the states of new partitions and elect leaders for offline ones: all of them, or the given ones.
 
-    With `unclean`, a leader may also be a replica that is not in sync, whatever the topics' configs say. Add the
-    requests to `batch` if it is given, otherwise send them at once. Return the partitions for which a leader was
+    With `unclean`, a leader may also be a replica that is not in sync, whatever the topics' configs say. If `batch` is
+    given, add the requests to it; otherwise send them immediately. Return the partitions for which a leader was
     elected.
     """
     own = term.batch() if batch is None else batch
@@ -280,7 +280,7 @@ def _has_online_isr(term: Term, partition: Partition) -> bool:
 
 
 async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:
-    """Record as offline those of these partitions that have no usable leader."""
+    """Mark the partitions without a usable leader as offline."""
     context = term.context
     async for partition in paced(list(partitions)):
         if partition in context.states and not context.is_led(partition) and not context.is_deleted(partition[0]):
@@ -288,7 +288,7 @@ async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:
 
 
 async def take_out(term: Term, replica: int, partitions: Collection[Partition], batch: Batch) -> None:
-    """Remove an unusable replica from leadership and the in-sync replicas, and stop it if its broker is live."""
+    """Remove an unusable replica from leadership and the in-sync replicas. If its broker is live, stop the replica."""
     context = term.context
 
     def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
@@ -308,7 +308,7 @@ async def take_out(term: Term, replica: int, partitions: Collection[Partition], 
 
 
 async def unled(term: Term, partitions: Collection[Partition]) -> None:
-    """Remove the leaders of partitions whose topics are being deleted, whether or not their replicas are usable."""
+    """Remove the leaders of partitions whose topics are being deleted, even if their replicas are not usable."""
 
     def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
         if value.leader == NO_LEADER:

@@ -1,6 +1,7 @@
 """Blocks of producer ids, each allocated to one broker once (KIP-730).
 
-Owns /latest_producer_id_block. Brokers before 2.8 write it, too, so each write checks the version that was read.
+Owns /latest_producer_id_block. Brokers before 2.8 also write this znode, so each write checks the version that was
+read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.inter_broker import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 BLOCK: Final = 1000
-"""Ids in a block."""
+"""The number of ids in a block."""
 _LAST: Final = 2**63 - 1
 
 

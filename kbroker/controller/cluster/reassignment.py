@@ -3,9 +3,11 @@
 Owns the steps of a reassignment (KIP-455; KafkaController.onPartitionReassignment). The topic's znode stores a started
 reassignment (replicas, adding, removing), so that another controller can continue it:
 
-    begin    the znode; a new leader epoch; LeaderAndIsr to the current replicas, and to the added ones as new
-    finish   once all of the target are in sync: a leader among them, the others removed from the in-sync replicas and
-             deleted, the znode without adding and removing, and the metadata to all brokers
+    begin    write the znode; begin a new leader epoch; send LeaderAndIsr to the current replicas, and to the added
+             replicas as new ones
+    finish   when all replicas of the target are in sync: elect a leader among them; remove the other replicas from
+             the in-sync replicas and delete them; write the znode without adding and removing; send the metadata to
+             all brokers
 
 Cancelling is a reassignment back to the original replicas.
 """
@@ -83,7 +85,7 @@ def _plan(term: Term, partition: Partition, target: Sequence[int] | None) -> Rep
 
 
 def _why_not(term: Term, current: Replicas, target: Sequence[int], may_change_factor: bool) -> ApiError | None:
-    """Return the fault of a client's target, None if it is valid."""
+    """Return the fault of a client's target; None if the target is valid."""
 
     def refusal(text: str) -> ApiError:
         return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
@@ -120,7 +122,7 @@ async def check(term: Term) -> None:
 
 
 async def take_up(term: Term) -> set[Partition]:
-    """Do the work of `check`; return the partitions whose reassignment has started."""
+    """Start the reassignments in /admin/reassign_partitions, and watch for more; return the started ones."""
     found = await term.tree.get(REASSIGNMENTS, lambda: term.put("reassignments", lambda: check(term)))
     if found is None:
         return set()
@@ -157,7 +159,7 @@ async def _begin(term: Term, planned: Mapping[Partition, Replicas]) -> dict[Part
 
 
 async def resume(term: Term, except_for: Collection[Partition] = (), target_on: int | None = None) -> None:
-    """Continue all started reassignments, or only those that have this broker in their target."""
+    """Continue all started reassignments, or only those whose target includes the broker `target_on`."""
     for partition in list(term.context.moving):
         replicas = term.context.replicas(partition)
         if replicas is None or partition in except_for:
@@ -167,7 +169,7 @@ async def resume(term: Term, except_for: Collection[Partition] = (), target_on: 
 
 
 async def in_sync_changed(term: Term, partition: Partition) -> None:
-    """Finish a reassignment if its whole target is in sync now."""
+    """Finish a reassignment if all replicas of its target are in sync now."""
     replicas = term.context.replicas(partition)
     if partition in term.context.moving and replicas is not None and _is_complete(term, partition, replicas):
         await go_on(term, partition, replicas)
@@ -179,7 +181,7 @@ def _is_complete(term: Term, partition: Partition, replicas: Replicas) -> bool:
 
 
 async def go_on(term: Term, partition: Partition, replicas: Replicas) -> bool:
-    """Do the next steps of a reassignment; return whether its topic exists."""
+    """Run the next steps of a reassignment; return whether its topic exists."""
     deletion.halt(term, (partition[0],))
     if not await _remember(term, partition, replicas):
         return False
@@ -234,7 +236,7 @@ async def _finish(term: Term, partition: Partition, replicas: Replicas) -> None:
 
 
 async def _move_leadership(term: Term, partition: Partition, finished: Replicas) -> None:
-    """Elect a leader if the current one is offline or not in the target. Always send all replicas the replica list."""
+    """Elect a leader if the current one is offline or not in the target. Send the replica list to all replicas."""
     context = term.context
     leader = context.leader(partition)
     if leader in finished.replicas and context.is_online(leader, partition):
@@ -270,7 +272,7 @@ async def _remove(term: Term, partition: Partition, brokers: Sequence[int]) -> N
 async def _write(term: Term, partition: Partition, replicas: Replicas, *, new_epoch: bool = False) -> bool:
     """Write a partition's replicas into its topic's znode. Other writers may change other partitions of the znode.
 
-    With `new_epoch` the partition begins a new leader epoch in the same write.
+    If `new_epoch` is true, the same write begins a new leader epoch of the partition.
     """
     context, path = term.context, topic_path(partition[0])
     while True:
@@ -301,7 +303,7 @@ async def _write(term: Term, partition: Partition, replicas: Replicas, *, new_ep
 
 
 async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[int]], bool]) -> None:
-    """Remove partitions from a tool's request, and delete the request's znode once it has no partitions."""
+    """Remove partitions from a tool's request, and delete the request's znode when it has no partitions."""
     while True:
         found = await term.tree.get(REASSIGNMENTS)
         if found is None:

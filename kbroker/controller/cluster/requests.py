@@ -1,7 +1,7 @@
 """The controller's messages to brokers: LeaderAndIsr 7, UpdateMetadata 8 and StopReplica 4.
 
-Owns the fields of these requests in Apache Kafka 3.9's versions, and how a request is built from the parts of its
-partitions. Pure. (ControllerChannelManager.)
+Owns the fields of these requests in Apache Kafka 3.9's versions, and the construction of a request from the parts of
+its partitions. Pure. (ControllerChannelManager.)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SA
 
 
 def leadership(index: int, state: State, replicas: Replicas, *, is_new: bool) -> LeaderAndIsrPartitionState:
-    """Return a partition's part of a LeaderAndIsr."""
+    """Return the part of a LeaderAndIsr for a partition."""
     value = state.value
     return LeaderAndIsrPartitionState(
         partition_index=index,
@@ -60,7 +60,7 @@ def leadership(index: int, state: State, replicas: Replicas, *, is_new: bool) ->
 
 
 def metadata(context: Context, partition: Partition) -> UpdateMetadataPartitionState | None:
-    """Return a partition's part of an UpdateMetadata; None if the partition has no state yet."""
+    """Return the part of an UpdateMetadata for a partition; None if the partition has no state yet."""
     state = context.states.get(partition)
     if state is None:
         return None
@@ -80,7 +80,7 @@ def metadata(context: Context, partition: Partition) -> UpdateMetadataPartitionS
 
 
 def stop(context: Context, partition: Partition, *, delete: bool) -> StopReplicaPartitionState:
-    """Return a partition's part of a StopReplica."""
+    """Return the part of a StopReplica for a partition."""
     if context.is_deleted(partition[0]):
         epoch = EPOCH_OF_DELETION
     else:
@@ -90,7 +90,7 @@ def stop(context: Context, partition: Partition, *, delete: bool) -> StopReplica
 
 
 def live_brokers(brokers: Mapping[int, LiveBroker]) -> list[UpdateMetadataBroker]:
-    """Return the live brokers of an UpdateMetadata."""
+    """Return the live brokers for an UpdateMetadata."""
     return [
         UpdateMetadataBroker(
             id=number,

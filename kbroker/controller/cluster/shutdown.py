@@ -1,7 +1,7 @@
-"""ControlledShutdown: moves the leaderships of a broker to others before the broker stops.
+"""ControlledShutdown: moves the leaderships of a broker to other brokers before the broker stops.
 
 Owns the choice of partitions (KIP-9; KafkaController.doControlledShutdown): those with another replica that is in sync.
-The broker also stops following. The controller does not elect it again until it registers again.
+The broker also stops following. The controller does not elect the broker again until it registers again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 async def controlled_shutdown(term: Term, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-    """Move a broker's leaderships, and return the remaining ones. Raises ApiError."""
+    """Move a broker's leaderships to other brokers; return the partitions that it still leads. Raises ApiError."""
     context, leaving = term.context, request.broker_id
     broker = context.brokers.get(leaving)
     if broker is None:
@@ -50,7 +50,7 @@ async def controlled_shutdown(term: Term, request: ControlledShutdownRequest) ->
 
 
 async def _leaderships(term: Term, broker: int) -> tuple[list[Partition], list[Partition]]:
-    """Return the partitions that a broker leads, and those that it follows, if they have other replicas."""
+    """Return the partitions that a broker leads, and those that it follows; skip those without other replicas."""
     context = term.context
     led: list[Partition] = []
     followed: list[Partition] = []

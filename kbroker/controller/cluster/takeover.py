@@ -1,8 +1,8 @@
 """Begins a term: reads and watches the cluster's znodes, sends all brokers the state, and continues started operations.
 
-Owns the order (KafkaController.onControllerFailover). The live brokers are first, since a broker follows only a leader
-that it knows to be live. Then leaderships, after all possible elections; then reassignments, deletions and requested
-elections.
+Owns the order (KafkaController.onControllerFailover). The live brokers are sent first, because a broker follows a
+leader only if it knows that the leader is live. The leaderships follow after all possible elections; then
+reassignments, deletions and requested elections.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def take_over(term: Term) -> None:
 
 
 async def _elect_and_notify(term: Term, partitions: list[Partition]) -> None:
-    """Remove offline replicas, then send the leaderships to all other replicas, once.
+    """Remove offline replicas; then send the leaderships to all other replicas, once.
 
     Apache Kafka sends before and after each step, and increments the leader epoch of a partition without a live leader
     twice.

@@ -1,7 +1,8 @@
 """One term: the state that the parts of an active controller share.
 
-Owns only these shared objects, the configs that the controller reads, and how a part queues its next work. A term ends
-with the election of another controller, with the session, or with the broker. No part of it is used after that.
+Owns only these shared objects, the configs that the controller reads, and the way in which a part queues its next work.
+A term ends with the election of another controller, with the session, or with the broker. No part of it is used after
+that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kbroker.controller.cluster.fenced_tree import FencedTree
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """The broker's configs that the controller uses; times are ms, except Kafka's own key in seconds.
+    """The broker's configs that the controller uses. Times are in ms, except `imbalance_check_seconds`.
 
     A change of configs creates a new object of this class.
     """
@@ -38,7 +39,7 @@ class ControllerConfig:
     imbalance_check_seconds: int = 300
     """leader.imbalance.check.interval.seconds."""
     socket_timeout_ms: int = 30_000
-    """controller.socket.timeout.ms: how long the controller waits for a broker's response before it retries."""
+    """controller.socket.timeout.ms: the time for which the controller waits for a response before it retries."""
 
     @property
     def controller_listener(self) -> str:
@@ -59,7 +60,7 @@ class Term:
     channels: Channels
     config: ControllerConfig
     put: Callable[[Hashable, Work], None]
-    """Queue work at the end; at most one event of each key is queued."""
+    """Append work to the queue. The queue contains at most one event per key."""
     elected_uncleanly: Callable[[int], None] = lambda _count: None
     """Called with the number of leaders elected from outside the in-sync replicas."""
 

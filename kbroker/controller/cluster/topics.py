@@ -46,7 +46,8 @@ async def read_topics(term: Term) -> list[Partition]:
 async def _read(term: Term, name: str) -> Assignment | None:
     """Read and watch a topic's znode, and add a missing id. If that fails, log the reason and return None.
 
-    A tool that does not know topic ids writes the znode without the id. The topic then keeps the id that its logs have.
+    A tool that does not know topic ids writes the znode without the id. The topic then keeps the id that its logs
+    contain.
     """
     path = topic_path(name)
     watch = _watch(term, name)

@@ -44,14 +44,14 @@ Listener = Callable[[str, str, Configs], None]
 class EntityConfigs:
     """All configs of topics, brokers, groups, users, clients and ips by name; "" has the defaults of a kind.
 
-    Groups, users, clients and addresses are stored under the names of their nodes, users with a client id under
-    USER/clients/CLIENT.
+    Groups, users, clients and addresses are stored under the names of their nodes; a user with a client id is stored
+    under USER/clients/CLIENT.
     """
 
     def __init__(self, tree: MetadataTree, clock: Clock) -> None:
         self._tree = tree
         self._known: dict[str, dict[str, Configs]] = {kind: {} for kind in FOLLOWED}
-        self._unread: dict[str, None] = {}  # topics whose configs have not been readable so far
+        self._unread: dict[str, None] = {}  # topics whose configs could not be read so far
         self._listener: Listener = lambda _kind, _name, _configs: None
         self._rereading = Rereading(tree, self._process, "configs")
         self._notifications = Notifications(tree, clock, CONFIG_CHANGES, _named)
@@ -79,14 +79,14 @@ class EntityConfigs:
         async def of(user: str) -> list[str]:
             try:
                 clients = await self._tree.children(f"{CONFIG}/{USERS}/{user}/{CLIENTS}")
-            except Refused:  # there are none
+            except Refused:  # the user has no configs of client ids
                 return []
             return [f"{user}/{CLIENTS}/{client}" for client in clients]
 
         return [each for found in await all_of(users, of, AT_ONCE) for each in found]
 
     async def read_topics(self, names: Iterable[str]) -> None:
-        """Read the configs of topics that may be new; if ZooKeeper is unreachable, read them once it is back."""
+        """Read the configs of topics that may be new. If ZooKeeper is unreachable, read them when it is back."""
         names = list(names)
         try:
             await self._read_all("topics", names)
@@ -107,7 +107,7 @@ class EntityConfigs:
         self._rereading.close()
 
     async def _process(self) -> None:
-        """Read the entities that have not been readable so far, then process the new notifications."""
+        """Read the entities that could not be read so far, then process the new notifications."""
         for name in list(self._unread):
             await self._read("topics", name)
             self._unread.pop(name, None)
@@ -141,11 +141,11 @@ class EntityConfigs:
             self._known[kind].pop(_name(segment), None)
 
     async def change(self, kind: str, name: str, revise: Revise, controller_version: int | None = None) -> None:
-        """Store the result of `revise` for an entity's configs, notify all brokers, and update this one.
+        """Store the result of `revise` for an entity's configs, notify all brokers, and update this broker's copy.
 
-        The current configs are read first, and written only if they have not changed meanwhile; otherwise `revise` is
-        called again. Raises the exceptions of `revise`, ApiError after too many attempts, and, if `controller_version`
-        is given, Refused if the controller has changed.
+        The current configs are read first. The new ones are written only if the current ones have not changed
+        meanwhile; otherwise `revise` is called again. Raises the exceptions of `revise`, ApiError after too many
+        attempts, and, if `controller_version` is given, Refused if the controller has changed.
         """
         path = f"{CONFIG}/{kind}/{name or DEFAULT_ENTITY}"
         above = _above(kind, name)
@@ -155,8 +155,8 @@ class EntityConfigs:
             configs = revise(old)
             if configs == old == self.of(kind, name):
                 return
-            # Notify even if nothing changes: other brokers may not know the current configs yet. One transaction writes
-            # the change and its notification.
+            # Notify even if nothing changes: other brokers might not know the current configs yet. One transaction
+            # writes the change and its notification.
             writes: list[Change] = [Create(CONFIG_CHANGE, _notification(kind, name), sequential=True)]
             if configs != old:
                 data = znodes.encode_configs(configs)
@@ -200,7 +200,7 @@ def _notification(kind: str, name: str) -> bytes:
 
 
 def _named(path: str, data: bytes) -> str | None:
-    """Return KIND/ENTITY in a notification, None if it cannot be read."""
+    """Return KIND/ENTITY in a notification; None if the notification cannot be read."""
     try:
         return znodes.read(path.rpartition("/")[2], data, znodes.decode_config_change)
     except Unreadable as error:

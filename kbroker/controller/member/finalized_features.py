@@ -1,6 +1,6 @@
 """The finalized features of the cluster in ZooKeeper, kept current by a watch.
 
-Owns the content of /feature, and the check whether this broker supports it: with an unsupported feature the broker does
+Owns the content of /feature, and the check whether this broker supports it. With an unsupported feature the broker does
 not start, and stops if it is running. Never writes: the controller does. (Apache Kafka 3.9:
 FinalizedFeatureChangeListener.)
 """
@@ -23,7 +23,7 @@ Listener = Callable[[Mapping[str, int], int], None]
 
 
 class FinalizedFeatures:
-    """Feature levels by name, and the version of their znode: -1 while it is missing."""
+    """Feature levels by name, and the version of their znode, which is -1 while the znode is missing."""
 
     def __init__(self, tree: MetadataTree) -> None:
         self._tree = tree
@@ -37,7 +37,7 @@ class FinalizedFeatures:
     async def load(self, changed: Callable[[], None] | None = None) -> None:
         """Read the finalized levels.
 
-        Raises ConfigError if this broker does not support them, Unreadable, Unreachable.
+        Raises Unreadable, Unreachable, or ConfigError if this broker does not support the levels.
         """
         node = await self._tree.get(FEATURE, changed)
         features = Features({}) if node is None else read(FEATURE, node.data, Features.decode)

@@ -1,10 +1,10 @@
 """Content of ZooKeeper that a broker follows: watches and notifications show when to read it again.
 
 Owns the reading task, the last processed notifications, and the change of a znode together with its notification. The
-broker also reads after each new connection, because the lost connection took its watches with it, even in the same
-session. A notification carries no values: it names the nodes to read. After a lost connection a broker processes the
-notifications that it missed; ZooKeeper keeps them for at least a quarter of an hour. Never knows the meaning of the
-nodes. (Apache Kafka 3.9: ZkNodeChangeNotificationListener.)
+broker also reads after each new connection: a lost connection loses its watches, even in the same session. A
+notification carries no values: it names the nodes to read. After a lost connection a broker processes the notifications
+that it missed; ZooKeeper keeps them for at least 15 minutes. Never knows the meaning of the nodes. (Apache Kafka 3.9:
+ZkNodeChangeNotificationListener.)
 """
 
 from __future__ import annotations
@@ -35,20 +35,23 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 50
-"""The number of concurrent reads, and the most old notifications that are removed at a time."""
+"""The number of concurrent reads, and the maximum number of old notifications to remove at a time."""
 EXPIRED_MS: Final = 15 * 60 * 1000
-"""All live brokers have processed a notification of this age, so it is removed."""
+"""The age in ms at which a notification is removed: all live brokers have processed it by then."""
 TRIES: Final = 100
-"""The attempts of a change. An attempt fails only if another broker's change was written first."""
+"""The maximum number of attempts of a change.
+
+An attempt fails only if another broker's change was written first.
+"""
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class Rereading:
-    """Calls `read`, which reads everything that may have changed; after Unreachable, again with the next connection."""
+    """Calls `read`, which reads everything that may have changed. After Unreachable, the next connection repeats it."""
 
     def __init__(self, tree: MetadataTree, read: Callable[[], Awaitable[None]], name: str) -> None:
-        """`name` is its name in the log."""
+        """Set the function that reads; `name` is its name in the log."""
         self._tree = tree
         self._read = read
         self._name = name
@@ -134,7 +137,7 @@ class Notifications(Generic[K]):
             raise
 
     async def _remove_old(self, names: Sequence[str]) -> None:
-        """Remove notifications that all brokers have processed: only the oldest ones at a time if they are many."""
+        """Remove notifications that all brokers have processed. If they are many, remove only the oldest ones."""
         for name in names[:AT_ONCE]:
             path = f"{self._path}/{name}"
             node = await self._tree.get(path)
@@ -153,7 +156,7 @@ class NotifiedValues(ABC, Generic[K, V]):
     """
 
     def __init__(self, tree: MetadataTree, name: str, nothing: V, notifications: Sequence[Notifications[K]]) -> None:
-        """`name` is the name of these values in the log."""
+        """Begin with no values; `name` is the name of these values in the log."""
         self._tree = tree
         self._nothing = nothing
         self._notifications = notifications
@@ -171,7 +174,7 @@ class NotifiedValues(ABC, Generic[K, V]):
 
     @abstractmethod
     def _encoded(self, value: V) -> Any:
-        """Return a value's JSON object."""
+        """Return the JSON object of a value."""
 
     @abstractmethod
     def _notification(self, key: K) -> Create:
@@ -194,7 +197,7 @@ class NotifiedValues(ABC, Generic[K, V]):
         self._rereading.close()
 
     async def change(self, key: K, revise: Callable[[V], V]) -> V:
-        """Store the result of `revise` for a value, notify all brokers, and update this one; return it.
+        """Store the result of `revise` for a value, notify all brokers, and update this broker's copy; return it.
 
         Raises the exceptions of `revise`, ApiError if other brokers' changes win each attempt, Unreachable, Denied,
         Unreadable.
@@ -229,7 +232,7 @@ class NotifiedValues(ABC, Generic[K, V]):
     async def _reread(self, changed: Iterable[K]) -> None:
         self._changed_here.clear()
         found = await self._read_all(changed)
-        for key in self._changed_here:  # the read value may be older; the notification of the change follows
+        for key in self._changed_here:  # the read value may be older; the notification of the change arrives later
             found.pop(key, None)
         self._take(found)
 
@@ -249,6 +252,6 @@ class NotifiedValues(ABC, Generic[K, V]):
 
 
 def _number(name: str) -> int:
-    """Return the number at the end of a notification's name, -1 if it has none."""
+    """Return the number at the end of a notification's name; -1 if the name has no number."""
     digits = name.rpartition("_")[2]
     return int(digits) if digits.isdecimal() else -1

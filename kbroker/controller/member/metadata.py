@@ -1,8 +1,8 @@
 """The cluster's state as a member knows it, and the changes that it requests for its clients.
 
 Owns this broker's view of the cluster: the controller's updates (metadata_cache.py), with the configs in ZooKeeper
-(entity_configs.py). A client's change is written to ZooKeeper (topic_changes.py); the controller carries it out and
-updates all brokers, and the client gets its answer once this broker knows the result. Never decides.
+(entity_configs.py). A client's change is written to ZooKeeper (topic_changes.py). The controller carries it out and
+updates all brokers, and the client gets its answer when this broker knows the result. Never decides.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from kbroker.topic_names import topic_name_fault
 log = logging.getLogger(__name__)
 
 PATIENCE_MS = 30_000
-"""The timeout of requests that have none, in ms."""
+"""The timeout in ms of requests that name no timeout."""
 AT_ONCE = 20
-"""Topics of one request that are written concurrently."""
+"""The number of topics of one request that are written concurrently."""
 _BEGUN_AT_ONCE = 100
-"""Changes started in one turn of the loop."""
+"""The number of changes that are started in one turn of the event loop."""
 _NO_FEATURES = {TRANSACTION_VERSION: 0, GROUP_VERSION: 0}
 _T = TypeVar("_T")
 _K = TypeVar("_K", str, bytes, Pattern)
@@ -63,7 +63,7 @@ class OwnController(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, to its own knowledge."""
+        """Whether this broker believes that it is the controller."""
 
     async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> int:
         """Change feature levels; return the resulting version of /feature. Raises ApiError."""
@@ -100,15 +100,18 @@ class MemberMetadata(TopicPlans):
         self._asked: dict[asyncio.Task[Any], None] = {}  # a dict keeps their order for simulated worlds
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._expected: dict[str, int] = {}
-        """Topics, with their number of partitions, that the controller must send before clients get metadata."""
+        """Topics, with their numbers of partitions, that the controller must send before clients get metadata."""
         self._unsent: dict[str, int] = {}
         """The expected topics that the controller has not sent completely yet."""
         self._checked: set[str] = set()
         self._lookups: dict[asyncio.Task[None], None] = {}
-        self._not_created: dict[str, str] = {}  # internal topics, and why they could not be created
+        self._not_created: dict[str, str] = {}  # internal topics, and the reasons why they could not be created
         self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
         self._features_turn = asyncio.Lock()
-        """One change at a time: requests of clients that gave up must not pile up at a busy controller."""
+        """The lock for one change at a time.
+
+        Requests of clients that gave up must not accumulate at a busy controller.
+        """
         self._places = random.Random()
 
     # --- the known state
@@ -122,7 +125,7 @@ class MemberMetadata(TopicPlans):
     def expect(self, partitions: Mapping[str, int]) -> None:
         """Expect the controller to send these topics, with these numbers of partitions.
 
-        The controller sends a new broker its topics in several requests. Before the last request a topic would seem to
+        The controller sends a new broker its topics in several requests. Before the last request, a topic would seem to
         be missing, or to have fewer partitions, and clients would drop their unsent records for it.
         """
         self._expected = dict(partitions)
@@ -131,8 +134,8 @@ class MemberMetadata(TopicPlans):
     def may_be_unsent(self, name: str) -> bool:
         """Whether a topic may have partitions that the controller has not sent yet.
 
-        If so, the client has to retry. Meanwhile this looks up whether the topic was deleted before the controller sent
-        it.
+        If so, the client has to retry. Meanwhile this broker looks up whether the topic was deleted before the
+        controller sent it.
         """
         if name not in self._unsent:
             return False
@@ -156,9 +159,9 @@ class MemberMetadata(TopicPlans):
         return name not in self._unsent
 
     def first_update(self, timeout_ms: float) -> Awaitable[bool] | None:
-        """Return a future: true once the controller has sent this broker the cluster's state, false after the timeout.
+        """Return a future: true when the controller has sent this broker the cluster's state, false after the timeout.
 
-        Returns None if the controller has already sent it.
+        Return None if the controller has already sent it.
         """
         return (
             None if self.state.brokers and not self._expected else asyncio.ensure_future(self._first_update(timeout_ms))
@@ -194,14 +197,14 @@ class MemberMetadata(TopicPlans):
         return True
 
     def read_configs(self, names: Iterable[str]) -> Awaitable[None] | None:
-        """Return a future that is done once the configs of unknown topics have been read; None if all are known."""
+        """Return a future that is done when the configs of unknown topics have been read; None if all are known."""
         new = [name for name in names if name not in self.state.topics and topic_name_fault(name) is None]
         return self._configs.read_topics(new) if new else None
 
     async def learn(self, request: UpdateMetadataRequest, is_newest: Callable[[], bool] = lambda: True) -> bool:
-        """Apply the controller's update, once the configs of new topics are known.
+        """Apply the controller's update when the configs of new topics are known.
 
-        Returns False, with nothing applied, if `is_newest` reports that a newer controller's update has been applied.
+        If `is_newest` reports that the update of a newer controller has been applied, apply nothing and return False.
         """
         unread = self.read_configs(each.topic_name for each in request.topic_states)
         if unread is not None:
@@ -263,7 +266,7 @@ class MemberMetadata(TopicPlans):
     async def _until(self, name: str, holds: Holds, deadline: float) -> ApiError | None:
         """Wait until a topic is in a given state, or return an error after the timeout.
 
-        `deadline` is a time of the loop's clock.
+        `deadline` is a time of the event loop's clock.
         """
         if holds(self.state.topics.get(name)):
             return None
@@ -294,14 +297,14 @@ class MemberMetadata(TopicPlans):
         return None
 
     def _ask(self, change: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Start a change, whether or not it is awaited."""
+        """Start a change, which continues whether or not it is awaited."""
         task = asyncio.get_running_loop().create_task(change)
         self._asked[task] = None
         task.add_done_callback(self._asked.pop)
         return task
 
     async def _asking(self, change: Coroutine[Any, Any, _T]) -> _T:
-        """Start a change, and wait for it. The change goes on even if the caller is cancelled."""
+        """Start a change, and wait for it. The change continues even if the caller is cancelled."""
         return await asyncio.shield(self._ask(change))
 
     def auto_create(self, name: str) -> None:
@@ -328,7 +331,7 @@ class MemberMetadata(TopicPlans):
         return None if task is None else asyncio.shield(task)
 
     def _log_not_created(self, name: str, error: ApiError) -> None:
-        """Log why a topic is not created yet, once per reason: clients retry every second."""
+        """Log why a topic could not be created yet, once per reason, because clients retry every second."""
         if self._not_created.get(name) != str(error):
             self._not_created[name] = str(error)
             log.warning("topic %s is not created yet: %s", name, error)
@@ -400,7 +403,7 @@ class MemberMetadata(TopicPlans):
     async def _update_features(
         self, updates: Sequence[FeatureUpdate], validate_only: bool, deadline: float
     ) -> ApiError | None:
-        """Request the controller to change levels, and wait until this broker knows them."""
+        """Request the controller to change levels, and wait until this broker knows the new levels."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._features_turn.acquire()
@@ -460,7 +463,7 @@ class MemberMetadata(TopicPlans):
 
 
 def _in(timeout_ms: float) -> float:
-    """Return the end of a timeout, by the loop's clock."""
+    """Return the time of the event loop's clock at which a timeout ends."""
     return asyncio.get_running_loop().time() + timeout_ms / 1000
 
 
@@ -469,7 +472,7 @@ def _is_sent(topic: TopicState | None, count: int) -> bool:
 
 
 async def _all(changes: Iterable[tuple[_K, Coroutine[Any, Any, ApiError | None]]]) -> dict[_K, ApiError]:
-    """Make changes concurrently; return the clients' errors of the failed ones."""
+    """Run changes concurrently; return the clients' errors of the failed changes."""
     tasks: dict[_K, asyncio.Task[ApiError | None]] = {}
     try:
         for number, (key, change) in enumerate(changes, 1):
@@ -483,7 +486,7 @@ async def _all(changes: Iterable[tuple[_K, Coroutine[Any, Any, ApiError | None]]
 
 
 async def _outcome(change: Coroutine[Any, Any, ApiError | None]) -> ApiError | None:
-    """Return the error for the client that asked for a change; None on success."""
+    """Return the error of a change for the client that requested it; None on success."""
     try:
         return await change
     except ApiError as error:

@@ -1,6 +1,6 @@
 """Builds the cluster's state from the controller's UpdateMetadata requests.
 
-Owns how a request changes the known state. Pure. Never decides whether a request is valid. (Apache Kafka 3.9:
+Owns the effect of a request on the known state. Pure. Never decides whether a request is valid. (Apache Kafka 3.9:
 ZkMetadataCache.)
 """
 
@@ -21,7 +21,10 @@ from kbroker.topic_names import MAX_NAME_LENGTH, topic_name_fault
 
 LEADER_DURING_DELETE = -2
 _MOST_UNKNOWN = 1_000_000
-"""The most partitions one request may add, including gaps: partition N implies all below it."""
+"""The maximum number of partitions that one request may add, including gaps.
+
+Partition N implies all partitions below it.
+"""
 log = logging.getLogger(__name__)
 _UNKNOWN = PartitionState(replicas=(), isr=(), leader=NO_LEADER, leader_epoch=-1)
 

@@ -23,7 +23,7 @@ _LEAST_PATIENCE_MS = 10_000
 
 
 def patience_ms(session_timeout_ms: int) -> int:
-    """Return how long a start waits for the end of an earlier process's session with this id."""
+    """Return the time in ms for which a start waits for the end of an earlier process's session with this id."""
     return max(2 * session_timeout_ms, _LEAST_PATIENCE_MS)
 
 
@@ -31,20 +31,20 @@ class BrokerRegistration:
     """The registration of one broker. `epoch` is -1 while the broker is not registered."""
 
     def __init__(self, tree: MetadataTree, node_id: int, patience_ms: int) -> None:
-        """`patience_ms` limits the wait for the end of an earlier process's session."""
+        """Create the registration; `patience_ms` limits the wait for the end of an earlier process's session."""
         self._tree = tree
         self._node_id = node_id
         self._path = f"{BROKER_IDS}/{node_id}"
         self._patience_s = patience_ms / 1000
         self._own_sessions: set[int] = set()
         self.epoch = -1
-        """The number of the transaction that created the znode: a later registration has a higher one."""
+        """The number of the transaction that created the znode. A later registration has a higher number."""
 
     async def register(self, registration: Registration) -> None:
-        """Create the znode. Raises ConfigError if the id or the address belongs to another broker, Unreachable.
+        """Create the znode. Raises Unreachable, or ConfigError if the id or the address belongs to another broker.
 
-        The session of a dead, earlier process of this broker may not have expired yet. This method waits for the
-        expiry: no other process can have the port that this process has bound. Apache Kafka's broker fails at once.
+        The session of a dead, earlier process of this broker might not have expired yet. This method waits for its
+        expiry: no other process can have the port that this process has bound. Apache Kafka's broker fails immediately.
         """
         await self._check_address(registration)
         data = registration.encode()
@@ -71,7 +71,7 @@ class BrokerRegistration:
     async def renew(self, registration: Registration) -> int:
         """Register in the current session, or in a later one if it expires; return the session.
 
-        Retries after most errors. Raises ConfigError, Denied and Refused, which are permanent.
+        Retry after most errors. Raises ConfigError, Denied and Refused, which are permanent.
         """
         while True:
             session = self._tree.session_id
@@ -123,7 +123,7 @@ class BrokerRegistration:
     async def _ended(self, owner: int) -> bool:
         """Wait for the end of a session; return whether it ended in time.
 
-        Only ZooKeeper's answer after the wait counts: this process may have been frozen for most of it.
+        Only ZooKeeper's answer after the wait counts, because this process may have been frozen for most of the wait.
         """
         log.info("broker %d is registered by an earlier session, whose end is waited for", self._node_id)
         deleted = asyncio.Event()

@@ -1,7 +1,7 @@
-"""The schema registries of a cluster: each broker that has one publishes its address in a znode, as others find it.
+"""The schema registries of a cluster: each broker with a registry publishes its address in a znode for the others.
 
-Owns /kbroker/registries/N, an ephemeral znode of broker N, created again with each new session; and what this broker
-has read of the others. Never connects to a registry.
+Owns /kbroker/registries/N, an ephemeral znode of broker N, which is created again with each new session. Also owns the
+addresses of other registries that this broker has read. Never connects to a registry.
 
     {"version":1,"url":"http://10.0.0.1:8081"}
 """
@@ -45,7 +45,7 @@ class Registries:
         tree.listen(self._session_changed)
 
     def publish(self, url: str) -> None:
-        """Publish the address of this broker's registry, from now on and in each later session."""
+        """Publish the address of this broker's registry now and in each later session."""
         self._url = url
         self._begin()
 
@@ -63,16 +63,16 @@ class Registries:
         """Return the brokers that have published a registry. Raises Unreachable and Denied."""
         try:
             names = await self._tree.children(REGISTRIES)
-        except Refused:  # nobody has, ever
+        except Refused:  # no broker has ever published an address
             return set()
         return {int(each) for each in names if each.isdecimal()}
 
     def forget(self, broker: int) -> None:
-        """Read a broker's address again when it is asked for: nobody has answered there, or no leader."""
+        """Forget a broker's address, so that it is read again: there was no answer at it, or no leader."""
         self._known.pop(broker, None)
 
     def close(self) -> None:
-        """Publish nothing any more; the znode goes with the session."""
+        """Stop publishing. The znode is removed with the session."""
         self._url = None
         if self._publishing is not None:
             self._publishing.cancel()
@@ -94,7 +94,7 @@ class Registries:
                 session = self._tree.session_id
                 try:
                     await self._put(url)
-                except (Unreachable, Refused) as error:  # Refused: an earlier session's znode has just gone, or come
+                except (Unreachable, Refused) as error:  # Refused: an earlier session's znode was removed or created
                     log.debug("the registry's address is published later: %s", error)
                     await asyncio.sleep(_RETRY_SECONDS)
                 else:
@@ -113,7 +113,7 @@ class Registries:
         changes: list[Change] = [Create(path, data, ephemeral=True)]
         if node is not None and node.stat.owner == self._tree.session_id:
             changes = [SetData(path, data)]
-        elif node is not None:  # of an earlier process of this broker, or of its earlier session
+        elif node is not None:  # an earlier process or session of this broker created it
             changes.insert(0, Delete(path))
         await self._tree.commit(changes)
 

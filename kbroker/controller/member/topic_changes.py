@@ -18,7 +18,7 @@ from kbroker.controller.znodes import DELETE_TOPICS, TOPICS, Assignment, Unreada
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 Holds = Callable[[TopicState | None], bool]
-"""Returns whether a topic, None if missing, is in the expected state."""
+"""Returns whether a topic is in the expected state. A missing topic is None."""
 
 
 async def partition_counts(tree: MetadataTree) -> dict[str, int]:
@@ -42,7 +42,7 @@ async def check_absent(tree: MetadataTree, name: str) -> None:
 
 
 async def create_topic(tree: MetadataTree, plan: TopicState) -> None:
-    """Write a topic's configs, then its replicas. Raises ApiError if the name exists, Unreachable."""
+    """Write a topic's configs, then its replicas. Raises Unreachable, or ApiError if the name exists."""
     await check_absent(tree, plan.name)
     path, data = f"{znodes.CONFIG}/topics/{plan.name}", znodes.encode_configs(plan.configs)
     try:
@@ -61,7 +61,7 @@ async def create_topic(tree: MetadataTree, plan: TopicState) -> None:
 
 
 async def grow_topic(tree: MetadataTree, plan: TopicState) -> None:
-    """Add a topic's missing partitions. Raises ApiError if the topic has changed meanwhile, Unreachable."""
+    """Add a topic's missing partitions. Raises Unreachable, or ApiError if the topic has changed meanwhile."""
     path = topic_path(plan.name)
     node = await tree.get(path)
     if node is None:
@@ -97,7 +97,7 @@ def led(count: int) -> Holds:
 
 
 def is_removed(topic_id: bytes) -> Holds:
-    """Return the condition for a deleted topic; a new one of its name does not count."""
+    """Return the condition for a deleted topic. A new topic of the same name does not count."""
     return lambda topic: topic is None or topic.topic_id != topic_id
 
 

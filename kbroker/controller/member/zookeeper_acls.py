@@ -36,7 +36,7 @@ Entries = frozenset[Entry]
 
 
 class ZooKeeperAcls(NotifiedValues[Pattern, Entries]):
-    """All ACLs of a cluster, as known to this broker, by pattern."""
+    """All ACLs of a cluster that this broker knows, by pattern."""
 
     def __init__(self, tree: MetadataTree, clock: Clock) -> None:
         notifications = [Notifications(tree, clock, path, partial(_named, kind)) for kind, path in CHANGES.items()]
@@ -44,10 +44,10 @@ class ZooKeeperAcls(NotifiedValues[Pattern, Entries]):
         self._listener: Callable[[Acls], None] = lambda _acls: None
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._taken: dict[Pattern, Entries] = {}
-        """The ACLs read or written in this turn of the loop."""
+        """The ACLs read or written in this turn of the event loop."""
         self._is_loaded = False
         self.known: dict[Pattern, Entries] = {}
-        """All ACLs. Once there is a listener, a change replaces this value instead of modifying it."""
+        """All ACLs. When there is a listener, a change replaces this value instead of modifying it."""
 
     async def load(self) -> None:
         """Create missing znodes, read all ACLs, and remember the last notifications.
@@ -73,9 +73,9 @@ class ZooKeeperAcls(NotifiedValues[Pattern, Entries]):
         self._rereading.begin()
 
     async def add(self, pattern: Pattern, more: Entries) -> ApiError | None:
-        """Add ACLs with `change`. Return the error of an invalid request."""
+        """Add ACLs with `change`. Return the error if the request is invalid."""
         if "/" in pattern.name:
-            return ApiError(ErrorCode.INVALID_REQUEST, "Failed to create ACL")  # the name could have no znode
+            return ApiError(ErrorCode.INVALID_REQUEST, "Failed to create ACL")  # a znode cannot have this name
         await self._change(pattern, lambda old: old | more)
         return None
 
@@ -87,7 +87,7 @@ class ZooKeeperAcls(NotifiedValues[Pattern, Entries]):
     async def _change(self, pattern: Pattern, revise: Callable[[Entries], Entries]) -> None:
         async with self._turns:
             await self.change(pattern, revise)
-            await asyncio.sleep(0)  # the change takes effect at the end of this turn of the loop
+            await asyncio.sleep(0)  # the change takes effect at the end of this turn of the event loop
 
     def _path(self, key: Pattern) -> str:
         return acl_path(key)
@@ -111,7 +111,7 @@ class ZooKeeperAcls(NotifiedValues[Pattern, Entries]):
         return f"Failed to update ACLs for {key}: others are faster."
 
     def _take(self, changed: dict[Pattern, Entries]) -> None:
-        """Update the ACLs of some patterns, and call the listener once for all updates in one turn of the loop."""
+        """Update the ACLs of some patterns; call the listener once for all updates in one turn of the event loop."""
         if not self._taken:
             asyncio.get_running_loop().call_soon(self._publish)
         self._taken.update(changed)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class ZooKeeperTokens(NotifiedValues[str, Token | None]):
-    """All delegation tokens of a cluster, as known to this broker, by id."""
+    """All delegation tokens of a cluster that this broker knows, by id."""
 
     def __init__(self, tree: MetadataTree, settings: TokenSettings, clock: Clock) -> None:
         super().__init__(tree, "delegation tokens", None, [Notifications(tree, clock, CHANGES, _named)])

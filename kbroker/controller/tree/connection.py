@@ -1,6 +1,6 @@
-"""How a session reaches ZooKeeper: its credentials, the access rights of its znodes, its connections and threads.
+"""The connection of a session to ZooKeeper: credentials, access rights of znodes, connections and threads.
 
-Owns the conversion of these values for kazoo, how a connection is opened (with or without TLS), and the report that a
+Owns the conversion of these values for kazoo, the opening of a connection (with or without TLS), and the report that a
 thread has ended, which kazoo lacks. Never reads a configuration or a file, and never reads or writes on a connection.
 
 kazoo's own TLS supports neither versions nor ciphers, and always trusts the system's certificates in addition to the
@@ -35,7 +35,7 @@ def _everything(_path: str) -> Others:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """A session's credentials and access rules; none by default."""
+    """A session's credentials and access rules; by default it has none."""
 
     tls: ssl.SSLContext | None = None
     """The TLS context of connections to ZooKeeper; None for clear text."""
@@ -75,7 +75,7 @@ class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no 
         try:
             super().start()
         except BaseException:
-            self._running = True  # else `stop` does nothing
+            self._running = True  # otherwise `stop` does nothing
             self.stop()
             raise
 
@@ -111,7 +111,7 @@ class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no 
     def select(
         self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait like select, but return at once if decrypted data is waiting."""
+        """Wait like select, but return immediately if decrypted data is waiting."""
         decrypted = [each for each in rlist if isinstance(each, ssl.SSLSocket) and each.pending()]
         found: tuple[list[Any], ...] = super().select(rlist, wlist, xlist, 0 if decrypted else timeout)
         ready, writable, wrong = found

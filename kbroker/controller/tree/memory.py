@@ -2,7 +2,7 @@
 
 Owns an ensemble's nodes and its sessions, with ZooKeeper's behaviour: versions, multi, ephemerals that are removed with
 their session, sequence numbers, one-time watches. The owner of a session may expire it, and cut its connection. Never
-uses a clock, and never answers in the same turn of the loop, because ZooKeeper could not either.
+uses a clock, and never answers in the same turn of the event loop, because ZooKeeper cannot either.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Node:
     stat: Stat
     children: set[str] = field(default_factory=set)
     ever: int = 0
-    """Number of children ever created: the next sequence number."""
+    """The number of children that were ever created. It is the next sequence number."""
 
 
 class MemoryEnsemble:
@@ -219,9 +219,9 @@ class MemoryTree:
             raise Unreachable("the metadata ensemble is not reachable")
 
     def expire(self) -> None:
-        """End the session like ZooKeeper does after its timeout; another session begins.
+        """End the session, as ZooKeeper does after the session timeout; another session begins.
 
-        A tree whose connection is cut is notified once the connection is back.
+        If the tree's connection is cut, the tree is notified when the connection is back.
         """
         self._ensemble.end(self.session_id)
         self._drop_watches()
@@ -260,7 +260,7 @@ class MemoryTree:
             asyncio.get_running_loop().call_soon(changed)
 
     def _drop_watches(self) -> None:
-        """Fire all watches now, since their events can no longer be delivered."""
+        """Fire all watches now, because their events can no longer be delivered."""
         watches = [*self._data_watches.values(), *self._child_watches.values()]
         self._data_watches, self._child_watches = {}, {}
         for each in watches:

@@ -3,7 +3,7 @@
 Owns the interface's values and errors, and the creation of a node that may exist. Never interprets a znode's content.
 
 A tree is used through a session. A session ends when it is closed, or when the server receives nothing from it for the
-session's timeout; its ephemeral nodes are then removed. Each call may fail because the connection is lost. Then it is
+session timeout; its ephemeral nodes are then removed. Each call may fail because the connection is lost. It is then
 unknown whether a change was made, and the caller has to check.
 """
 
@@ -17,7 +17,10 @@ from typing import Protocol
 ANY_VERSION = -1
 
 Changed = Callable[[], None]
-"""Called once, when the data read has changed or may have changed unnoticed: the caller should read again."""
+"""Called once, when the read data has changed or may have changed unnoticed.
+
+The caller should read again.
+"""
 
 
 class Reason(Enum):
@@ -31,7 +34,7 @@ class Reason(Enum):
 
 
 class Refused(Exception):  # noqa: N818 - an outcome to be handled, not a fault
-    """A batch of changes was refused, and none was made; `index` is that of the change at fault."""
+    """A batch of changes was refused, and no change was made; `index` is the index of the change at fault."""
 
     def __init__(self, index: int, path: str, reason: Reason) -> None:
         super().__init__(f"{path}: {reason.value}")
@@ -45,7 +48,7 @@ class Unreachable(Exception):  # noqa: N818
 
 
 class SessionExpired(Unreachable):
-    """The session and its ephemeral nodes have ended; another session begins automatically."""
+    """The session and its ephemeral nodes have ended. Another session begins automatically."""
 
 
 class Denied(Exception):  # noqa: N818
@@ -65,14 +68,15 @@ class Session(Enum):
 class Stat:
     """A node's metadata: `created` is the number of the transaction that created it (czxid).
 
-    `version` is 0 at its creation and grows by one with each write; `owner` is the session of an ephemeral, else 0.
+    `version` is 0 at its creation and grows by one with each write. `owner` is the session of an ephemeral node, else
+    0.
     """
 
     created: int
     version: int
     owner: int = 0
     created_ms: int = field(default=-1, compare=False)
-    """Time of its creation by ZooKeeper's clock, in ms; -1 without a clock."""
+    """The time of its creation by ZooKeeper's clock, in ms; -1 without a clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Write a node's data, if the node has this version."""
+    """Write a node's data if the node has this version."""
 
     path: str
     data: bytes
@@ -132,7 +136,7 @@ class Done:
 class MetadataTree(Protocol):
     """A tree of znodes in a session. All calls raise Unreachable, SessionExpired or Denied.
 
-    A session's requests are processed in their order.
+    The requests of a session are processed in their order.
     """
 
     @property
@@ -140,10 +144,10 @@ class MetadataTree(Protocol):
         """The number of the current session, or of the last one."""
 
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
-        """Return the node at `path`, None if it is missing. Its next write, creation or deletion calls `changed`."""
+        """Return the node at `path`; None if it is missing. Its next write, creation or deletion calls `changed`."""
 
     async def children(self, path: str, changed: Changed | None = None) -> list[str]:
-        """Return the names below `path`, sorted; `changed` is called at the next new or removed one. Raises Refused."""
+        """Return the names below `path`, sorted; the next new or removed name calls `changed`. Raises Refused."""
 
     async def commit(self, changes: Sequence[Change]) -> list[Done]:
         """Make all changes or none of them. Raises Refused."""

@@ -1,13 +1,13 @@
 """A tree of znodes on ZooKeeper, through kazoo.
 
-Owns the client, its threads, and the calls from these threads to the event loop. It never blocks the loop, and runs the
-caller's code only on the loop, never on kazoo's threads. Never interprets a znode.
+Owns the client, its threads, and the calls from these threads to the event loop. It never blocks the event loop, and
+runs the caller's code only on the event loop, never on kazoo's threads. Never interprets a znode.
 
 kazoo fires all watches when it loses the connection. It then begins a new session by itself if the old one has expired.
-Meanwhile kazoo would queue requests, and block the loop once a few hundred wait. Therefore this module fails requests
-without a connection, and limits the number of concurrent requests. kazoo's thread ends once ZooKeeper refuses the
-credentials. Another client then replaces the ended one, because a ZooKeeper that is shutting down drops clients during
-their login, which looks the same.
+Meanwhile kazoo would queue requests, and block the event loop when a few hundred wait. Therefore this module fails
+requests without a connection, and limits the number of concurrent requests. kazoo's thread ends when ZooKeeper refuses
+the credentials. The same happens if a ZooKeeper that is shutting down drops clients during their login. Therefore
+another client replaces the ended one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 
 class Discreet(logging.Filter):
-    """Keeps credentials and data out of the log: at the level DEBUG, kazoo logs all traffic.
+    """Removes credentials and data from the log: at the level DEBUG, kazoo logs all traffic.
 
     Sizes replace a node's data (/config contains passwords) and the session's password.
     """
@@ -86,7 +86,10 @@ _kazoo_log.addFilter(Discreet())
 _RETRY_DELAY_S, _LONGEST_RETRY_DELAY_S = 0.05, 1.0
 _REVIVAL_DELAY_S = 1.0
 _MOST_ASKED = 200
-"""The most concurrent requests. While ZooKeeper is frozen, kazoo's 279th unsent request would block the loop."""
+"""The maximum number of concurrent requests.
+
+While ZooKeeper is frozen, kazoo's 279th unsent request would block the event loop.
+"""
 _NO_PATH = re.compile(r"/\.\.?(?:/|$)|//|[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 """Paths that ZooKeeper's PathUtils refuses. ZooKeeper's response does not distinguish this from other faults.
 
@@ -118,7 +121,7 @@ class ZooKeeperTree:
     def __init__(
         self, make: Callable[[Callable[[], None]], KazooClient], loop: asyncio.AbstractEventLoop, hosts: str, acl: _Acl
     ) -> None:
-        """`make(ended)` creates a client that is not started yet; `ended` is called when one of its threads ends."""
+        """Create it; `make(ended)` creates a client, not started yet, which calls `ended` when a thread of it ends."""
         self._make = make
         self._loop = loop
         self._hosts = hosts
@@ -129,7 +132,10 @@ class ZooKeeperTree:
         self._chroot = ""
         self._is_refused = False
         self._is_kept = False
-        """Whether to replace a client that has ended: only after the first was accepted, and before `close`."""
+        """Whether to replace a client that has ended.
+
+        This is so after the first client was accepted, and before `close`.
+        """
         self._reviving: asyncio.Task[None] | None = None
         self._ended: KazooClient | None = None
         """The last client whose thread has ended. kazoo's state does not show this: a new client is CLOSED, too."""
@@ -185,7 +191,7 @@ class ZooKeeperTree:
         return tree
 
     def _begin(self, patience_s: float) -> None:
-        """Start the client, and send a request, which shows whether ZooKeeper accepts the client. Runs on a thread."""
+        """Start the client, and send a request to find out if ZooKeeper accepts the client. Runs on a thread."""
         client = self._client
         client.start(patience_s)
         self._session_id = client.client_id[0] if client.client_id else 0
@@ -209,9 +215,9 @@ class ZooKeeperTree:
 
     def _new_client(self) -> KazooClient:
         def ended() -> None:
-            """Report a thread's end. kazoo's thread calls this as it ends.
+            """Report a thread's end. kazoo's thread calls this function when it ends.
 
-            All threads end together, but the connection's thread may give up alone.
+            Usually all threads end together, but the connection's thread may end alone.
             """
             self._on_loop(self._client_ended, client)
 
@@ -234,7 +240,7 @@ class ZooKeeperTree:
                 return None
         else:
             return Znode(data, _stat(stat))
-        # Watch the missing node with another call. It may have been created in between.
+        # Watch the missing node with another call. The node may have been created in between.
         if await self._ask(path, lambda client: client.exists_async(path, watch)) is None:
             return None
         return await self.get(path)
@@ -277,7 +283,7 @@ class ZooKeeperTree:
         return self._client
 
     async def _ask(self, path: str, send: Callable[[KazooClient], Any]) -> Any:
-        """Send a request when its turn has come, and wait for the result from kazoo's thread."""
+        """Send a request in its turn, and wait for the result from kazoo's thread."""
         await self._turns.acquire()
         future: asyncio.Future[Any] = self._loop.create_future()
 
@@ -324,7 +330,7 @@ class ZooKeeperTree:
         return watch
 
     def _state_changed(self, client: KazooClient, state: str) -> None:
-        """Run by kazoo's thread."""
+        """Handle a change of the connection's state; called by kazoo's thread."""
         self._is_refused = client.client_state == KeeperState.AUTH_FAILED
         session = client.client_id
         self._on_loop(self._session_changed, client, _STATES[state], session[0] if session else 0)
@@ -352,7 +358,7 @@ class ZooKeeperTree:
         self._reviving = self._loop.create_task(self._revive())
 
     async def _revive(self) -> None:
-        """Replace a client that has ended, after a while (ZooKeeperClient.scheduleReinitialize)."""
+        """Replace a client that has ended, after a pause (ZooKeeperClient.scheduleReinitialize)."""
         try:
             while True:
                 await asyncio.sleep(_REVIVAL_DELAY_S)
@@ -375,7 +381,7 @@ class ZooKeeperTree:
         await self._on_thread(self._client.start_async)
 
     async def _on_thread(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a blocking function on a thread. Even a cancelled caller waits for its end: no thread can be stopped."""
+        """Call a blocking function on a thread. Even a cancelled caller waits for it: no thread can be stopped."""
         done = self._loop.run_in_executor(None, call, *arguments)
         try:
             await asyncio.shield(done)
@@ -384,7 +390,7 @@ class ZooKeeperTree:
             raise
 
     def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Call a function on the loop, from kazoo's threads. The loop may be closed by then."""
+        """Call a function on the event loop, from kazoo's threads. The loop may be closed by then."""
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
@@ -416,7 +422,7 @@ def _require_path(path: str) -> None:
 
 
 def _meaning(error: BaseException, path: str, index: int) -> Exception:
-    """Return the exception of our interface for an error of kazoo."""
+    """Return the exception of this interface for an error of kazoo."""
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             return Refused(index, path, reason)

@@ -1,9 +1,9 @@
 """The assignor "range": each subscriber of a topic gets a range of neighbouring partitions.
 
-Owns the order of members: first those with an instance id, by that id, then the others by member id. If topics have the
-same subscribers and the same number of partitions, a member gets the same range of each, so that it can join the
-topics. Current assignments do not matter: a member with an instance id keeps its ranges because it keeps its place in
-the order.
+Owns the order of members: members with an instance id come first, sorted by instance id; then the others, sorted by
+member id. If topics have the same subscribers and the same number of partitions, a member gets the same range of each
+topic, so that it can join the topics. Current assignments do not matter: a member with an instance id keeps its ranges
+because it keeps its place in the order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def range_assignor(spec: GroupSpec) -> Assignment:
 
 
 def _rank(spec: GroupSpec, member_id: str) -> tuple[bool, bytes]:
-    """Return a member's sort key; strings compare as Java's do, by UTF-16 units."""
+    """Return a member's sort key. Strings are compared as in Java, by UTF-16 units."""
     instance_id = spec.members[member_id].instance_id
     name = member_id if instance_id is None else instance_id
     return instance_id is None, name.encode("utf-16-be", "surrogatepass")

@@ -1,9 +1,9 @@
-"""The assignor "simple" of share groups: members share partitions as evenly as possible, and keep what they have.
+"""The assignor "simple" of share groups: members share partitions as evenly as possible, and keep their partitions.
 
-Owns this algorithm (Kafka's SimpleAssignor). Each partition has as many members as needed for every member to have one.
-A member loses what it has beyond its quota, a partition the members beyond its share; what is missing then goes round
-by the members below their quota. Where nothing else decides, the order of Java's hash tables does, so that Kafka
-computes the same. One pass over members and partitions.
+Owns this algorithm (Kafka's SimpleAssignor). Each partition is assigned to as many members as are needed to give every
+member a partition. A member loses its partitions beyond its quota, and a partition loses its members beyond its share.
+The members below their quota then get the missing assignments in turn. Where nothing else decides, the order of Java's
+hash tables decides, so that the result equals Kafka's. The algorithm makes one pass over members and partitions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SharingSpec:
     members: Mapping[str, SharingMember]
     homogeneous: bool
     partitions: Mapping[bytes, Sequence[int]]
-    """The partitions of each subscribed topic whose state is initialised, in order."""
+    """The partitions of each subscribed topic whose state is initialised, in order of their numbers."""
 
 
 def simple(spec: SharingSpec) -> Assignment:
@@ -57,14 +57,14 @@ def _topic_partition_hash(partition: TopicPartition) -> int:
 
 
 class _Assigned:
-    """The members' assignments: as they were, until one changes."""
+    """The members' assignments. A member's old assignment is copied when it first changes."""
 
     def __init__(self, members: Iterable[SharingMember]) -> None:
         self.old = [member.assigned for member in members]
         self._new: dict[int, Held] = {}
 
     def of(self, number: int) -> Held:
-        """Return a member's assignment, to be changed."""
+        """Return a member's assignment in a form that the caller can change."""
         held = self._new.get(number)
         if held is None:
             held = self._new[number] = {topic_id: set(indexes) for topic_id, indexes in self.old[number].items()}
@@ -81,7 +81,7 @@ class _Assigned:
 
 
 class _Sharing(Generic[P]):
-    """The sharing of some partitions by some members, who are known by their numbers.
+    """The sharing of some partitions among some members. Numbers identify the members.
 
     `quota` is the number of partitions of each member. `place` returns the topic and the index of a partition.
     """
@@ -105,7 +105,7 @@ class _Sharing(Generic[P]):
         self._short: set[int] = set()
 
     def keep(self, number: int, partition: P) -> None:
-        """Note a partition that a member has."""
+        """Record that a member has a partition."""
         self._members.get_or_add(partition, lambda: HashOrder(integer_hash)).add(number, None)
         self._of(number).add(partition, None)
 
@@ -116,12 +116,12 @@ class _Sharing(Generic[P]):
         return held
 
     def count(self, number: int) -> int:
-        """Return how many partitions a member has."""
+        """Return the number of a member's partitions."""
         held = self._partitions.get(number)
         return 0 if held is None else len(held)
 
     def revoke(self) -> None:
-        """Take from members what they have beyond their quota, from partitions the members beyond their share."""
+        """Remove each member's partitions beyond its quota, then each partition's members beyond its share."""
         for number in sorted(self._partitions):
             held = self._partitions[number]
             surplus = len(held) - self._quota.get(number, 0)
@@ -141,7 +141,7 @@ class _Sharing(Generic[P]):
         self._partitions[number].remove(partition)
 
     def assign(self, wanted: Iterable[P], members: Iterable[int]) -> None:
-        """Give what is missing to the members below their quota, in turn."""
+        """Give the partitions that lack members to the members below their quota, in turn."""
         for partition in wanted:
             self._members.get_or_add(partition, lambda: HashOrder(integer_hash))
         short = sorted(self._short.union(each for each in members if self.count(each) < self._quota.get(each, 0)))
@@ -199,7 +199,7 @@ def _homogeneous(spec: SharingSpec) -> Assignment:
                 continue
             for index in partitions_in_java_order(old[topic_id]):
                 sharing.keep(number, (topic_id, index))
-    # Whoever is below its quota now counts as such, even if others lose partitions to it below.
+    # The members that are below their quota now count as such, even if other members lose partitions to them later.
     below = [number for number in numbers if sharing.count(number) < quota[number]]
     sharing.revoke()
     sharing.assign(targets, below)

@@ -1,7 +1,8 @@
 """The assignor "sticky" of streams groups: members keep their tasks, and the load of processes stays even.
 
-Owns the assignment of active tasks and of standbys (Kafka's StickyTaskAssignor and ProcessState), equal to Kafka's also
-where several assignments would be as good. Near-linear in members and tasks. Assigns no warm-ups, as Kafka does not.
+Owns the assignment of active tasks and of standbys (Kafka's StickyTaskAssignor and ProcessState). The result equals
+Kafka's even where several assignments would be equally good. The time is near-linear in members and tasks. Like
+Kafka's, this assignor assigns no warm-ups.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Offsets = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class TaskMember:
-    """One member: the id of its process, its tasks, and how far it has restored which tasks."""
+    """One member: the id of its process, its tasks, and the offset to which it has restored each task."""
 
     process_id: str
     active: ActiveTasks = field(default_factory=dict)
@@ -31,7 +32,7 @@ class TaskMember:
 
 
 class Subtasks(NamedTuple):
-    """The number of tasks of a subtopology, and whether they have state."""
+    """The number of tasks of a subtopology, and whether the tasks have state."""
 
     tasks: int
     stateful: bool
@@ -85,7 +86,7 @@ class _Process:
 
 
 class _Quota:
-    """The most tasks of one member; it falls when members are full while others can have no more."""
+    """The maximum number of tasks per member, computed again for the remaining members when a member reaches it."""
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks = tasks
@@ -93,7 +94,7 @@ class _Quota:
         self.most = _share(tasks, members)
 
     def count(self, tasks: int) -> None:
-        """Note that a member now has this many tasks."""
+        """Record that a member now has this number of tasks."""
         if tasks == self.most:
             self._members -= 1
             self._tasks -= tasks
@@ -164,7 +165,7 @@ class _Assignment:
     # -- active tasks
 
     def _assign_active(self, tasks: list[Task]) -> None:
-        """Leave tasks where they were, then give them to a former standby, then to the process with the least load."""
+        """Leave tasks at their owners; give the others to a former standby, or to the process with the least load."""
         left = sorted(tasks, key=lambda task: (task[1], task[0]))
         left = [task for task in left if not self._keep(task, self._owners.get(task))]
         left = [task for task in left if not self._keep(task, self._least_loaded(self._keepers.get(task, ())))]
@@ -182,7 +183,7 @@ class _Assignment:
 
     @staticmethod
     def _least_loaded(places: Iterable[_Place], without: Task | None = None) -> _Place | None:
-        """Return the first place with both less load and fewer tasks than those before, as Kafka compares them."""
+        """Return the first place with less load and fewer tasks than all places before it, as Kafka compares them."""
         found: _Place | None = None
         load = count = 0.0
         for place in places:
@@ -196,7 +197,7 @@ class _Assignment:
     # -- standbys
 
     def _assign_standbys(self, tasks: list[Task]) -> None:
-        """Leave standbys where the task's state is; then place the others where the load is least."""
+        """Leave standbys where the task's state is; then place the others in the processes with the least load."""
         left = []
         for task in sorted(tasks, key=lambda task: (task[1], task[0]), reverse=True):
             placed = 0
@@ -225,7 +226,7 @@ class _Assignment:
         return True
 
     def _place_where_least_load(self, queue: JavaHeap[_Process], task: Task) -> bool:
-        """Place a standby at the first process, by load, that does not have the task; return whether there is one."""
+        """Place a standby in the least loaded process without the task; return whether there is such a process."""
         passed: list[_Process] = []
         found = False
         while queue and not found:

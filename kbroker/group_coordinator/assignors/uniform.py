@@ -1,8 +1,8 @@
-"""The assignor "uniform": all members get equally many partitions, and keep as many partitions as possible.
+"""The assignor "uniform": all members get equally many partitions, and keep as many of their partitions as possible.
 
-Owns the choice between two algorithms, and the simpler of them, for members that all subscribe to the same topics. Each
-member has a quota: it loses its partitions above the quota, and gets free ones up to the quota. One pass over members
-and partitions.
+Owns the choice between two algorithms, and the simpler one, which serves members that all subscribe to the same topics.
+Each member has a quota: it loses its partitions above the quota, and gets free ones up to the quota. This takes one
+pass over members and partitions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
             if stays:
                 keeps[topic_id] = stays
         if room > 0 and has_extra and len(spec.members) - place > extras:
-            # Other members can still take one partition more than the quota, so this one need not.
+            # Enough other members remain to take one partition more than the quota, so this member does not have to.
             room, has_extra = room - 1, False
         if room > 0:
             unfilled.append((member_id, room))
@@ -66,7 +66,7 @@ def _held(spec: GroupSpec, topics: frozenset[bytes]) -> tuple[Assignment, dict[b
     """Return each member's partitions of these topics, and the partitions that have an owner.
 
     A partition that does not exist has no owner. If two members have the same partition, it belongs to the first. Other
-    software may have written such targets, which are corrected here.
+    software may have written targets that break these rules; this function corrects them.
     """
     taken = {topic_id: set[int]() for topic_id in topics}
     held: Assignment = {}

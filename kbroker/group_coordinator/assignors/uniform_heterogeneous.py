@@ -1,8 +1,8 @@
 """The assignor "uniform" for members that subscribe to different topics.
 
 Owns this algorithm. Members keep their partitions of topics to which they still subscribe. The least loaded subscriber
-gets each free partition, the narrowest topics first. Then partitions of each topic move from its most to its least
-loaded subscriber while this improves the balance, in at most 16 rounds over all topics.
+gets each free partition; topics with the most partitions per subscriber are first. Then partitions of each topic move
+from its most to its least loaded subscriber while this improves the balance, in at most 16 rounds over all topics.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class MixedUniform:
 
     def _balance(self) -> None:
         topics = self._narrowest_first([t for t, members in self._subscribers.items() if len(members) > 1])
-        last = -1  # the last topic with a move: one round without a move ends the loop
+        last = -1  # the last topic with a move; the loop ends after one round without a move
         for _ in range(_MAX_ROUNDS):
             for place, topic_id in enumerate(topics):
                 if place == last:
@@ -117,9 +117,9 @@ class _Balancer:
     """Returns the least and the most loaded of some members, repeatedly, while their loads change.
 
     The members are sorted by load. The range of the least loaded members is at the left end, that of the most loaded at
-    the right end. Each call returns the next member of a range. After one pass over a range its members' loads have
-    changed, and the range may grow by neighbours with the same load. Members without partitions to give are moved past
-    the right end.
+    the right end. Each call returns the next member of a range. After one pass over a range, the loads of its members
+    have changed, and the range may grow by neighbours with the same load. Members that have no partitions to give are
+    moved past the right end.
     """
 
     def __init__(self, load: list[int], members: list[int]) -> None:
@@ -132,7 +132,7 @@ class _Balancer:
         self._most_start, self._most_end, self._most_load, self._next_most = count, count, most + 1, count - 1
 
     def next_least(self) -> int:
-        """Return the member that takes a partition."""
+        """Return the member that receives the next partition."""
         if self._next_least >= self._least_end:
             self._least_load += 1
             while self._least_end < len(self._sorted) and self._load[self._sorted[self._least_end]] == self._least_load:
@@ -143,7 +143,7 @@ class _Balancer:
         return found
 
     def next_most(self) -> int:
-        """Return the member that gives a partition; -1 if none has one."""
+        """Return the member that gives the next partition away; -1 if no member has one."""
         if self._next_most < self._most_start:
             if self._most_end <= self._most_start and self._most_start > 0:
                 self._most_load = self._load[self._sorted[self._most_start - 1]]

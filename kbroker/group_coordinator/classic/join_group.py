@@ -40,7 +40,7 @@ from kbroker.protocol.messages.groups import JoinGroupRequest, JoinGroupResponse
 log = logging.getLogger(__name__)
 
 MAX_PROTOCOLS = 1_000
-"""The most protocols of one member; clients have a handful. The group stores them and compares them among members."""
+"""The maximum number of protocols of a member. The group stores and compares them. Clients have only a few."""
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
 
@@ -57,7 +57,7 @@ def why_no_join(request: JoinGroupRequest, config: GroupConfig) -> ErrorCode:
 
 
 class Join:
-    """One JoinGroup in progress: the request, its sender, and the receiver of its answer."""
+    """One JoinGroup in progress: the request, its sender, and the client that waits for the answer."""
 
     __slots__ = ("client_host", "client_id", "now_ms", "out", "parked", "protocols", "request", "version")
 
@@ -134,7 +134,7 @@ class JoinGroups:
             if code is not ErrorCode.NONE and self._groups.get(group.group_id) is group:
                 log.warning("group %s: it was not written and is dropped: %s", group.group_id, code.name)
                 self._groups.remove(group)
-                if code is ErrorCode.REQUEST_TIMED_OUT:  # the log has the group, and may have offsets of it
+                if code is ErrorCode.REQUEST_TIMED_OUT:  # the log contains the group, and may contain offsets of it
                     self._groups.put(ClassicGroup(group.group_id, now_ms))
                 group.to(DEAD, now_ms)
                 for member in group.members.values():
@@ -216,7 +216,7 @@ class JoinGroups:
         if group.state is PREPARING and group.previous is EMPTY:
             group.new_member_added = True
         group.add(member, join.parked)
-        # Bound the wait of this member: its client may time out, and join again and again under new ids.
+        # Bound the wait of this member: its client may time out, and join repeatedly under new ids.
         schedule_session(group, member, join.out, NEW_MEMBER_JOIN_TIMEOUT_MS)
         reason = f"new member {member_id}, instance {join.request.group_instance_id}; client reason: {join.reason}"
         self._rebalances.prepare_or_complete(group, reason, join.out, join.now_ms)
@@ -229,7 +229,7 @@ class JoinGroups:
     # -- static members (KIP-345)
 
     def _replace_static(self, group: ClassicGroup, old_id: str, new_id: str, join: Join) -> None:
-        """Give a static member that returns without its member id a new one; a user of the old id is fenced."""
+        """Give a new id to a static member that returns without its member id; the old id is fenced."""
         out, instance_id = join.out, join.request.group_instance_id or ""
         old, old_leader = group.members[old_id], group.leader_id
         fenced = ErrorCode.FENCED_INSTANCE_ID
@@ -255,7 +255,7 @@ class JoinGroups:
     def _persist_replacement(
         self, group: ClassicGroup, old: Member, member: Member, old_leader: str | None, join: Join
     ) -> None:
-        """Write the new id, which gives the member its place back without a rebalance. On failure the old id stays."""
+        """Write the new id, which returns the member to its place without a rebalance. On failure keep the old id."""
 
         def after(code: ErrorCode, _now_ms: int) -> Outcome:
             out = Outcome()

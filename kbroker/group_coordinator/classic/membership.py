@@ -3,7 +3,8 @@
 The rules are those of Kafka 4.4's GroupMetadataManager (classicGroupHeartbeat, classicGroupLeave,
 expireClassicGroupMemberHeartbeat).
 
-Timers, by key: ("session", group, member) a member's session, or the time in which a member with a new id must join.
+The key of the timer is ("session", group, member). It bounds a member's session, or the time in which a member with a
+new id must join.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Membership:
     # -- LeaveGroup
 
     def leave(self, group: ClassicGroup | None, members: list[MemberIdentity], now_ms: int) -> Outcome:
-        """Handle a LeaveGroup, or an administrator's removal of static members without member ids; raises ApiError."""
+        """Handle a LeaveGroup, or an administrator's removal of static members by instance id only; raises ApiError."""
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         out = Outcome()

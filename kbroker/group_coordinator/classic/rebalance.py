@@ -1,10 +1,11 @@
 """The steps of a classic group from one generation to the next.
 
 Owns the two phases (all members join, all members sync) and the timers that end them in any case. Never reads a
-request: join_group.py, sync_group.py and membership.py do, and call these functions.
+request: join_group.py, sync_group.py and membership.py read requests, and call these functions.
 
-Timers, by key: ("join", group) the end of the join phase, or of the delay before a new group's first generation;
-("sync", group) the end of the sync phase.
+The keys of the timers: ("join", group) ends the join phase, or the delay before a new group's first generation;
+("sync", group) ends the sync phase.
+
 Every function adds its decisions to the `Outcome` that it gets.
 """
 
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 LOGGED_BY_NAME = 8
-"""A log line names up to this number of members. If there are more, it has only their number."""
+"""A log line lists up to this many members by name. If there are more, it gives only their number."""
 
 
 def named(member_ids: Sequence[str]) -> str:
@@ -37,7 +38,7 @@ def named(member_ids: Sequence[str]) -> str:
 def persist(
     out: Outcome, make: Callable[[], CoordinatorRecord], after: Callable[[ErrorCode, int], Outcome] | None = None
 ) -> None:
-    """Write a record of a change that the group has already made. `after` runs after the write, even a failed one."""
+    """Write the record of a change that the group has already made. `after` runs after the write, even a failed one."""
     out.replay = False
     out.after = after
     try:
@@ -63,7 +64,7 @@ def answer_sync(member: Member, response: SyncGroupResponse, out: Outcome) -> bo
 
 
 def park_join(member: Member, parked: Parked, out: Outcome) -> None:
-    """Park a JoinGroup. Answer the member's earlier JoinGroup, whose connection must have closed."""
+    """Park a JoinGroup. Answer the member's earlier parked JoinGroup, whose connection must have closed."""
     answer_join(
         member,
         JoinGroupResponse(member_id=member.member_id, error_code=ErrorCode.REBALANCE_IN_PROGRESS),
@@ -135,7 +136,7 @@ class Rebalances:
             out.timers.append(Schedule(("join", group.group_id), group.rebalance_timeout_ms()))
 
     def complete_join_if_all_here(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """End the join phase if no member is missing; a new group's first one ends only after its delay."""
+        """End the join phase if no member is missing. The first join phase of a new group ends only after its delay."""
         if group.state is PREPARING and group.previous is not EMPTY and group.all_joined():
             self.complete_join(group, out, now_ms)
 
@@ -168,7 +169,7 @@ class Rebalances:
         out.timers.append(Schedule(("sync", group.group_id), group.rebalance_timeout_ms()))
 
     def _warn_if_failed(self, group: ClassicGroup) -> Callable[[ErrorCode, int], Outcome]:
-        """Return an `after` that warns if an empty generation was not written. A later load then has old members."""
+        """Return an `after` that warns if an empty generation was not written; a later load would find old members."""
 
         def after(code: ErrorCode, _now_ms: int) -> Outcome:
             if code is not ErrorCode.NONE:
@@ -199,7 +200,7 @@ class Rebalances:
     # -- timers
 
     def on_join_timer(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """End the join phase; a new group's first one is extended while members keep joining."""
+        """End the join phase. The first join phase of a new group is extended while members keep joining."""
         if group.state is not PREPARING:
             return
         if group.initial_delay is not None:

@@ -1,9 +1,9 @@
 """Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Owns how these requests are handled in consumer groups (Kafka 4.4's classicGroupJoinToConsumerGroup and related
-methods). Such a member is reconciled like any other. Its generation is its member epoch. It acknowledges an assignment
-with the owned partitions of its subscription. When its assignment has changed, REBALANCE_IN_PROGRESS makes it join
-again.
+Owns the handling of these requests in consumer groups (Kafka 4.4's classicGroupJoinToConsumerGroup and related
+methods). A classic member is reconciled like any other member. Its generation is its member epoch. It acknowledges an
+assignment with the owned partitions in its subscription. When its assignment has changed, it gets REBALANCE_IN_PROGRESS
+and joins again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ClassicMembers:
     # -- JoinGroup
 
     def join(self, group: ConsumerGroup, join: Join) -> Outcome:
-        """Handle a JoinGroup to a consumer group with members. The answer follows once the records are written."""
+        """Handle a JoinGroup to a consumer group with members. The answer is sent after the records are written."""
         try:
             return self._join(group, join)
         except ApiError as err:
@@ -182,7 +182,7 @@ class ClassicMembers:
             done.replies.append((join.parked, response))
 
         def fail(done: Outcome, now_ms: int) -> None:
-            if group.members.get(member.member_id) == member:  # the member was written, though not committed in time
+            if group.members.get(member.member_id) == member:  # the log has the member, even if the commit timed out
                 time_it(done, now_ms)
 
         out.when_written(answer, fail)
@@ -217,7 +217,7 @@ class ClassicMembers:
         )
 
     def _expect_join(self, group: ConsumerGroup, member: ConsumerMember, out: Outcome) -> None:
-        """Start the rebalance timeout of a member that must join again, once."""
+        """Start the rebalance timeout of a member that must join again, unless it has already started."""
         if member.member_id not in group.joining:
             group.joining.add(member.member_id)
             key = ("consumer join", group.group_id, member.member_id)

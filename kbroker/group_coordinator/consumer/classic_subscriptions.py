@@ -1,4 +1,4 @@
-"""The embedded consumer protocol of JoinGroup and SyncGroup: versioned subscriptions and assignments.
+"""The consumer protocol that is embedded in JoinGroup and SyncGroup: versioned subscriptions and assignments.
 
 Owns reading and writing these bytes for members of the classic protocol in consumer groups.
 """
@@ -54,7 +54,7 @@ def read_subscription(data: bytes) -> Subscription:
 def read_assignment(data: bytes, topics: Topics) -> tuple[Partitions, bool]:
     """Read an assignment: its existing partitions, and whether there is user data; raises Malformed.
 
-    The leader of a classic group may have put any bytes there.
+    The leader of a classic group may have sent any bytes as the assignment.
     """
     if not data:
         return {}, False

@@ -1,8 +1,8 @@
 """ConsumerGroupHeartbeat: joining, staying, leaving.
 
-Owns the handling of the request (Kafka 4.4's GroupMetadataManager.consumerGroupHeartbeat): its validity regardless of
-the group (GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid, in its order), the changes of the
-member, and the form of the answer. identity.py finds the sender; target.py has the effects on the group.
+Owns the handling of the request (Kafka 4.4's GroupMetadataManager.consumerGroupHeartbeat): the checks that do not
+depend on the group (GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid, in its order), the changes
+of the member, and the form of the answer. identity.py finds the sender; target.py applies the effects to the group.
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ log = logging.getLogger(__name__)
 
 _CLIENT_MADE_MEMBER_ID_SINCE = 1
 MOST_TOPICS = 20_000
-"""The most topics to which one member may subscribe by name. Evaluating a subscription is one step, which takes 2 us
-for each name, and 10 us for each existing topic."""
+"""The maximum number of topics to which one member may subscribe by name.
+
+Evaluating a subscription is one step, which takes 2 us for each name, and 10 us for each existing topic.
+"""
 
 
 async def distinct_topics(names: Iterable[str], most_bytes: int) -> list[str] | None:
-    """Return the topics of a heartbeat without duplicates; None if they are too many, or exceed `most_bytes`.
+    """Return the topics of a heartbeat without duplicates; None if there are too many, or if they exceed `most_bytes`.
 
     A `most_bytes` of 0 means that the limit is not known yet.
     """

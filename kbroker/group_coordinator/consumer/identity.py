@@ -1,6 +1,6 @@
 """Finds the sender of a request to a consumer group by member id or instance id, and checks whether it is fenced.
 
-Owns the checks of ids and of member epochs, and how a static member returns under a new id. Never changes a group.
+Owns the checks of ids and of member epochs, and the return of a static member under a new id. Never changes a group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def check_room(group: ConsumerGroup, member_id: str, instance_id: str | None, limit: int) -> None:
-    """Refuse a member beyond the group's maximum size; raises GROUP_MAX_SIZE_REACHED."""
+    """Refuse a member that exceeds the group's maximum size; raises GROUP_MAX_SIZE_REACHED."""
     is_known = instance_id in group.static_members or member_id in group.members
     if not is_known and len(group.members) >= limit:
         raise ApiError(
@@ -31,7 +31,7 @@ def check_room(group: ConsumerGroup, member_id: str, instance_id: str | None, li
 
 
 def dynamic_member(group: ConsumerGroup, member_id: str, *, create: bool) -> ConsumerMember:
-    """Return a member. With `create`, return a new one if it is unknown; otherwise raise UNKNOWN_MEMBER_ID."""
+    """Return a member. If the id is unknown, return a new member with `create`, else raise UNKNOWN_MEMBER_ID."""
     if create and member_id not in group.members:
         return ConsumerMember(member_id)
     return group.member(member_id)

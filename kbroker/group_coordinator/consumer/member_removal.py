@@ -32,7 +32,7 @@ class MemberRemoval:
         self._topics = topics
 
     def remove(self, group: ConsumerGroup, members: Sequence[ConsumerMember], out: Outcome, now_ms: int) -> None:
-        """Remove members; the group's epoch grows, or the group becomes a classic one."""
+        """Remove members. The group's epoch grows, or the group becomes a classic one."""
         if not members or self._migration.downgrade(group, members, out, now_ms):
             return
         group_id = group.group_id
@@ -57,7 +57,8 @@ class MemberRemoval:
         metadata_hash = self._topics.hash_of(counts.topics())
         out.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
         if len(members) == len(group.members):
-            # The target of nobody is computed at once; the time 0 lets the next member have a target without delay.
+            # The target of a group without members needs no computation. Its time is 0, so that the next member gets a
+            # target without delay.
             out.records.append(records.target_epoch(group_id, group.epoch + 1, 0))
 
     def on_timer(self, group: ConsumerGroup, kind: str, member_id: str, now_ms: int) -> Outcome:

@@ -56,7 +56,7 @@ class Migration:
     def open_group(self, group_id: str, create: bool, out: Outcome) -> ConsumerGroup:
         """Return the consumer group of a heartbeat. For a joining member, create it, or convert a classic group.
 
-        The group may not be in the shard yet: the records in `out` add it. Raises GROUP_ID_NOT_FOUND.
+        The group might not be in the shard yet: the records in `out` add it. Raises GROUP_ID_NOT_FOUND.
         """
         group = self._groups.no_share(group_id)
         if isinstance(group, ConsumerGroup):
@@ -78,7 +78,7 @@ class Migration:
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def replace_empty(self, group: ClassicGroup, out: Outcome) -> None:
-        """Delete a classic group without members; the records after these make a group of another protocol."""
+        """Delete a classic group without members. The records that follow create a group of another protocol."""
         out.records.append(group_tombstone(group.group_id))
         self._leave_behind(group, out)
 
@@ -88,7 +88,7 @@ class Migration:
         """Convert a classic group with members to a consumer group. Raises GROUP_ID_NOT_FOUND if that is not allowed.
 
         The classic group stays unchanged until the write has succeeded or failed, because the heartbeat that caused the
-        conversion may still be refused.
+        conversion can still be refused.
         """
         start = f"Cannot upgrade classic group {group.group_id} to consumer group because"
         if not self._config.consumer_migration_policy.upgrades:
@@ -117,10 +117,10 @@ class Migration:
         return upgraded
 
     def _leave_behind(self, group: ClassicGroup, out: Outcome) -> None:
-        """Drop a classic group that becomes a consumer group, once the write has succeeded or failed.
+        """Drop a classic group that becomes a consumer group, after the write has succeeded or failed.
 
-        By then its parked requests are answered in both cases. After a successful write the group needs no timers.
-        After a failed one, each answered member gets a new session, because the old session may have ended while the
+        In both cases its parked requests are answered by then. After a successful write the group needs no timers.
+        After a failed write, each answered member gets a new session, because the old session may have ended while the
         request was parked.
         """
 
@@ -139,7 +139,7 @@ class Migration:
     def _consumer_group_of(self, group: ClassicGroup, start: str) -> ConsumerGroup:
         upgraded = ConsumerGroup(group.group_id)
         upgraded.epoch = upgraded.assignment_epoch = generation = group.generation
-        protocol = group.protocol_name or group.select_protocol()  # no name before the first generation
+        protocol = group.protocol_name or group.select_protocol()  # no protocol is chosen before the first generation
         owned: set[tuple[bytes, int]] = set()
         for member in group.members.values():
             partitions, has_user_data = read_assignment(member.assignment, self._topics)
@@ -175,7 +175,7 @@ class Migration:
     # -- consumer -> classic
 
     def downgrade(self, group: ConsumerGroup, removed: Sequence[ConsumerMember], out: Outcome, now_ms: int) -> bool:
-        """Convert a consumer group to a classic one when its last consumer members leave. Return whether it did."""
+        """Convert a consumer group to a classic one when its last consumer members leave. Return whether it has."""
         rest = len(group.members) - len(removed)
         if not group.all_classic_without(removed) or rest <= 0 or not self.may_downgrade(group, rest):
             return False
@@ -210,12 +210,12 @@ class Migration:
         *,
         rebalances: bool,
     ) -> CoordinatorRecord:
-        """Return the record of a classic group of these members, each with its target as its assignment.
+        """Return the record of a classic group with these members, each with its target as its assignment.
 
-        If the group rebalances at once, no member gets its target any more, and the record has each member's current
-        partitions instead: the group may become a consumer group again before any member has revoked a partition. Such
-        a record names no leader, so that a coordinator that loads it starts a rebalance. Otherwise the partitions of
-        members that left would have no owner after a crash.
+        If the group rebalances immediately, no member will get its target. The record then has each member's current
+        partitions instead, because the group may become a consumer group again before any member has revoked a
+        partition. Such a record names no leader, so that a coordinator that loads it starts a rebalance. Otherwise the
+        partitions of members that left would have no owner after a crash.
 
         `held_as` is the id under which the group has the target of a member with a new id. Raises Malformed if a
         member's protocol data is unreadable.
@@ -246,9 +246,9 @@ class Migration:
         reason: str | None,
         out: Outcome,
     ) -> None:
-        """Write a group as a classic group. With a `reason`, the group rebalances at once.
+        """Write a group as a classic group. If there is a `reason`, the group rebalances immediately.
 
-        The tombstones of the consumer group must be in `out` already.
+        `out` must already contain the tombstones of the consumer group.
         """
         out.records.append(converted)
         removed = list(group.members)
@@ -258,7 +258,7 @@ class Migration:
         def after(code: ErrorCode, now: int) -> Outcome:
             done = Outcome() if before is None else before(code, now)
             held = self._groups.classic(group.group_id)
-            if held is not None:  # also if the log has it, although the write was not committed in time
+            if held is not None:  # also true if the log has it but the write was not committed in time
                 log.info("group %s: becomes a classic group with %d members", group.group_id, len(members))
                 forget_timers(group.group_id, removed, done)
                 self._settle_in(held, members, reason, done, now)
@@ -275,7 +275,7 @@ class Migration:
     def _settle_in(
         self, group: ClassicGroup, members: dict[str, ConsumerMember], reason: str | None, out: Outcome, now_ms: int
     ) -> None:
-        """Complete a classic group with the parts that its record lacks: protocols, sessions, a rebalance."""
+        """Add to a classic group the parts that its record lacks: protocols and sessions; start a rebalance."""
         for member in group.members.values():
             known = members.get(member.member_id)
             if known is not None and known.classic is not None:

@@ -1,8 +1,8 @@
 """Moves a member step by step from its current assignment to its target (Kafka's CurrentAssignmentBuilder).
 
-Owns one step. A member first revokes partitions and confirms this, and keeps its epoch. Then it gets the target's epoch
-and the free partitions. With later heartbeats it gets the partitions that other members still hold. No partition ever
-has two owners.
+Owns one step. A member first revokes partitions and confirms this; it keeps its epoch meanwhile. Then it gets the
+target's epoch and the free partitions. With later heartbeats it gets the partitions that other members have released.
+No partition ever has two owners.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _owns(owned: Owned, revoked: Mapping[bytes, Mapping[int, int]]) -> bool:
 
 
 def _shrink(member: ConsumerMember, subscribed: frozenset[bytes], owned: Owned) -> ConsumerMember:
-    """Take away partitions of topics to which the member no longer subscribes, even before a new target."""
+    """Remove partitions of topics to which the member no longer subscribes, without waiting for a new target."""
     removed = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
     if not removed:
         return member
@@ -83,7 +83,7 @@ def _advance(
     owned: Owned,
     member_epoch: int | None = None,
 ) -> ConsumerMember:
-    """Advance the member: to revoking partitions, or to the target's epoch with all free partitions."""
+    """Advance the member: let it revoke partitions, or move it to the target's epoch with all free partitions."""
     kept: dict[bytes, dict[int, int]] = {}
     revoked: dict[bytes, Mapping[int, int]] = {}
     new: dict[bytes, list[int]] = {}

@@ -1,14 +1,14 @@
 """Subscribed patterns in RE2's syntax, which the coordinator resolves to topics.
 
 Owns when a group's patterns are resolved: for a new pattern, for new topics, and periodically, but at most every 10 s.
-Also owns the resolving itself. A heartbeat starts it, and it goes on in time slices after the heartbeat.
+Also owns the resolving itself. A heartbeat starts it, and it continues in time slices after the heartbeat.
 
 Any client may send a pattern, so its cost is bounded. RE2 has no backtracking: the time of a match is linear in a
-name's length. RE2's memory is limited, which limits the work per character, and a match captures no groups, or few. A
-match takes some ms at most. A slice exceeds its time by at most one match, or one compilation of a pattern. All groups
-together have a limited share of the loop's turns (coordination/timers.py). A pattern in a heartbeat is compiled at
-once, to check its syntax. This takes some tens of ms at most, because a pattern's length and number of Unicode classes
-are limited. RE2 expands these classes before its memory limit applies.
+name's length. The limit on RE2's memory also limits the work per character, and a match captures few or no groups. A
+match takes a few ms at most. A slice exceeds its time by at most one match, or one compilation of a pattern. All groups
+together have a limited share of the event loop's turns (coordination/timers.py). A pattern in a heartbeat is compiled
+immediately, to check its syntax. This takes some tens of ms at most, because a pattern's length and number of Unicode
+classes are limited. RE2 expands these classes before its memory limit applies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_PATTERN_BYTES = 8 << 10
 MAX_UNICODE_CLASSES = 64
 MAX_NAMED_GROUPS = 32
 MAX_MEMORY_BYTES = 256 << 10
-"""The memory that RE2 may use for a pattern, compiled and in a match."""
+"""The memory that RE2 may use for a pattern, both for the compiled pattern and during a match."""
 
 _WORDINGS = {
     "missing )": "missing closing )",
@@ -55,7 +55,7 @@ MaySee = Callable[[str], bool]
 
 
 def everything(_topic: str) -> bool:
-    """Return True for each topic: without an authorizer none is hidden."""
+    """Return True for each topic: without an authorizer no topic is hidden."""
     return True
 
 
@@ -68,7 +68,7 @@ class Change(Enum):
 
 
 def compile_regex(pattern: str) -> Callable[[str], Any]:
-    """Return a matcher of whole topic names. Raises INVALID_REGULAR_EXPRESSION, also if the pattern is too costly."""
+    """Return a matcher of complete topic names. Raises INVALID_REGULAR_EXPRESSION, also for too costly patterns."""
     if len(pattern) > MAX_PATTERN_BYTES or len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
         raise _invalid(f"{pattern[:100]}...", f"longer than {MAX_PATTERN_BYTES} bytes")
     if pattern.count("\\p") + pattern.count("\\P") > MAX_UNICODE_CLASSES:
@@ -109,13 +109,13 @@ class _Job:
         self.started_ms = now_ms
         self._may_see = may_see
         self._names = list(topics.state.topics)
-        self._work: Coroutine[Any, Any, None] | None = None  # the first run creates it: the job may be dropped before
+        self._work: Coroutine[Any, Any, None] | None = None  # created by the first run: the job may be dropped before
 
     async def _match(self, names: list[str]) -> None:
         for pattern, found in self.found.items():
             try:
                 match = compile_regex(pattern)
-            except ApiError as err:  # a broker of another version must have accepted it
+            except ApiError as err:  # a broker of another version must have accepted the pattern
                 log.error("a subscribed pattern is passed over: %s", err)
                 continue
             await turn
@@ -125,7 +125,7 @@ class _Job:
                 await turn
 
     def run(self, seconds: Callable[[], float], budget: float) -> bool:
-        """Work for `budget` seconds, but at least one step; return whether the work is done."""
+        """Work for `budget` seconds, or for one step if a step takes longer; return whether the work is done."""
         work = self._work = self._work or self._match(self._names)
         return not for_a_while(lambda: not step(work), budget, seconds)
 
@@ -201,9 +201,9 @@ class Regexes:
         return (Change.RESOLVED if new.regex in group.resolved else Change.UPDATED), False
 
     def on_timer(self, group_id: str, _now_ms: int) -> Outcome:
-        """Continue a group's match of all topics; write the result once it is done."""
+        """Continue to match all topics against a group's patterns; write the result when it is complete."""
         out = Outcome()
-        job = self._jobs.pop(group_id, None)  # if the job fails, the next heartbeat starts another
+        job = self._jobs.pop(group_id, None)  # if the job fails, the next heartbeat starts a new job
         if job is None:
             return out
         if not job.run(self._seconds, SLICE_SECONDS / (1 + len(self._jobs))):

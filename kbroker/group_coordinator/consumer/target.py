@@ -2,8 +2,8 @@
 
 Owns this order (Kafka's consumerGroupHeartbeat and TargetAssignmentBuilder): the member's changes, the group's epoch,
 the target, the member's reconciliation. Every step adds records; the group changes when the records are replayed. The
-work on a target is near-linear in members and partitions; group.consumer.assignment.interval.ms limits how often a
-target is computed while members join and leave.
+time to compute a target is near-linear in members and partitions; group.consumer.assignment.interval.ms limits how
+often a target is computed while members join and leave.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Targets:
     ) -> ConsumerMember:
         """Change `member` to `updated`, and move it as far towards the group's target as possible. Raises ApiError.
 
-        With `any_regex_counts`, every change of a pattern increases the group's epoch, as for classic members; without
-        it, a change of the assignor that most members prefer does.
+        With `any_regex_counts`, every change of a pattern increases the group's epoch, as for classic members. Without
+        it, a change of the assignor that most members prefer increases the epoch.
         """
         topics_changed, regex = self.take_metadata(group, member, updated, out, now_ms, may_see)
         changed = topics_changed or regex is not Change.NONE
@@ -81,7 +81,7 @@ class Targets:
         now_ms: int,
         may_see: MaySee = everything,
     ) -> tuple[bool, Change]:
-        """Write a member's metadata if it is new; return whether its topics, and its pattern, have changed."""
+        """Write a member's metadata if it is new; return whether its topics have changed, and its pattern's change."""
         if member != updated:
             out.records.append(records.member_metadata(group.group_id, updated))
         return member.topics != updated.topics, self._regexes.update(group, member, updated, out, now_ms, may_see)
@@ -99,7 +99,7 @@ class Targets:
         """Increase the group's epoch if the caller requires it, or if the group's topics have changed.
 
         Return the epoch, and a function that returns whether all members subscribe to the same topics. It is a function
-        because only a new target needs the result, and the check looks at every topic.
+        because only a new target needs the result, and the check examines every topic.
         """
         topics = self._topics
         if not bump and not group.topics_are_stale(now_ms, topics.version):
@@ -140,7 +140,7 @@ class Targets:
         *,
         homogeneous: Callable[[], bool],
     ) -> tuple[int, Partitions]:
-        """Return the target of `updated`: a new one if it is due and the last target is old enough."""
+        """Return the target of `updated`. Compute a new target if it is due and the last target is old enough."""
         interval = self._settings.assignment_interval_ms(group.group_id)
         since = group.assignment_timestamp
         due = since == 0 or interval == 0 or now_ms >= since + interval

@@ -3,16 +3,17 @@
 Owns the state and its transitions, and the rules that need only the group itself: votes, leadership, missing members.
 Never answers a request or sets a timer: the package `classic` does both.
 
-    Empty                No members. Offsets may live on until they expire, and be committed without a member id.
+    Empty                No members. Offsets may stay until they expire, and may be committed without a member id.
                          A member joins -> PreparingRebalance; the group is deleted or unloaded -> Dead.
     PreparingRebalance   JoinGroup is parked until all known members are back or their rebalance timeout is over.
-                         Heartbeats are answered REBALANCE_IN_PROGRESS, commits of the old generation are accepted.
-                         Done -> CompletingRebalance; no member is left -> Empty.
+                         Heartbeats get REBALANCE_IN_PROGRESS; commits of the old generation are accepted.
+                         The join phase ends -> CompletingRebalance, or Empty if no member is left.
     CompletingRebalance  SyncGroup is parked until the leader's assignment is in the log.
-                         It is -> Stable; a member joins, leaves or fails -> PreparingRebalance.
-    Stable               SyncGroup answers the assignment at once.
+                         The assignment is in the log -> Stable.
+                         A member joins, leaves or fails -> PreparingRebalance.
+    Stable               SyncGroup returns the assignment immediately.
                          A member joins, leaves or fails, or the leader joins again -> PreparingRebalance.
-    Dead                 Not on this broker: requests are answered COORDINATOR_NOT_AVAILABLE.
+    Dead                 Not on this broker: requests get COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -97,16 +98,16 @@ class Member:
         raise ValueError(f"member {self.member_id} does not support protocol {protocol}")
 
     def vote(self, candidates: set[str]) -> str:
-        """Return the first of the member's protocols that all members support."""
+        """Return the first of the member's protocols that is among the candidates, which all members support."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def is_alive_without_heartbeat(self) -> bool:
-        """Return whether a parked request proves the member alive; False if the member has never had an answer."""
+        """Return whether a parked request proves the member alive; it cannot if the member never got an answer."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
 class ClassicGroup:
-    """One group. `protocol_type` None and no member makes it a simple group: offsets only."""
+    """One group. With `protocol_type` None and no members it is a simple group, which only has offsets."""
 
     TYPE = "classic"
 
@@ -120,12 +121,12 @@ class ClassicGroup:
         self.group_id = group_id
         self.state = EMPTY
         self.previous = DEAD
-        self.state_timestamp = now_ms  # -1: not in an old record
+        self.state_timestamp = now_ms  # -1 if an old record does not have it
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        self.unled = False  # the loaded record names no leader: the group must rebalance first
+        self.unled = False  # the loaded record names no leader, so the group must rebalance first
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}  # Instance id -> member id.
         self.pending_joins: set[str] = set()  # Ids sent with MEMBER_ID_REQUIRED and not used yet.
@@ -136,7 +137,7 @@ class ClassicGroup:
         self._supported: dict[str, int] = {}
 
     def to(self, state: GroupState, now_ms: int) -> None:
-        """Change the state; a transition outside the table is a bug."""
+        """Change the state. A transition that the table does not list is a bug."""
         if self.state not in VALID_FROM[state]:
             raise RuntimeError(f"group {self.group_id} cannot go from {self.state.value} to {state.value}")
         self.previous, self.state = self.state, state
@@ -145,7 +146,7 @@ class ClassicGroup:
     # -- members
 
     def add(self, member: Member, parked: Parked | None = None) -> None:
-        """Add a member; the first one sets the protocol type and becomes the leader."""
+        """Add a member. The first member sets the protocol type and becomes the leader."""
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         if not self.members:
@@ -158,7 +159,7 @@ class ClassicGroup:
         self.pending_joins.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Remove a member or a pending one; the next member becomes the leader."""
+        """Remove a member or a pending member. If the member was the leader, the next member becomes the leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member, -1)
@@ -170,7 +171,7 @@ class ClassicGroup:
         self.pending_syncs.discard(member_id)
 
     def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
-        """Give a static member a new id, with its assignment and its leadership (KIP-345)."""
+        """Give a static member a new id; it keeps its assignment and its leadership (KIP-345)."""
         old = self.members[old_id]
         new = copy(old)
         new.member_id, new.instance_id = new_id, instance_id
@@ -213,7 +214,7 @@ class ClassicGroup:
         return sum(member.awaiting_join is not None for member in self.members.values())
 
     def all_joined(self) -> bool:
-        """Return whether every member has joined the next generation, including pending members."""
+        """Return whether every member, including every pending member, has joined the next generation."""
         return not self.pending_joins and all(m.awaiting_join is not None for m in self.members.values())
 
     def rebalance_timeout_ms(self) -> int:
@@ -247,7 +248,7 @@ class ClassicGroup:
         )
 
     def select_protocol(self) -> str:
-        """Return the protocol with the most votes, of those that all members support."""
+        """Return the protocol with the most votes among those that all members support."""
         candidates = {name for name, count in self._supported.items() if count == len(self.members)}
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -257,7 +258,7 @@ class ClassicGroup:
         return next(name for name in in_java_order(votes) if votes[name] == most)
 
     def next_generation(self, now_ms: int) -> None:
-        """Begin the next generation with the joined members: CompletingRebalance, or Empty."""
+        """Begin the next generation: CompletingRebalance with the joined members, or Empty if there are none."""
         self.generation += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self.compute_subscribed_topics()

@@ -3,15 +3,15 @@
 Owns the state and the counts derived from it. A group changes only when records/consumer_group.py replays a record. The
 package `consumer` decides about a group, and does not modify it.
 
-    Empty        No members. Offsets may live on until they expire.
-    Assigning    The group's epoch is ahead of the target's: the next heartbeat that is allowed to computes a target.
+    Empty        No members. Offsets may stay until they expire.
+    Assigning    The group's epoch is ahead of the target's: the next heartbeat for which a target is due computes it.
     Reconciling  Members are on their way to the target.
     Stable       Every member has the partitions of its target.
 
 A group's state follows from its members and epochs, so there are no transitions to check.
 
 The epochs: `epoch` grows with every change of members, subscriptions or topics. `assignment_epoch` is the group epoch
-for which the target was computed. A member's epoch is that of the target to which it was last moved.
+for which the target was computed. A member's epoch is the epoch of the target to which it was last moved.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ConsumerGroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics that matched a subscribed pattern, and when."""
+    """The topics that matched a subscribed pattern, and the time of the match."""
 
     topics: frozenset[str]
     version: int
@@ -50,7 +50,7 @@ class ResolvedRegex:
 
 
 class SubscriptionCounts:
-    """For each topic, how many members name it, and how many resolved patterns match it."""
+    """For each topic, the number of members that name it, and the number of resolved patterns that match it."""
 
     __slots__ = ("by_name", "by_regex")
 
@@ -109,19 +109,19 @@ class ConsumerGroup:
         self.target: dict[str, Partitions] = {}
         self.resolved: dict[str, ResolvedRegex] = {}
         self.counts = SubscriptionCounts({}, {})
-        self.regexes: dict[str, int] = {}  # members by subscribed pattern
+        self.regexes: dict[str, int] = {}  # subscribed pattern -> the number of its members
         self.assignors: dict[str, int] = {}
         self.classic_members = 0
         self.classic_protocols: dict[str, int] = {}
         self.has_partition_metadata_record = False
         self._partition_epochs: dict[bytes, dict[int, int]] = {}
-        # The following state is only in this process.
+        # The following state exists only in this process.
         self.refresh_deadline = 0  # When to check the topics again, even without a notification.
         self.refresh_epoch = 0
         self.seen_version = 0  # The version of Topics at the last check.
         self.regex_version = 0  # The created_version of Topics when the patterns were last resolved.
         self.revoking: dict[str, int] = {}  # Members whose revocation is timed, and their epochs at its start.
-        self.joining: set[str] = set()  # Classic members whose next JoinGroup is timed.
+        self.joining: set[str] = set()  # Classic members whose next JoinGroup has a timer.
         self.too_many_for_classic = 0  # The number of members for which the log refused a classic group's record.
 
     # -- queries
@@ -155,14 +155,14 @@ class ConsumerGroup:
         return None if held is None else self.members.get(held)
 
     def target_of(self, member_id: str, instance_id: str | None = None) -> Partitions:
-        """Return a member's target: that of the previous holder of its instance id, if there is one."""
+        """Return a member's target. If its instance id had a previous holder, return the target of this holder."""
         if instance_id is not None:
             holder = self.static_members.get(instance_id)
             return NOTHING if holder is None else self.target.get(holder, NOTHING)
         return self.target.get(member_id, NOTHING)
 
     def partition_epoch(self, topic_id: bytes, partition: int) -> int:
-        """Return the epoch of a partition's owner; -1 if it has none."""
+        """Return the epoch of a partition's owner; -1 if the partition has no owner."""
         held = self._partition_epochs.get(topic_id)
         return -1 if held is None else held.get(partition, -1)
 
@@ -179,7 +179,7 @@ class ConsumerGroup:
         return max(counts, key=lambda name: counts[name], default=None)
 
     def topics_are_stale(self, now_ms: int, version: int) -> bool:
-        """Return whether the subscribed topics are due for a check for changes."""
+        """Return whether the group must check its subscribed topics for changes."""
         return now_ms >= self.refresh_deadline or self.epoch < self.refresh_epoch or self.seen_version != version
 
     def all_classic_without(self, members: Iterable[ConsumerMember]) -> bool:
@@ -204,7 +204,7 @@ class ConsumerGroup:
     # -- changes by records
 
     def put_member(self, member: ConsumerMember) -> None:
-        """Add a member, or its newer value."""
+        """Add a member, or replace it with its newer value."""
         old = self.members.get(member.member_id)
         self.members[member.member_id] = member
         self._count_member(old, -1)
@@ -273,7 +273,7 @@ class ConsumerGroup:
 
 
 def is_homogeneous(regexes: Mapping[str, int], counts: SubscriptionCounts, members: int) -> bool:
-    """Return whether all members subscribe to the same topics: to the same names, or only to the same pattern."""
+    """Return whether all members subscribe to the same topics, either by name or by one pattern alone."""
     if not regexes:
         return not counts.by_regex and all(count == members for count in counts.by_name.values())
     if next(iter(regexes.values())) != members:

@@ -1,10 +1,10 @@
 """One member of a consumer group, as a value.
 
-Owns a member's data and its progress towards its target. The value is immutable: a decision creates a new one, and the
-replay of a record puts it into the group.
+Owns a member's data and its progress towards its target. The value is immutable: a decision creates a new value, and
+the replay of a record stores it in the group.
 
     STABLE                 has the partitions of its epoch's target.
-    UNREVOKED_PARTITIONS   must revoke partitions first and confirm it; keeps its epoch until then.
+    UNREVOKED_PARTITIONS   must first revoke partitions and confirm the revocation; keeps its epoch until then.
     UNRELEASED_PARTITIONS  waits for partitions that others have not revoked yet; has the new epoch already.
     UNKNOWN                a state that only a later version knows: the member must join again.
 """
@@ -31,7 +31,7 @@ class MemberState(IntEnum):
 
     @classmethod
     def of(cls, number: int) -> MemberState:
-        """Return the state with a number; UNKNOWN if there is none."""
+        """Return the state with a number; UNKNOWN if there is no such state."""
         try:
             return cls(number)
         except ValueError:
@@ -81,6 +81,6 @@ class ConsumerMember:
         return replace(self, member_epoch=epoch, previous_epoch=self.member_epoch)
 
     def epoch_of(self, topic_id: bytes, partition: int) -> int | None:
-        """Return the epoch at which the member got a partition, even one that it must revoke; None if it has none."""
+        """Return the epoch at which the member got a partition, including one to be revoked; None without it."""
         epoch = self.assigned.get(topic_id, {}).get(partition)
         return self.pending_revocation.get(topic_id, {}).get(partition) if epoch is None else epoch

@@ -1,10 +1,11 @@
 """A share group and its members, and the share partitions that the group has used.
 
-Owns the group's state as its records made it. A group is Empty without members, otherwise Stable: share groups do not
-wait for their members. The epochs are those of consumer groups (consumer_group.py).
+Owns the group's state as its records created it. A group without members is Empty, any other is Stable: share groups do
+not wait for their members. The epochs are those of consumer groups (consumer_group.py).
 
-The share partitions of a topic are first *initializing*, while the share coordinator makes their state, and then
-*initialized*; only these are assigned. Topics are *deleting* while the share coordinator deletes their state.
+The share partitions of a topic are first *initializing*, while the share coordinator creates their state, and then
+*initialized*. Only initialized partitions are assigned. Topics are *deleting* while the share coordinator deletes their
+state.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ShareMember:
 
 @dataclass(frozen=True, slots=True)
 class UsedTopic:
-    """Share partitions of a topic. The name is that at the time of writing; it serves readers of the log."""
+    """Share partitions of a topic, and the topic's name when the record was written, for readers of the log."""
 
     name: str
     partitions: frozenset[int]
@@ -61,7 +62,7 @@ Used = Mapping[bytes, UsedTopic]
 
 @dataclass(frozen=True, slots=True)
 class StatePartitions:
-    """The group's share partitions by the progress of their state. `deleting` has topic names by id."""
+    """The group's share partitions by the progress of their state. `deleting` maps topic ids to names."""
 
     initializing: Used = field(default_factory=dict)
     initialized: Used = field(default_factory=dict)
@@ -72,7 +73,7 @@ class StatePartitions:
 
 
 def united(first: Used, second: Used) -> dict[bytes, UsedTopic]:
-    """Return the partitions of both; the second's name of a topic counts."""
+    """Return the partitions of both. If both name a topic, the second name counts."""
     found = dict(first)
     for topic_id, used in second.items():
         known = found.get(topic_id)
@@ -112,8 +113,8 @@ class ShareGroup:
         self.target: dict[str, Partitions] = {}
         self.counts = SubscriptionCounts({}, {})
         self.state_partitions: StatePartitions | None = None
-        # The following state is only in this process.
-        self.initializing_since = 0  # When the partitions that are initializing began to be so.
+        # The following state exists only in this process.
+        self.initializing_since = 0  # When the initialization of the partitions that are initializing began.
         self.refresh_deadline = 0  # When to check the topics again, even without a notification.
         self.refresh_epoch = 0
         self.seen_version = 0  # The version of Topics at the last check.
@@ -140,7 +141,7 @@ class ShareGroup:
         return topic in self.counts.by_name
 
     def topics_are_stale(self, now_ms: int, version: int) -> bool:
-        """Return whether the subscribed topics are due for a check for changes."""
+        """Return whether the group must check its subscribed topics for changes."""
         return now_ms >= self.refresh_deadline or self.epoch < self.refresh_epoch or self.seen_version != version
 
     @property
@@ -150,7 +151,7 @@ class ShareGroup:
     # -- changes by records
 
     def put_member(self, member: ShareMember) -> None:
-        """Add a member, or its newer value."""
+        """Add a member, or replace it with its newer value."""
         self.counts.count_topics(self._topics_of(member.member_id), -1)
         self.members[member.member_id] = member
         self.counts.count_topics(member.topics, 1)

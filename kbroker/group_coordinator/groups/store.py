@@ -68,7 +68,7 @@ class Groups:
         return group
 
     def no_share(self, group_id: str) -> ClassicGroup | ConsumerGroup | StreamsGroup | None:
-        """Return a group that may have offsets; raises GROUP_ID_NOT_FOUND for a share group."""
+        """Return a group that may have offsets, or None; raises GROUP_ID_NOT_FOUND for a share group."""
         group = self._by_id.get(group_id)
         if isinstance(group, ShareGroup):
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")

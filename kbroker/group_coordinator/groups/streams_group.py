@@ -1,9 +1,9 @@
 """A streams group (KIP-1071): its topology, its members, its epochs, its target.
 
-Owns the state and what is derived from it. A group changes only when records/streams_group.py replays a record; what
-lives in this process alone is below a comment. The package `streams` decides about a group.
+Owns the state and the values derived from it. A group changes only when records/streams_group.py replays a record; a
+comment separates the state that exists only in this process. The package `streams` decides about a group.
 
-    Empty        No members. Offsets may live on until they expire.
+    Empty        No members. Offsets may stay until they expire.
     NotReady     Topics are missing, or do not fit the topology: members get no tasks.
     Assigning    The group's epoch is ahead of the target's.
     Reconciling  Members are on their way to the target.
@@ -29,7 +29,10 @@ STREAMS = "streams"
 NOT_VALIDATED = -1
 Offsets = Mapping[str, Mapping[int, int]]
 MOST_OFFSETS = 100_000
-"""The most offsets of tasks kept of all members: a target looks at each one, in one step. Kafka has no such limit."""
+"""The maximum number of task offsets that a group keeps for all its members.
+
+A target examines each offset in one step. Kafka has no such limit.
+"""
 
 
 class StreamsGroupState(Enum):
@@ -64,16 +67,16 @@ class StreamsGroup:
         self._active: dict[tuple[str, int], str] = {}  # task -> the process that runs it
         self._standby: dict[tuple[str, int], dict[str, int]] = {}  # task -> processes, each with its number of members
         self._warmup: dict[tuple[str, int], dict[str, int]] = {}
-        # The following state is only in this process.
+        # The following state exists only in this process.
         self.configured: ConfiguredTopology | None = None
         self.refresh_deadline = 0  # When to check the topics again, even without a notification.
         self.refresh_epoch = 0
         self.seen_version = 0  # The version of Topics at the last check.
         self.revoking: dict[str, int] = {}  # Members whose revocation is timed, and their epochs at its start.
-        self.restored: dict[str, Offsets] = {}  # How far each member has restored its tasks, as it tells.
-        self.restored_ends: dict[str, Offsets] = {}  # How far it would have to.
-        self._offsets = 0  # How many offsets both have.
-        self.shutdown_by: str | None = None  # The member that asks all to shut down.
+        self.restored: dict[str, Offsets] = {}  # The offsets to which each member reports its tasks restored.
+        self.restored_ends: dict[str, Offsets] = {}  # The end offsets of the tasks' state.
+        self._offsets = 0  # The number of offsets in both.
+        self.shutdown_by: str | None = None  # The member that requested the shutdown of all members.
         self.endpoint_epoch = 0  # Grows when partitions move between the endpoints of members.
         self.endpoints: dict[str, EndpointToPartitions] = {}  # A cache, by member id.
 
@@ -108,14 +111,14 @@ class StreamsGroup:
         return None if held is None else self.members.get(held)
 
     def target_of(self, member_id: str, instance_id: str | None = None) -> TaskSet:
-        """Return a member's target: that of the previous holder of its instance id, if there is one."""
+        """Return a member's target. If its instance id had a previous holder, return the target of this holder."""
         if instance_id is not None:
             holder = self.static_members.get(instance_id)
             return NO_TASKS if holder is None else self.target.get(holder, NO_TASKS)
         return self.target.get(member_id, NO_TASKS)
 
     def active_process(self, subtopology: str, partition: int) -> str | None:
-        """Return the id of the process that runs a task, or has to give it up."""
+        """Return the id of the process that runs a task or still has to give it up."""
         return self._active.get((subtopology, partition))
 
     def is_standby_of(self, process_id: str, subtopology: str, partition: int) -> bool:
@@ -128,13 +131,13 @@ class StreamsGroup:
         return bool(self.members) and self.topology is not None and topic in self.topology.by_source
 
     def topics_are_stale(self, now_ms: int, version: int) -> bool:
-        """Return whether the topology's topics are due for a check for changes."""
+        """Return whether the group must check the topology's topics for changes."""
         return now_ms >= self.refresh_deadline or self.epoch < self.refresh_epoch or self.seen_version != version
 
     # -- changes by records
 
     def put_member(self, member: StreamsMember) -> None:
-        """Add a member, or its newer value."""
+        """Add a member, or replace it with its newer value."""
         old = self.members.get(member.member_id)
         self.members[member.member_id] = member
         self._forget_tasks(old)
@@ -158,14 +161,14 @@ class StreamsGroup:
             self.shutdown_by = None
 
     def forget(self, member_id: str) -> None:
-        """Forget what only this process knows of a client that is no member."""
+        """Forget the data in this process about a client that is not a member."""
         for offsets in (self.restored, self.restored_ends):
             self._offsets -= _size(offsets.pop(member_id, {}))
         self.revoking.pop(member_id, None)
         self.endpoints.pop(member_id, None)
 
     def put_offsets(self, member_id: str, restored: Offsets | None, ends: Offsets | None) -> None:
-        """Note how far a member has restored its tasks; None changes nothing. Those beyond the limit are not kept."""
+        """Store the offsets to which a member has restored its tasks, within the limit. None changes nothing."""
         for held, told in ((self.restored, restored), (self.restored_ends, ends)):
             if told is None:
                 continue
@@ -181,7 +184,7 @@ class StreamsGroup:
         self.endpoints.clear()
 
     def put_configured(self, configured: ConfiguredTopology) -> None:
-        """Store how the topology fits the topics."""
+        """Store the result of checking the topology against the topics."""
         self.configured = configured
         self.endpoints.clear()
 

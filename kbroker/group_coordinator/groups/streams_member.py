@@ -1,10 +1,10 @@
 """One member of a streams group, as a value: a thread of a Kafka Streams application.
 
-Owns a member's data and its progress towards its tasks. The value is immutable: a decision creates a new one, and the
-replay of a record puts it into the group.
+Owns a member's data and its progress towards its tasks. The value is immutable: a decision creates a new value, and the
+replay of a record stores it in the group.
 
     STABLE            has the tasks of its epoch's target.
-    UNREVOKED_TASKS   must give up tasks first and confirm it; keeps its epoch until then.
+    UNREVOKED_TASKS   must first give up tasks and confirm this; keeps its epoch until then.
     UNRELEASED_TASKS  waits for tasks that others have not given up yet; has the new epoch already.
     UNKNOWN           a state that only a later version knows: the member must join again.
 """
@@ -28,7 +28,7 @@ class StreamsMemberState(IntEnum):
 
     @classmethod
     def of(cls, number: int) -> StreamsMemberState:
-        """Return the state with a number; UNKNOWN if there is none."""
+        """Return the state with a number; UNKNOWN if there is no such state."""
         try:
             return cls(number)
         except ValueError:
@@ -70,6 +70,6 @@ class StreamsMember:
         return replace(self, member_epoch=epoch, previous_epoch=self.member_epoch)
 
     def epoch_of(self, subtopology: str, partition: int) -> int | None:
-        """Return the epoch since which the member has an active task; None if it has not."""
+        """Return the epoch since which the member has an active task; None if the member does not have the task."""
         found = self.assigned.active.get(subtopology, {}).get(partition)
         return self.pending_revocation.active.get(subtopology, {}).get(partition) if found is None else found

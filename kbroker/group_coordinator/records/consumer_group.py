@@ -139,7 +139,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def group_tombstones(group: ConsumerGroup, renamed: tuple[str, str] | None = None) -> list[CoordinatorRecord]:
-    """Return the tombstones of a group. `renamed` has an old member id, and the new one that the log now has."""
+    """Return the tombstones of a group. `renamed` is an old member id, and the new id that the log contains instead."""
     group_id = group.group_id
     ids = [renamed[1] if renamed and member_id == renamed[0] else member_id for member_id in group.members]
     current = ConsumerGroupCurrentMemberAssignmentKey
@@ -270,7 +270,7 @@ def _with_assignment(member: ConsumerMember, value: ConsumerGroupCurrentMemberAs
 
 
 def _epochs(topics: list[TopicPartitions], default: int) -> Epochs:
-    """Return partitions with their epochs, or with `default` if the record is older and has no epochs."""
+    """Return partitions with their epochs, or with `default` if an older record has no epochs."""
     return {
         t.topic_id: dict(zip(t.partitions, t.assignment_epochs, strict=True))
         if t.assignment_epochs and len(t.assignment_epochs) == len(t.partitions)

@@ -1,7 +1,7 @@
 """The records of share groups in `__consumer_offsets`: encoding, and their effect on a group.
 
-Owns the bytes of keys and values, and the changes that each record makes. As in Kafka, a member's tombstones come in
-the order assignment, target, metadata.
+Owns the bytes of keys and values, and the changes that each record causes. As in Kafka, a member's tombstones have the
+order assignment, target, metadata.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _record(key: Any, value: Any) -> CoordinatorRecord:
 
 
 def member_metadata(group_id: str, member: ShareMember) -> CoordinatorRecord:
-    """Return the record of what a member says of itself."""
+    """Return the record of the data that a member sends about itself."""
     value = ShareGroupMemberMetadataValue(
         rack_id=member.rack_id,
         client_id=member.client_id,

@@ -51,7 +51,7 @@ def _record(key: Any, value: Any) -> CoordinatorRecord:
 def group_epoch(
     group: StreamsGroup, epoch: int, metadata_hash: int, validated_epoch: int, configs: Mapping[str, str]
 ) -> CoordinatorRecord:
-    """Return the record of a group's epoch, its topics' hash, and the configs of its next target."""
+    """Return the record of a group's epoch, its topics' hash, and the configs for its next target."""
     value = StreamsGroupMetadataValue(
         epoch=epoch,
         metadata_hash=metadata_hash,
@@ -95,7 +95,7 @@ def target_member(group_id: str, member_id: str, tasks: TaskSet) -> CoordinatorR
 
 
 def task_ids(tasks: Mapping[str, Iterable[int]]) -> list[TaskIds]:
-    """Return tasks in the form of messages, sorted."""
+    """Return tasks in the form that messages use, sorted."""
     return [TaskIds(name, sorted(tasks[name])) for name in sorted(tasks)]
 
 
@@ -234,7 +234,7 @@ def _remove(kind: int, group: StreamsGroup, key: Any) -> None:
 
 
 def tasks_of(lists: Iterable[TaskIds | CurrentTaskIds]) -> Tasks:
-    """Return tasks in the form of messages as a mapping; the last list of a subtopology counts."""
+    """Return tasks in the form that messages use as a mapping; the last list of a subtopology counts."""
     return {each.subtopology_id: frozenset(each.partitions) for each in lists}
 
 
@@ -273,7 +273,7 @@ def _with_tasks(member: StreamsMember, value: StreamsGroupCurrentMemberAssignmen
 
 
 def _epochs(lists: Iterable[CurrentTaskIds], default: int) -> ActiveTasks:
-    """Return tasks with their epochs, or with `default` if the record is older and has no epochs."""
+    """Return tasks with their epochs, or with `default` if an older record has no epochs."""
     return {
         each.subtopology_id: dict(zip(each.partitions, each.assignment_epochs, strict=True))
         if each.assignment_epochs and len(each.assignment_epochs) == len(each.partitions)

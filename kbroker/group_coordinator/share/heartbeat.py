@@ -1,11 +1,11 @@
 """ShareGroupHeartbeat: joining, staying, leaving.
 
-Owns the handling of the request (Kafka's GroupMetadataManager.shareGroupHeartbeat): its validity regardless of the
-group, the member's changes, the group's epoch, its target, the member's step to the target, and which share partitions
-need a state first. Every step adds records; the group changes when the records are replayed. Unlike consumers, members
-do not wait for each other: a member gets its whole target at once.
+Owns the handling of the request (Kafka's GroupMetadataManager.shareGroupHeartbeat): the checks that do not depend on
+the group, the member's changes, the group's epoch, its target, the member's step to the target, and the share
+partitions that need a state first. Every step adds records; the group changes when the records are replayed. Unlike
+consumers, members do not wait for each other: a member gets its complete target immediately.
 
-Timers, by key: ("share session", group, member) until a heartbeat.
+The key of the timer is ("share session", group, member). It runs until a heartbeat.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RETRY_MS = 500
 
 @dataclass(slots=True)
 class Heartbeat:
-    """The reply to a heartbeat, and the share partitions whose state the share coordinator has to make first."""
+    """The reply to a heartbeat, and the share partitions whose state the share coordinator has to create first."""
 
     response: ShareGroupHeartbeatResponse
     initialization: Initialization | None = None
@@ -109,7 +109,7 @@ class ShareHeartbeats:
         return out
 
     def _open(self, group_id: str, *, create: bool) -> ShareGroup:
-        """Return a share group, for a joining member a new one if there is none; raises GROUP_ID_NOT_FOUND."""
+        """Return a share group. With `create`, return a new one if there is none, else raise GROUP_ID_NOT_FOUND."""
         if self._groups.get(group_id) is None:
             if not create:
                 raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {group_id} not found.")
@@ -127,9 +127,10 @@ class ShareHeartbeats:
     def _group_epoch(
         self, group: ShareGroup, member: ShareMember, updated: ShareMember, out: Outcome, now_ms: int, *, bump: bool
     ) -> tuple[int, Iterable[str], bool, bool]:
-        """Increase the group's epoch if that is due.
+        """Increase the group's epoch if an increase is due.
 
-        Return it, the subscribed topics, whether all members subscribe to the same ones, and whether it has increased.
+        Return the epoch, the subscribed topics, whether all members subscribe to the same topics, and whether the epoch
+        has increased.
         """
         version, size = self._topics.version, len(group.members)
         if not bump and not group.topics_are_stale(now_ms, version):
@@ -151,7 +152,7 @@ class ShareHeartbeats:
     def _target(
         self, group: ShareGroup, epoch: int, updated: ShareMember, homogeneous: bool, out: Outcome, now_ms: int
     ) -> tuple[int, Partitions]:
-        """Return the target's epoch and the member's part: of a new target if it is due, else of the last one."""
+        """Return the epoch of the target and the member's part of it. Compute a new target if it is due."""
         member_id = updated.member_id
         known = group.assignment_epoch, group.target.get(member_id, NOTHING)
         if group.assignment_epoch >= epoch:
@@ -216,7 +217,7 @@ class ShareHeartbeats:
         out.timers += [Schedule((SESSION, group.group_id, member_id), delay) for member_id in group.members]
 
     def on_session_timer(self, group_id: str, member_id: str) -> Outcome:
-        """Remove a member that was silent for too long."""
+        """Remove a member that has sent no heartbeat for too long."""
         group = self._groups.share(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
@@ -289,7 +290,7 @@ def _assignment(assigned: Partitions) -> Assignment:
 
 
 def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """Accept the member's epoch, or its previous one, as the answer with the new one may be lost.
+    """Accept the member's epoch, or its previous epoch, because the answer with the new one may be lost.
 
     Raises FENCED_MEMBER_EPOCH.
     """

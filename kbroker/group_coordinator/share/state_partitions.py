@@ -1,10 +1,12 @@
-"""Which share partitions of a group have a state at the share coordinator, as decisions of a shard.
+"""The share partitions of a group that have a state at the share coordinator, as decisions of a shard.
 
-Owns the record ShareGroupStatePartitionMetadata: what a heartbeat or AlterShareGroupOffsets has to initialise, what is
-initialised, what DeleteShareGroupOffsets or DeleteGroups has to delete, and the cleaning after deleted topics.
-Never asks the share coordinator: share_groups.py does, and reports the result here.
+Owns the record ShareGroupStatePartitionMetadata. It lists three kinds of partitions: a heartbeat or
+AlterShareGroupOffsets has to initialise them, they are initialised, or DeleteShareGroupOffsets or DeleteGroups has to
+delete them. Also owns the cleaning after the deletion of topics.
 
-Timer, by key: ("share topics",) the next groups to clean after deleted topics.
+Never sends a request to the share coordinator: share_groups.py does, and reports the result here.
+
+The key of the timer is ("share topics",). It cleans the next groups after the deletion of topics.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ ShareTopics = Mapping[bytes, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Initialization:
-    """Share partitions whose state the share coordinator has to make; a start offset of -1 leaves it to the leader."""
+    """Share partitions whose state the share coordinator has to create.
+
+    If a start offset is -1, the leader chooses it.
+    """
 
     group_id: str
     state_epoch: int
@@ -50,7 +55,7 @@ class Deletion:
 
 @dataclass(slots=True)
 class OffsetsToDelete:
-    """The begin of a DeleteShareGroupOffsets: what to delete, and the topics that cannot be."""
+    """The begin of a DeleteShareGroupOffsets: the partitions to delete, and the topics that cannot be deleted."""
 
     topics: dict[bytes, list[int]] = field(default_factory=dict)
     refused: list[DeleteShareGroupOffsetsResponseTopic] = field(default_factory=list)
@@ -84,11 +89,12 @@ class StateOfGroups:
     def to_initialize(
         self, group: ShareGroup, epoch: int, names: Iterable[str], out: Outcome, now_ms: int
     ) -> Initialization | None:
-        """Note partitions of the subscribed topics that have no state yet; return None if there are none.
+        """Record the partitions of the subscribed topics that have no state yet; return None if there are none.
 
-        An initialisation that has not ended is tried again after group.share.initialize.retry.interval.ms. Partitions
-        that a known topic has got since begin at its start, as nothing there has been read. Kafka lets those begin
-        there, too, whose first initialisation was cut off, as by the move of the coordinator.
+        An initialisation that has not ended is tried again after group.share.initialize.retry.interval.ms. If a
+        partition was added to a topic that the group already uses, the group starts at its beginning, because it has
+        read nothing there. Kafka also starts at the beginning if the first initialisation of a partition was
+        interrupted, for example because the coordinator moved.
         """
         version = self._topics.version
         if not out.records and group.checked_version == version:
@@ -131,7 +137,7 @@ class StateOfGroups:
     # -- results of the share coordinator
 
     def initialized(self, group_id: str, topics: ShareTopics) -> Outcome:
-        """Note that partitions have a state. Topics that were deleted meanwhile are left out."""
+        """Record that partitions have a state. Topics that were deleted meanwhile are left out."""
         group = self._groups.share(group_id)
         if group is None or not topics:
             return Outcome()
@@ -147,7 +153,7 @@ class StateOfGroups:
         return Outcome(records=[state_partitions(group_id, changed)])
 
     def not_initialized(self, group_id: str, topics: ShareTopics) -> Outcome:
-        """Note that the state of partitions could not be made; the next heartbeat tries again."""
+        """Record that the state of partitions could not be created; the next heartbeat tries again."""
         group = self._groups.share(group_id)
         held = None if group is None else group.state_partitions
         if held is None or not held.initializing or not topics:
@@ -156,7 +162,7 @@ class StateOfGroups:
         return Outcome(records=[state_partitions(group_id, changed)])
 
     def offsets_deleted(self, group_id: str, topic_ids: Iterable[bytes]) -> Outcome:
-        """Note that the states of topics are deleted."""
+        """Record that the states of topics are deleted."""
         group = self._groups.share(group_id)
         held = None if group is None else group.state_partitions
         if held is None:
@@ -208,7 +214,7 @@ class StateOfGroups:
         return out
 
     def delete_groups(self, group_ids: Iterable[str]) -> Outcome:
-        """Begin to delete the share groups among these; reply with a Deletion for each, or an error code.
+        """Begin to delete the share groups among these groups; reply with a Deletion for each, or an error code.
 
         Groups of other types, and share groups without any state, are not in the reply.
         """
@@ -230,7 +236,7 @@ class StateOfGroups:
                 if (name := self._topics.name_of(topic_id)) is not None
             }
             used = united(united(held.initialized, held.initializing), again)
-            # The share coordinator knows no partitions of topics that are gone, and would refuse.
+            # The share coordinator does not know partitions of deleted topics, and would refuse the request.
             used = {topic_id: topic for topic_id, topic in used.items() if self._topics.name_of(topic_id) is not None}
             deleting = {topic_id: topic.name for topic_id, topic in used.items()}
             out.records.append(state_partitions(group_id, StatePartitions(deleting=deleting)))
@@ -242,7 +248,7 @@ class StateOfGroups:
     # -- deleted topics
 
     def on_topics_deleted(self, topic_ids: Iterable[bytes]) -> Outcome:
-        """Forget the share partitions of deleted topics. Their state at the share coordinator is cleaned there."""
+        """Forget the share partitions of deleted topics. The share coordinator deletes their state by itself."""
         groups = self._groups.shares()
         if not groups:
             return Outcome()
@@ -252,7 +258,7 @@ class StateOfGroups:
         return self.clean_more() if begins else Outcome()
 
     def clean_more(self) -> Outcome:
-        """Clean the next groups."""
+        """Remove the deleted topics from the next groups."""
         out = Outcome(atomic=False)
         while self._to_clean and len(out.records) < _AT_ONCE:
             group = self._groups.share(self._to_clean.pop())
@@ -278,7 +284,7 @@ def _partitions(used: Used, topic_id: bytes) -> frozenset[int]:
 
 
 def _was_added(held: StatePartitions, topic_id: bytes, index: int) -> bool:
-    """Whether a partition without state is newer than the group's use of its topic."""
+    """Whether a partition without state was added to its topic after the group began to use the topic."""
     if topic_id in held.initialized:
         return True
     return topic_id in held.initializing and index not in _partitions(held.initializing, topic_id)

@@ -1,1 +1,1 @@
-"""What decides about streams groups (KIP-1071)."""
+"""The decisions about streams groups (KIP-1071)."""

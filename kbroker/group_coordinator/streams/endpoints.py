@@ -1,4 +1,4 @@
-"""At which endpoints of an application its partitions are: for interactive queries between its instances."""
+"""Maps the endpoints of an application to partitions, for interactive queries between its instances."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kbroker.protocol.messages.streams_groups import Endpoint, EndpointPartition
 
 
 def partitions_by_endpoint(group: StreamsGroup, updated: StreamsMember, topics: Topics) -> list[EndpointToPartitions]:
-    """Return the endpoints of a group's members, `updated` last, with the partitions of their tasks.
+    """Return the endpoints of a group's members, with `updated` last, and the partitions of their tasks.
 
-    While the topology is not ready nobody has tasks, and no endpoint is listed.
+    While the topology is not ready, members have no tasks, and no endpoint is listed.
     """
     if group.configured is None or not group.configured.subtopologies:
         return []

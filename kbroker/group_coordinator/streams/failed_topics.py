@@ -1,4 +1,4 @@
-"""Internal topics of streams groups that could not be created, and why, for a while.
+"""Internal topics of streams groups that could not be created recently, and the reasons.
 
 Owns the bound: the oldest failure is forgotten first.
 """
@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 MOST = 1_000
-"""The most failures kept, as in Apache Kafka."""
+"""The maximum number of failures to keep, as in Apache Kafka."""
 
 
 class FailedTopics:
-    """The failures by topic, each until a time in ms of the monotonic clock."""
+    """The failures by topic. Each is kept until a time in ms of the monotonic clock."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, tuple[str, float]] = {}
 
     def add(self, name: str, why: str, until_ms: float) -> None:
-        """Note that a topic could not be created."""
+        """Record that a topic could not be created."""
         self._by_name.pop(name, None)
         self._by_name[name] = why, until_ms
         if len(self._by_name) > MOST:
             del self._by_name[next(iter(self._by_name))]
 
     def of(self, names: Iterable[str], now_ms: float) -> dict[str, str]:
-        """Return why topics could not be created, those that failed a short time ago."""
+        """Return why topics could not be created, for those of `names` that failed recently."""
         found = {}
         for name in names:
             why, until_ms = self._by_name.get(name, ("", 0.0))

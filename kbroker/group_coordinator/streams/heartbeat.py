@@ -1,6 +1,6 @@
 """StreamsGroupHeartbeat: joining, staying, leaving.
 
-Owns the handling of the request (Kafka's GroupMetadataManager.streamsGroupHeartbeat), in its order: the member, the
+Owns the handling of the request (Kafka's GroupMetadataManager.streamsGroupHeartbeat), in this order: the member, the
 topology, the group's epoch, the target, the member's step, and the form of the answer. requests.py has checked the
 request; target.py computes targets, members.py finds and removes members.
 """
@@ -48,7 +48,7 @@ class HeartbeatAnswer(NamedTuple):
 
 
 class Sender(NamedTuple):
-    """Where a heartbeat comes from, and its version."""
+    """The client that sends a heartbeat, and the version of its request."""
 
     client_id: str
     client_host: str
@@ -126,7 +126,7 @@ class StreamsHeartbeats:
     def _take_offsets(
         self, group: StreamsGroup, member_id: str, topology: Topology, claims: Claims, out: Outcome
     ) -> None:
-        """Record how far a member has restored its tasks. A client that does not become a member leaves nothing."""
+        """Record the offsets to which a member has restored its tasks. If a client does not join, store nothing."""
         known = topology.subtopologies
         group.put_offsets(member_id, _known(claims.offsets, known), _known(claims.end_offsets, known))
 
@@ -138,7 +138,10 @@ class StreamsHeartbeats:
             out.when_written(lambda _out, _now: None, forget)
 
     def _configured(self, group: StreamsGroup, topology: Topology, now_ms: int) -> tuple[ConfiguredTopology, int, bool]:
-        """Hold the topology against the topics if either is new; return also the topics' hash, and if it is new."""
+        """Check the topology against the topics if either is new.
+
+        Return the checked topology, the hash of its topics, and whether the hash has changed.
+        """
         known, version = group.configured, self._topics.version
         is_new = group.topology is None
         if known is not None and not is_new and not group.topics_are_stale(now_ms, version):
@@ -203,7 +206,7 @@ class StreamsHeartbeats:
         moved: bool,
         joins: bool,
     ) -> None:
-        """Tell a member at which endpoints the partitions are, if that has changed since it was last told."""
+        """Add the endpoints of the partitions to the response, if they have changed since the member last got them."""
         relocated = member.endpoint != updated.endpoint
         if joins or moved or relocated:
             group.endpoints.pop(updated.member_id, None)
@@ -264,7 +267,7 @@ def _updated(
 
 
 def _relevant(member: StreamsMember) -> tuple[object, ...]:
-    """Return what of a static member a target depends on."""
+    """Return the parts of a static member on which a target depends."""
     return member.topology_epoch, member.rack_id, member.client_tags, member.process_id
 
 

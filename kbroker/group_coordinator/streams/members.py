@@ -1,9 +1,9 @@
-"""The members of streams groups: who sends a request, how long it may be silent, and how it goes.
+"""The members of streams groups: the sender of a request, the members' timers, and the ways to leave.
 
 Owns the groups' lookup and creation, the checks of ids and epochs, the timers of members, and the records of a removal.
 
-Timers, by key: ("streams session", group, member) until a heartbeat; ("streams revoke", group, member) until the member
-has given up the tasks that it must.
+The keys of the timers: ("streams session", group, member) runs until a heartbeat; ("streams revoke", group, member)
+runs until the member has given up the tasks that it must give up.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class StreamsMembers:
         return self._groups.known_streams(group_id)
 
     def has(self, group_id: str) -> bool:
-        """Return whether a group exists; that of a heartbeat that creates it does not yet."""
+        """Return whether a group exists. A group that a heartbeat creates does not exist until the write."""
         return self._groups.get(group_id) is not None
 
     def open_group(self, group_id: str, create: bool, out: Outcome) -> StreamsGroup:
         """Return the group of a heartbeat. For a joining member, create it, or replace an empty classic group.
 
-        The group may not be in the shard yet: the records in `out` add it. Raises GROUP_ID_NOT_FOUND.
+        The group might not be in the shard yet: the records in `out` add it. Raises GROUP_ID_NOT_FOUND.
         """
         group = self._groups.get(group_id)
         if isinstance(group, StreamsGroup):
@@ -68,7 +68,7 @@ class StreamsMembers:
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
 
     def check_room(self, group: StreamsGroup, member_id: str, instance_id: str | None) -> None:
-        """Refuse a member beyond the group's maximum size; raises GROUP_MAX_SIZE_REACHED."""
+        """Refuse a member that exceeds the group's maximum size; raises GROUP_MAX_SIZE_REACHED."""
         limit = self._settings.config.max_size
         is_known = instance_id in group.static_members or member_id in group.members
         if not is_known and len(group.members) >= limit:
@@ -80,7 +80,7 @@ class StreamsMembers:
     def sender(
         self, group: StreamsGroup, request: StreamsGroupHeartbeatRequest, owned: TaskSet | None, out: Outcome
     ) -> StreamsMember:
-        """Return the member that sends a heartbeat; a joining one may replace the holder of its instance id.
+        """Return the member that sends a heartbeat. A joining member may replace the holder of its instance id.
 
         Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID.
         """
@@ -97,7 +97,7 @@ class StreamsMembers:
 
     @staticmethod
     def _returning(group: StreamsGroup, member_id: str, instance_id: str, out: Outcome) -> StreamsMember:
-        """Return the member that takes the place of an instance id's holder, which must have left."""
+        """Return the member that replaces an instance id's holder, which must have left."""
         held = group.static_member(instance_id)
         assert held is not None
         if held.member_epoch != LEAVE_STATIC_EPOCH:
@@ -137,7 +137,7 @@ class StreamsMembers:
                 out.timers.append(Schedule((REVOKE, group.group_id, member.member_id), member.rebalance_timeout_ms))
 
     def time_revocation(self, group_id: str, member: StreamsMember, out: Outcome) -> None:
-        """Start the rebalance timeout of a member that must give up tasks; cancel it once the member has done so."""
+        """Start the rebalance timeout of a member that must give up tasks; cancel it when it has given them up."""
 
         def settle(done: Outcome, _now: int) -> None:
             group = self._groups.streams(group_id)
@@ -192,7 +192,7 @@ class StreamsMembers:
 
     @staticmethod
     def leave_for_a_while(group: StreamsGroup, member: StreamsMember, out: Outcome) -> None:
-        """Let a static member leave whose tasks wait for its return until its session ends."""
+        """Let a static member leave for a while: its tasks wait for its return until its session ends."""
         held = member.assigned.with_epoch_zero()
         left = replace(member, member_epoch=LEAVE_STATIC_EPOCH, pending_revocation=NOTHING_HELD, assigned=held)
         out.records.append(records.current_assignment(group.group_id, left))

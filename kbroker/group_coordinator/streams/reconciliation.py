@@ -1,9 +1,9 @@
 """Moves a member of a streams group step by step from its tasks to those of its target.
 
-Owns one step (Kafka's CurrentAssignmentBuilder). A member first gives up tasks and confirms it, and keeps its epoch.
-Then it gets the target's epoch and the free tasks. With later heartbeats it gets the tasks that others still have. No
-active task ever has two owners, and no process has a task twice. A standby that becomes active stays a standby until
-the task is free.
+Owns one step (Kafka's CurrentAssignmentBuilder). A member first gives up tasks and confirms this; it keeps its epoch
+meanwhile. Then it gets the target's epoch and the free tasks. With later heartbeats it gets the tasks that others have
+given up. No active task ever has two owners, and no process has a task twice. A standby that becomes active stays a
+standby until the task is free.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def _has_not_released(owned: Owned, pending: HeldTasks) -> bool:
 
 @dataclass(slots=True)
 class _Role:
-    """The tasks of one role: kept, to give up, and to get."""
+    """The tasks of one role: those to keep, to give up, and to get."""
 
     kept: set[Task]
     revoked: set[Task]
     new: set[Task]
     waits: bool
-    """Whether a task of the target is not free."""
+    """Whether the member waits for a task of the target that is not free."""
 
 
 class _Step:
@@ -134,13 +134,13 @@ def _role(held: set[Task], target: set[Task], is_taken: Callable[[Task], bool]) 
 
 
 def _grant(tasks: set[Task], role: _Role) -> None:
-    """Give tasks at once, whatever is still to be revoked."""
+    """Give tasks immediately, even if the member still has to revoke others."""
     role.new -= tasks
     role.kept |= tasks
 
 
 def _convert(held: set[Task], old: _Role, new: _Role) -> None:
-    """Let tasks change between standby and warm-up at once: their state is there."""
+    """Let tasks change between standby and warm-up immediately, because the member already has their state."""
     converted = held & new.new
     _grant(converted, new)
     old.revoked -= converted

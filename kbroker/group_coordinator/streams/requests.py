@@ -1,7 +1,7 @@
-"""A StreamsGroupHeartbeat before its group is looked up: its validity, and its long lists as mappings.
+"""A StreamsGroupHeartbeat before the lookup of its group: its validity, and its long lists as mappings.
 
-Owns the checks of GroupCoordinatorService.throwIfStreamsGroupHeartbeatRequestIsInvalid, in its order, and limits of
-ours on lists: a heartbeat is decided in one step.
+Owns the checks of GroupCoordinatorService.throwIfStreamsGroupHeartbeatRequestIsInvalid, in the same order. Also owns
+kbroker's own limits on lists, which exist because a heartbeat is decided in one step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_TAGS = 100
 
 
 class Claims(NamedTuple):
-    """What a heartbeat claims: None where its list is null."""
+    """The lists that a heartbeat claims. A null list is None."""
 
     owned: TaskSet | None
     offsets: Offsets | None

@@ -1,9 +1,10 @@
-"""The targets of streams groups: when one is computed, from what, and its records.
+"""The targets of streams groups: when a target is computed, its inputs, and its records.
 
 Owns Kafka's rules (maybeUpdateStreamsTargetAssignment, TargetAssignmentBuilder). The first target of a group waits for
-more members (group.streams.initial.rebalance.delay.ms); later ones are computed at most once per assignment interval.
+more members (group.streams.initial.rebalance.delay.ms); later targets are computed at most once per assignment
+interval.
 
-Timers, by key: ("streams delay", group) the first target is due.
+The key of the timer is ("streams delay", group). It computes the first target when it is due.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class StreamsTargets:
 
     def __init__(self, settings: StreamsSettings) -> None:
         self._settings = settings
-        self._due: dict[str, int] = {}  # Groups whose first target waits, and until when, in ms.
+        self._due: dict[str, int] = {}  # The groups whose first target waits, and the end of the wait in ms.
 
     def delay(self, group_id: str, out: Outcome, now_ms: int) -> None:
-        """Let the first target of a group without members wait, unless it does already."""
+        """Delay the first target of a group without members, unless it is already delayed."""
         delay = self._settings.initial_rebalance_delay_ms(group_id)
         if delay > 0 and self._due.get(group_id, 0) <= now_ms:
             self._due[group_id] = now_ms + delay
@@ -63,9 +64,9 @@ class StreamsTargets:
         out: Outcome,
         now_ms: int,
     ) -> tuple[int, TaskSet, str | None]:
-        """Return the epoch of the target, the tasks of `updated` in it, and why the target of `epoch` waits, or None.
+        """Return the target's epoch, the tasks of `updated` in it, and why the target of `epoch` waits, or None.
 
-        Add the records of a new target if one is due.
+        Add the records of a new target if a target is due.
         """
         if self._due.get(group.group_id, 0) > now_ms:
             waits = "Assignment delayed due to the configured initial rebalance delay."
@@ -91,7 +92,7 @@ class StreamsTargets:
 
 
 def _held_target(group: StreamsGroup, member_id: str, updated: StreamsMember | None) -> TaskSet | None:
-    """Return a member's last target: a member that replaces a static one has the target of that one."""
+    """Return a member's last target. A member that replaces a static member has the target of the static member."""
     if updated is not None and member_id == updated.member_id and updated.instance_id is not None:
         holder = group.static_members.get(updated.instance_id, member_id)
         return group.target.get(holder)

@@ -1,1 +1,1 @@
-"""What Kafka Streams applications run: topologies, held against the topics, and their tasks."""
+"""The topologies of Kafka Streams applications, their check against the topics, and their tasks."""

@@ -1,7 +1,7 @@
-"""A topology held against the cluster's topics: the number of tasks, the internal topics, and what is missing.
+"""A topology, checked against the cluster's topics: the number of tasks, the internal topics, and the missing topics.
 
-Owns Kafka's rules (InternalTopicManager, RepartitionTopics, CopartitionedTopicsEnforcer, ChangelogTopics), in order.
-Pure: the same topology and topics give the same result. Never creates a topic.
+Owns Kafka's rules (InternalTopicManager, RepartitionTopics, CopartitionedTopicsEnforcer, ChangelogTopics), in this
+order. Pure: the same topology and topics give the same result. Never creates a topic.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kbroker.protocol.messages.streams_groups import DescribedSubtopology, Descr
 CountOf = Callable[[str], int | None]
 """Returns the number of partitions of a topic; None if it does not exist."""
 MOST_TASKS = 10_000
-"""The most tasks of a group: their assignment is one step. Kafka has no such limit."""
+"""The maximum number of tasks of a group, which are assigned in one step. Kafka has no such limit."""
 _SHOWN = 3
 
 
 class StatusCode(IntEnum):
-    """What a heartbeat tells a member about its group."""
+    """The status of a group that a heartbeat response sends to a member."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -36,7 +36,7 @@ class StatusCode(IntEnum):
 
 
 class Fault(Exception):  # noqa: N818 - a state of the topics
-    """Why a topology cannot run yet."""
+    """The reason why a topology cannot run yet."""
 
     def __init__(self, code: StatusCode, detail: str) -> None:
         super().__init__(detail)
@@ -46,7 +46,7 @@ class Fault(Exception):  # noqa: N818 - a state of the topics
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredSubtopology:
-    """A subtopology: its number of tasks, and its topics, the internal ones with their numbers of partitions."""
+    """A subtopology: its number of tasks, and its topics, with the number of partitions of each internal topic."""
 
     tasks: int
     source_topics: frozenset[str]
@@ -70,7 +70,7 @@ class ConfiguredSubtopology:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredTopology:
-    """The result. Without a `fault` the topology is ready; `missing` are the internal topics to create."""
+    """The result. The topology is ready if it has no `fault`; `missing` lists the internal topics to create."""
 
     epoch: int
     subtopologies: Mapping[str, ConfiguredSubtopology]
@@ -88,7 +88,7 @@ class ConfiguredTopology:
 
 
 def configure(topology: Topology, count_of: CountOf) -> ConfiguredTopology:
-    """Hold a topology against the topics; raises STREAMS_INVALID_TOPOLOGY if no topics could make it run."""
+    """Check a topology against the topics; raises STREAMS_INVALID_TOPOLOGY if no topics could make it run."""
     try:
         return _configured(topology, count_of)
     except Fault as fault:
@@ -116,7 +116,7 @@ def _configured(topology: Topology, count_of: CountOf) -> ConfiguredTopology:
 
 
 class _Counts:
-    """Numbers of partitions: of existing topics, and the decided ones of internal topics."""
+    """Numbers of partitions: those of existing topics, and those decided for internal topics."""
 
     def __init__(self, count_of: CountOf, decided: dict[str, int]) -> None:
         self._count_of = count_of
@@ -148,9 +148,9 @@ def _most_partitions(subtopology: Subtopology, counts: _Counts) -> int:
 def _repartition_counts(parts: Sequence[Subtopology], count_of: CountOf) -> dict[str, int]:
     """Decide the counts of repartition topics; raises STREAMS_INVALID_TOPOLOGY.
 
-    Kafka goes over the subtopologies until nothing changes: a subtopology decides its sinks as soon as it knows the
-    count of one of its sources. Here each one is visited once, in the same order, since passes over a long chain would
-    be quadratic.
+    Kafka visits the subtopologies repeatedly until nothing changes: a subtopology decides its sinks as soon as it knows
+    the count of one of its sources. Here each subtopology is visited once, in the same order, because repeated visits
+    of a long chain would take quadratic time.
     """
     counts = {t.name: t.partitions for each in parts for t in each.repartition_source_topics if t.partitions}
     readers: dict[str, list[int]] = {}
@@ -186,7 +186,7 @@ def _repartition_counts(parts: Sequence[Subtopology], count_of: CountOf) -> dict
 
 
 def _count_for_sinks(subtopology: Subtopology, counts: Mapping[str, int], count_of: CountOf) -> int | None:
-    """Return the most partitions of the sources whose number is known; None if none is."""
+    """Return the maximum number of partitions of the sources whose number is known; None if none is known."""
     known = [counts.get(topic.name) for topic in subtopology.repartition_source_topics]
     known += [count_of(name) for name in subtopology.source_topics]
     return max((count for count in known if count is not None), default=None)
@@ -228,7 +228,7 @@ def _copartition_groups(parts: Iterable[Subtopology]) -> Iterator[set[str]]:
 
 
 def _same(counts: Collection[int], told: Mapping[str, int]) -> int:
-    """Return the only count; raises Fault if there are several."""
+    """Return the count that all topics share; raises Fault if they have different counts."""
     if len(set(counts)) > 1:
         text = ", ".join(f"{name}={count}" for name, count in sorted(told.items()))
         raise _incorrectly_partitioned(f"Following topics do not have the same number of partitions: [{{{text}}}]")

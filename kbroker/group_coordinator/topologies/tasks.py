@@ -1,7 +1,7 @@
 """Tasks of Kafka Streams: a partition of a subtopology, as an active task, a standby or a warm-up.
 
-Owns the immutable values that streams groups and their assignor share: the tasks that a member shall have, and those
-that it has. An active task that a member has keeps the epoch at which it was assigned (KIP-1251).
+Owns the immutable values that streams groups and their assignor share: the tasks that a member is to have, and the
+tasks that it has. An active task that a member has keeps the epoch at which it was assigned (KIP-1251).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class HeldTasks:
         return not (self.active or self.standby or self.warmup)
 
     def with_epoch_zero(self) -> HeldTasks:
-        """Return the same tasks, as if assigned at epoch 0: a static member has left for a while."""
+        """Return the same tasks with the assignment epoch 0, for a static member that has left for a while."""
         active = {subtopology: dict.fromkeys(held, 0) for subtopology, held in self.active.items()}
         return HeldTasks(active, self.standby, self.warmup)
 

@@ -1,6 +1,6 @@
-"""The topology of a Kafka Streams application, as its members send it and as the group's record has it.
+"""The topology of a Kafka Streams application, as its members send it and as the group's record contains it.
 
-Owns the value, its limits, and its description. configured_topology.py holds it against the cluster's topics.
+Owns the value, its limits, and its description. configured_topology.py checks it against the cluster's topics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from kbroker.protocol.messages.streams_groups import (
 from kbroker.protocol.messages.streams_groups import Topology as RequestedTopology
 
 MOST_PARTS = 5_000
-"""The most subtopologies, topics, configs and copartition groups together: a topology is configured in one step."""
+"""The maximum number of subtopologies, topics, configs and copartition groups together.
+
+A topology is configured in one step.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def _required(subtopology: Subtopology) -> Iterator[str]:
 
 
 def from_record(value: StreamsGroupTopologyValue) -> Topology:
-    """Return the topology of a record; the last subtopology of an id counts."""
+    """Return the topology in a record. If an id is repeated, its last subtopology counts."""
     return Topology(value.epoch, {each.subtopology_id: each for each in value.subtopologies})
 
 
@@ -85,8 +88,8 @@ def record_of(requested: RequestedTopology) -> StreamsGroupTopologyValue:
 async def check(requested: RequestedTopology) -> None:
     """Refuse a topology that no group can have; raises STREAMS_INVALID_TOPOLOGY.
 
-    Kafka has no limit of parts, and answers UNKNOWN_SERVER_ERROR to duplicate ids, to wrong indexes of copartition
-    groups, and to negative epochs.
+    Kafka has no limit on these parts, and returns UNKNOWN_SERVER_ERROR for duplicate ids, for wrong indexes of
+    copartition groups, and for negative epochs.
     """
     parts = 0
     ids: set[str] = set()
