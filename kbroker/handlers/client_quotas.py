@@ -46,8 +46,7 @@ def _description_refused(
 async def describe_client_quotas(
     ctx: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Return the quotas in effect. A filter may name each of the three types once, so a fourth component is an error.
-    """
+    """Return the quotas in effect. A filter may name each of three types once: a fourth component is an error."""
     components = [(each.entity_type, each.match_type, each.match) for each in request.components[:4]]
     wanted = QuotaFilter(components, strict=request.strict)
     entries = []

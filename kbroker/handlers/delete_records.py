@@ -38,8 +38,7 @@ def _result(index: int, code: int, low_watermark: int = -1) -> DeleteRecordsPart
 
 @handles(DeleteRecordsRequest, DeleteRecordsResponse, "0-2", mirrored(DeleteRecordsResponse, low_watermark=-1))
 async def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Delete records from one partition after another. If a request repeats a partition, only the last offset counts.
-    """
+    """Delete records from one partition after another. If a partition is repeated, only its last offset counts."""
     topics: dict[str, dict[int, int]] = {}
     behind: list[_Behind] = []
     for topic in request.topics:

@@ -102,8 +102,7 @@ class _Views:
         self._topics: dict[tuple[tuple[str, str], ...], list[DescribeConfigsResourceResult]] = {}
 
     def of(self, resource: DescribeConfigsResource, wanted: Mapping[str, int]) -> list[DescribeConfigsResourceResult]:
-        """Return a resource's configs, in the order of the requested keys if the request names keys. Raises ApiError.
-        """
+        """Return a resource's configs, in the order of the requested keys if any are requested. Raises ApiError."""
         key = (resource.resource_type, resource.resource_name)
         entries = self._seen.get(key)
         known = entries is not None

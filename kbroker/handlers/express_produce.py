@@ -74,8 +74,7 @@ class KnownRequest:
         return self._partition is not None and self._get(self._key) is self._partition
 
     def answer(self, frame: memoryview, position: int, correlation_id: int, out: bytearray) -> bool:
-        """Append the batch at `position` to the log, and the response to `out`. Return False if neither was appended.
-        """
+        """Append the batch at `position` to the log, and the response to `out`. Return False if it did neither."""
         if self._flexible:
             size = frame[position]
             if size < 128:

@@ -73,8 +73,7 @@ class _View(NamedTuple):
 
     operations: int
     hidden: frozenset[int]
-    """The live brokers without the client's listener. The client cannot reach the partitions that these brokers lead.
-    """
+    """The live brokers without the client's listener. The client cannot reach the partitions that they lead."""
     hidden_code: ErrorCode
 
 

@@ -200,8 +200,7 @@ def add_leader_hints(ctx: RequestContext, answer: ProduceResponse) -> None:
 
 
 class Uncommitted(NamedTuple):
-    """A batch in the log that ends before `offset`, and `answer`, the partition's result, which waits for the commit.
-    """
+    """A batch in the log that ends before `offset`. `answer`, the partition's result, waits for its commit."""
 
     partition: Partition
     offset: int

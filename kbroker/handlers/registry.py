@@ -78,8 +78,7 @@ class RequestContext:
         """The functions to call after the connection has ended (when_closed)."""
 
     def when_closed(self, key: object, call: Callable[[], None]) -> None:
-        """Register `call` to be called after the connection has ended. It replaces an earlier call with the same key.
-        """
+        """Call `call` after the connection has ended. It replaces an earlier call with the same key."""
         if self.on_closed is None:
             self.on_closed = {}
         self.on_closed[key] = call

@@ -157,8 +157,7 @@ def _failed(index: int, code: ErrorCode, message: str | None) -> PartitionRespon
 
 @handles(DescribeProducersRequest, DescribeProducersResponse, "0", mirrored(DescribeProducersResponse))
 async def describe_producers(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    """List producers, one partition at a time. If a partition is repeated, its first list is repeated, within a limit.
-    """
+    """List producers, one partition at a time. A repeated partition gets its first list again, within a limit."""
     known: dict[Partition, list[ProducerState]] = {}
     left = MAX_REPEATED_PRODUCERS
 

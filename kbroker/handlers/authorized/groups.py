@@ -222,8 +222,7 @@ def without_hidden_topologies(handler: Handler, _response: type[Any]) -> Handler
 
 
 def describe_share_group_offsets(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Topic:Describe. Forbidden topics get an error if the request names them, and are omitted if it does not.
-    """
+    """Require Topic:Describe. Named forbidden topics get an error; a request for all topics omits them."""
 
     async def guarded(ctx: RequestContext, request: DescribeShareGroupOffsetsRequest) -> Any:
         rights = rights_of(ctx)
