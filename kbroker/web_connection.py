@@ -1,7 +1,8 @@
-"""HTTP connections of the web servers: uvicorn's, which close when their client stalls.
+"""The HTTP connections of the web servers: uvicorn's connections, with time limits for clients that stall.
 
-Owns the time limits that uvicorn does not have: of a request's head, of its body, and of data that nobody reads.
-Without them a few idle clients would hold all connections of a server. A client that reads slowly may continue.
+Owns the time limits that uvicorn does not have: for a request's head, for its body, and for data that the client does
+not read. Without these limits, a few idle clients would occupy all connections of a server. A client that reads slowly
+may continue.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from typing import Any, Final
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S: Final = 5.0
-"""How many seconds a request's head may be incomplete after the connection was made, or after its first byte."""
+"""How many seconds a request's head may be incomplete, from the connection's start or the head's first byte."""
 BODY_S: Final = 30.0
-"""How many seconds a request's body may be incomplete after the head."""
+"""How many seconds a request's body may be incomplete, from the end of the head."""
 READER_S: Final = 30.0
 """How many seconds a client may leave data unread."""
 _UNSENT: Final = 256 * 1024
-"""The most bytes that the kernel keeps and has not sent yet, for each connection."""
+"""The most unsent bytes that the kernel may buffer for each connection."""
 
 
 class TimedConnection(asyncio.Protocol):
-    """The time limits of a connection, in front of one of uvicorn's classes."""
+    """The time limits of a connection, as a base class for the use with one of uvicorn's classes."""
 
     cycle: Any
-    """The newest request, and its answer."""
+    """The newest request and its answer."""
     pipeline: Any = ()
-    """The requests whose turn has not come: the newest one is the last of them."""
+    """The requests that wait for their turn. The newest request is the last one."""
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
 
@@ -39,7 +40,7 @@ class TimedConnection(asyncio.Protocol):
         self._request_timer: asyncio.TimerHandle | None = None
         self._reader_timer: asyncio.TimerHandle | None = None
         self._socket = _of_socket(self.transport)
-        # By default less than 64 kB may stay unread for ever. The buffer of TLS pauses at its limit, not above.
+        # By default less than 64 kB may stay unread forever. The TLS buffer pauses at its limit, not above it.
         is_plain = self._socket is self.transport
         self.transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
         self.follow_request()
@@ -61,12 +62,12 @@ class TimedConnection(asyncio.Protocol):
         self._wait_for_reader()
 
     def resume_writing(self) -> None:
-        """Continue to write: the client has read what waited."""
+        """Continue to write, because the client has read the waiting data."""
         self._stop(self._reader_timer)
         super().resume_writing()
 
     def follow_request(self) -> None:
-        """Begin to wait for the next part of a request, or end that; not for one that waits for its turn."""
+        """Begin or end the wait for the next part of a request. Ignore a request that waits for its turn."""
         awaited: str | None = "head"
         if self.cycle is not None and not self.cycle.response_complete:
             awaited = "body" if self.cycle.more_body and not self.pipeline else None
@@ -80,18 +81,18 @@ class TimedConnection(asyncio.Protocol):
             self._request_timer = self.loop.call_later(BODY_S, self.transport.abort)
 
     def end_wait(self) -> None:
-        """End the wait for a part of a request; `follow_request` begins another one."""
+        """End the wait for a part of a request. `follow_request` begins the next wait."""
         self._stop(self._request_timer)
         self._awaited = None
 
     def follow_answer(self) -> None:
-        """End the wait for a request that is answered; begin to wait for one that came before that, and begins now."""
+        """End the wait for the answered request. Begin the wait for a request that arrived before and starts now."""
         self.end_wait()
         if not self.cycle.response_complete:
             self.follow_request()
 
     def _close(self) -> None:
-        """Close in good order: a browser keeps connections that it has not used yet."""
+        """Close cleanly, because a browser keeps connections that it has not used yet."""
         close: Any = getattr(self, "timeout_keep_alive_handler")  # noqa: B009 - uvicorn's, in both classes
         close()
 
@@ -113,23 +114,23 @@ class TimedConnection(asyncio.Protocol):
 
 
 def show_readers(listening: socket.socket) -> None:
-    """Let the connections of a listening socket notice that a client reads, soon after it does.
+    """Configure a listening socket so that its connections soon notice when a client reads.
 
-    A kernel keeps megabytes by default, and takes no more until it has sent a third of them: who had read less than
-    that within the limit seemed to read nothing.
+    By default a kernel buffers megabytes, and accepts no more until it has sent a third of them. A client that had read
+    less than this third within the time limit seemed to read nothing.
     """
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Linux has it
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # available on Linux
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
 
 
 def _of_socket(transport: asyncio.Transport) -> asyncio.Transport:
-    """Return the transport that sends: that of TLS passes its data on only when most of the data there is sent."""
+    """Return the transport of the socket. The TLS transport passes its data on only when most of it is sent."""
     tls = getattr(transport, "_ssl_protocol", None)
     return getattr(tls, "_transport", None) or transport
 
 
 class TimedH11Connection(TimedConnection, H11Protocol):
-    """A connection whose parser is written in Python; httptools is not part of the extras that use it."""
+    """A connection whose parser is written in Python. The extras that use it do not include httptools."""
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

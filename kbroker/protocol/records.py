@@ -8,9 +8,12 @@ batch: the log does. Never uses the CRC except to build a batch.
     base_sequence i32 | count i32 | records
 
 batch_length counts the bytes after it. The CRC-32C covers the bytes from attributes to the end, so base offset and
-leader epoch may be rewritten freely. Attributes: bits 0-2 codec, 3 timestamp type (1 LogAppendTime), 4 transactional, 5
-control, 6 delete horizon. A record is: length varint | attributes i8 | timestamp delta varlong | offset delta varint |
-key | value | headers. A marker is a control record, with
+leader epoch may be rewritten freely. Attributes: bits 0-2 codec, 3 timestamp type (1 LogAppendTime), 4 transactional,
+5 control, 6 delete horizon.
+
+A record is: length varint | attributes i8 | timestamp delta varlong | offset delta varint | key | value | headers.
+
+A marker is a control record, with
 
     key: version i16 | type i16 (0 abort, 1 commit)     value: version i16 | coordinator epoch i32
 """
