@@ -86,7 +86,7 @@ async def _describable(
     for asked in request.topics or ():
         await turn
         if by_id and ctx.version >= _FIRST_ID_VERSION and asked.topic_id == ZERO_UUID:
-            continue  # The handler ignores names if there are ids, so it must not see them without ids
+            continue  # with ids, names are ignored; but the handler would use them if no id were left
         name = name_of(ctx, asked) if by_id else asked.name
         if not name or (by_id and ctx.version < _FIRST_ID_VERSION):
             allowed.append(asked)  # nothing to hide, or the handler refuses the whole request
