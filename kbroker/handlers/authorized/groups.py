@@ -366,7 +366,7 @@ def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
 
 
 async def _parted(ctx: RequestContext, rights: Rights, topics: Iterable[Any] | None) -> tuple[Any, list[Any]]:
-    """Return the topics that the client may describe, and the other topics. If `topics` is None (all), return None."""
+    """Return the topics that the client may describe, and the other topics. None (all topics) stays None."""
     if topics is None:
         return None, []
     seen: list[Any] = []
