@@ -291,7 +291,10 @@ class Faults:
         return self._set(Kind.DELAY, api, seconds * 1000, filters)
 
     def drop(self, api: str | Iterable[str], **filters: Unpack[Filter]) -> Fault:
-        """Execute a request without a response. Later requests of its connection get no response either."""
+        """Execute a request, but send no response.
+
+        Later requests of its connection get no response either, because responses keep their order.
+        """
         return self._set(Kind.DROP, api, None, filters)
 
     def disconnect(self, api: str | Iterable[str], when: When | str = When.BEFORE, **filters: Unpack[Filter]) -> Fault:
