@@ -69,7 +69,7 @@ class TopicConfigs(Protocol):
 
 @dataclass(slots=True)
 class Services:
-    """The parts of the broker, by role. The metadata is read through `controller.state`."""
+    """The parts of the broker, by role. `metadata` is read through `controller.state`."""
 
     node_id: int
     config: BrokerConfig

@@ -39,7 +39,7 @@ class Limits:
     """The limits of one key by user and client id."""
 
     def __init__(self, limits: Mapping[Bucket, float]) -> None:
-        """Create the limits from a mapping by entity names, which include DEFAULT."""
+        """Create the object. `limits` is a mapping by entity names, which include DEFAULT."""
         self._limits = dict(limits)
         self._counts = Counter(map(_specific, self._limits))
         self._find_levels()

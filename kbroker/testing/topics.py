@@ -118,7 +118,7 @@ class Topic(Changeable):
         )
 
     def values(self, partition: int | None = None) -> list[bytes | None]:
-        """Return the values of the records that a consumer with read_committed receives."""
+        """Return the values of `records`, but only those that a consumer with read_committed receives."""
         return [each.value for each in self.records(partition, isolation="read_committed")]
 
     def produce(
