@@ -364,7 +364,7 @@ class ClusterNode(Node):
         self._registries.publish(url)
 
     async def registry_place(self) -> Place:
-        """Return the leader of `_schemas`. If the topic is missing, return this broker, to create it. Raises OSError."""
+        """Return the leader of `_schemas`. If it is missing, return this broker, to create it. Raises OSError."""
         known = self.member.state.partition(SCHEMAS_TOPIC, 0)
         if known is None or known.leader == self.node_id:
             return Place(self.node_id)
