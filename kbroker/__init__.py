@@ -64,10 +64,10 @@ _WHERE = {
 }
 
 
-if not TYPE_CHECKING:  # with it, a type checker would accept names that do not exist
+if not TYPE_CHECKING:  # with this function, a type checker would accept names that do not exist
 
     def __getattr__(name: str) -> Any:
-        """Load an embedder's name on first access, so that `import kbroker` costs nothing."""
+        """Load a public name on first access, so that `import kbroker` costs nothing."""
         if name in _WHERE:
             from importlib import import_module
 
@@ -75,5 +75,5 @@ if not TYPE_CHECKING:  # with it, a type checker would accept names that do not 
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        """Return all names, even those not loaded yet."""
+        """Return all names, even those that are not loaded yet."""
         return sorted({*globals(), *__all__})

@@ -1,8 +1,8 @@
 """A broker inside a Python process: `with Broker() as broker: broker.bootstrap_servers`.
 
 Owns a thread with its own event loop, so that blocking clients and asyncio clients work in the same test. Several
-brokers may run in one process. Without `data_dir` the data is in a private temporary directory, which is removed with
-the broker. If the program does not stop a broker, the broker stops at exit.
+brokers may run in one process. Without `data_dir`, the data is in a private temporary directory, which is removed when
+the broker stops. If the program does not stop a broker, the broker is stopped at exit.
 """
 
 from __future__ import annotations
@@ -58,22 +58,19 @@ TEST_DEFAULTS = {
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""The defaults of an embedded broker.
-
-A test's group must not wait for more members at its first rebalance.
-"""
+"""The defaults of an embedded broker. For instance, a group must not wait for more members at its first rebalance."""
 
 
 class Embedded(ABC):
-    """The common interface of an embedded broker and an embedded cluster: a test's tools, and `with`."""
+    """The common interface of an embedded broker and an embedded cluster: `start`, `stop`, `with`, and test tools."""
 
     @abstractmethod
     def start(self) -> Self:
-        """Start serving; return when clients can connect."""
+        """Start to serve. Returns when clients can connect."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop. Later calls do nothing."""
+        """Stop. A second call does nothing."""
 
     @abstractmethod
     def _asking(self) -> Asking: ...
@@ -85,38 +82,39 @@ class Embedded(ABC):
     def faults(self) -> Faults:
         """The faults: `with broker.faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER): ...`.
 
-        The faults of a cluster apply to requests to all its brokers; `broker=2` is a further filter. `times` and `hits`
-        count the requests to all brokers together. A broker that starts later has the same faults.
+        The faults of a cluster apply to requests to all its brokers. The filter `broker=2` selects the requests to one
+        broker. `times` and `hits` count the requests to all brokers together. A broker that starts later has the same
+        faults.
         """
         return self._steering().faults
 
     @property
     def requests(self) -> Requests:
-        """The clients' requests and their answers: the last 10,000, and at most 16 MB.
+        """The clients' requests and their answers: at most the last 10,000, and at most 16 MB.
 
-        A cluster records the requests to all its brokers, from the first access on.
+        A cluster records the requests to all its brokers. It starts to record at the first access.
         """
         return self._steering().record()
 
     @property
     def topics(self) -> Topics:
-        """The topics by name: `broker.topics["orders"].records()`; each partition is read from its current leader."""
+        """The topics by name: `broker.topics["orders"].records()`. A partition is read from its current leader."""
         from kbroker.testing.topics import Topics
 
         return Topics(self._asking())
 
     @property
     def groups(self) -> Groups:
-        """The groups by id: `broker.groups["billing"].lag()`; each is read from its coordinator."""
+        """The groups by id: `broker.groups["billing"].lag()`. A group is read from its coordinator."""
         from kbroker.testing.groups import Groups
 
         return Groups(self._asking())
 
     def wait_for(self, holds: Callable[[Self], Result], timeout: float = 10.0) -> Result:
-        """Check the broker, or the cluster, until a condition is true; return the result of `holds`.
+        """Wait until a condition of the broker or cluster holds, and return the result of `holds`.
 
-        Raises AssertionError after `timeout` seconds. If `holds` fails an assertion, or accesses a missing topic or
-        group, the message has its last error.
+        Raises AssertionError after `timeout` seconds. If `holds` raises AssertionError, or accesses a missing topic or
+        group, it is called again; the message contains its last error.
         """
         from kbroker.testing.waiting import hold
 
@@ -134,19 +132,21 @@ class Embedded(ABC):
 class Broker(Embedded):
     """An embedded broker.
 
-    `config` takes Kafka's keys; `port` 0 takes a free one. `start` raises ConfigError, LogDirError or OSError, as the
-    command line would report them. An unknown key causes a warning, or with `strict` a ConfigError. A broker can be
-    started only once. The data is in `data_dir`, or in the directories of `log.dirs`. A test moves the time with
-    `clock`, unless it passed another clock.
+    `config` has Kafka's keys. `port=0` selects a free port. `start` raises ConfigError, LogDirError or OSError, for the
+    errors that the command line reports. An unknown key causes a warning, or with `strict` a ConfigError. A broker can
+    be started only once. The data is in `data_dir`, or in the directories of `log.dirs`. A test can move the time with
+    `clock`, unless the test passed a clock of its own.
 
-    With `tls` it listens with SSL and generates its own `certificates`. With `users` (passwords by name) it listens
-    with SASL and admits only these users. With `acls` it permits only the operations that they allow; the config's
-    `super.users` may do everything. Invalid values raise ValueError. `client_settings` returns the settings of clients.
+    With `tls`, the broker listens with SSL and generates its own `certificates`. With `users` (passwords by name), it
+    listens with SASL and accepts only these users. With `acls`, it permits only the operations that the ACLs allow; the
+    config's `super.users` may do everything. Invalid values raise ValueError. `client_settings` returns the settings
+    for a client.
 
-    It records requests from its start on: see `requests`. With `requests=False` it records from the first access.
+    The broker records requests from its start on (see `requests`). With `requests=False`, it starts to record at the
+    first access to `requests`.
 
-    With `registry` it has a schema registry, at a free port of 127.0.0.1 or at "host:port"; see `registry_url`. With
-    `registry_auth` that asks for the name and password of one of `users`.
+    With `registry`, the broker has a schema registry, on a free port of 127.0.0.1 or at "host:port" (see
+    `registry_url`). With `registry_auth`, the registry requires the name and password of one of `users`.
     """
 
     def __init__(
@@ -192,36 +192,39 @@ class Broker(Embedded):
 
     @property
     def clock(self) -> SteeredClock:
-        """The broker's time, which a test can move: `broker.clock.advance(hours=25)`.
+        """The broker's clock, which a test can move: `broker.clock.advance(hours=25)`.
 
-        Raises RuntimeError if the broker was given another clock.
+        Raises RuntimeError if the test passed a clock of its own to the broker.
         """
         if not isinstance(self._clock, SteeredClock):
             raise RuntimeError("the broker was given a clock of the test's own")
         return self._clock
 
     def reset(self) -> None:
-        """Return to the state at the start: no topics, groups, transactions, faults, requests or changed settings.
+        """Return the broker to its state at the start. Removes topics, groups, transactions, faults and requests.
 
-        Clients stay connected, and producer ids are not given out again. The clock shows the machine's time.
+        Changed settings are undone. Clients stay connected, and producer ids are not reused. The clock shows the
+        machine's time again.
         """
         assert self._first is not None
         self._steering().reset(self._first)
 
     def snapshot(self) -> Snapshot:
-        """Keep the broker's content, for any number of calls of `restore`.
+        """Return a snapshot of the broker's content. `restore` may use it any number of times.
 
-        The snapshot has topics with their records, groups with their offsets, transactional ids, configs, ACLs, users,
-        quotas, tokens, and the clock's difference from the machine's time. It has no group members and no faults. It is
-        deleted with the broker, or when no reference to it is left. Raises OSError if the files cannot be kept.
+        The snapshot contains topics with their records, groups with their offsets, transactional ids, configs, ACLs,
+        users, quotas, tokens, and the clock's difference from the machine's time. It contains no group members and no
+        faults. It is deleted when the broker stops, or when it is no longer referenced. Raises OSError if the files
+        cannot be linked or copied.
         """
         return self._steering().snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Return to the state of a snapshot, without faults or requests; clients stay connected.
+        """Return the broker to the state of a snapshot, without faults and requests. Clients stay connected.
 
-        Transactions that were open at the snapshot, or are open now, are aborted. Raises RuntimeError for a removed
-        snapshot, ValueError for a snapshot of another broker, OSError if there is no space for the files.
+        Aborts the transactions that were open at the time of the snapshot, and those that are open now. Raises
+        RuntimeError for a removed snapshot, ValueError for a snapshot of another broker, OSError if there is no space
+        for the files.
         """
         self._steering().restore(snapshot)
 
@@ -248,7 +251,7 @@ class Broker(Embedded):
 
     @property
     def node(self) -> BrokerNode:
-        """The running broker. Its state belongs to its own event loop."""
+        """The running broker. Only its own loop may use its state."""
         if self._node is None:
             raise RuntimeError("the broker is not running: use it inside `with broker:`, or call broker.start()")
         return self._node
@@ -267,7 +270,7 @@ class Broker(Embedded):
 
     @property
     def certificates(self) -> Certificates:
-        """The broker's certificates with `tls`, and those for clients. They are deleted with the broker."""
+        """The certificates of the broker and its clients, with `tls`. They are deleted when the broker stops."""
         if self._security.certificates is None:
             raise RuntimeError("the broker has no certificates of its own: Broker(tls=True), once it was started")
         return self._security.certificates
@@ -275,10 +278,10 @@ class Broker(Embedded):
     def client_settings(
         self, user: str | None = None, *, mechanism: str = MECHANISMS[0], certificate: str | None = None
     ) -> ClientSettings:
-        """Return the settings of a client: one of `users`, or a client with a new certificate of this common name.
+        """Return the settings for a client: one of `users`, or a client with a new certificate with this common name.
 
-        `.confluent_kafka`, `.kafka_python`, `.aiokafka` and `.java` return the settings under each client's names.
-        Raises ValueError for a client that the broker would not admit.
+        `.confluent_kafka`, `.kafka_python`, `.aiokafka` and `.java` return the settings with the names that each client
+        library uses. Raises ValueError for a client that the broker would not accept.
         """
         listeners = self.node.config.listeners
         addresses = [
@@ -292,16 +295,16 @@ class Broker(Embedded):
 
     @property
     def cluster_id(self) -> str:
-        """The id of the cluster, 22 characters."""
+        """The id of the cluster, a text of 22 characters."""
         return self.node.cluster_id
 
     @property
     def data_dir(self) -> str:
-        """The data directory. If there are several directories, the directory with the metadata."""
+        """The data directory. With several directories, the one that contains the metadata."""
         return self.node.logs.directory
 
     def start(self) -> Self:
-        """Start serving; return when clients can connect."""
+        """Start to serve. Returns when clients can connect."""
         if self._thread is not None:
             raise RuntimeError("a broker starts once")
         if self._private:
@@ -351,7 +354,7 @@ class Broker(Embedded):
         return asyncio.run_coroutine_threadsafe(opened(), loop).result(_STOP_SECONDS).start()
 
     def stop(self) -> None:
-        """Stop cleanly; do nothing if the broker does not run. If the stop fails, raise its error."""
+        """Stop cleanly. Does nothing if the broker does not run. Raises the error that made the stop fail, if any."""
         atexit.unregister(self._stop_at_exit)
         if self._registry is not None:
             self._registry.stop()
@@ -360,7 +363,7 @@ class Broker(Embedded):
             self._steered.close()
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
-            self._remove_private()  # even if the broker stopped by itself
+            self._remove_private()  # even if the broker has stopped by itself
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed: another thread has stopped the broker
             loop.call_soon_threadsafe(self._stop.set)
@@ -410,7 +413,7 @@ class Broker(Embedded):
         await node.stop()
 
     def _stop_at_exit(self) -> None:
-        """Stop a broker that its program did not stop. Its data is kept as after any stop, or removed."""
+        """Stop a broker that its program did not stop. Its data is kept or removed, as after any other stop."""
         try:
             self.stop()
         except Exception as err:  # noqa: BLE001 - at exit no caller is left to catch it

@@ -1,4 +1,4 @@
-"""The settings of clients of an embedded broker, under the names that each client library uses.
+"""The settings for clients of an embedded broker, with the names that each client library uses.
 
 Owns these names. Never connects.
 """
@@ -20,7 +20,7 @@ _MODULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """The settings of one client. The files are PEM files."""
+    """The settings for one client. Files are in PEM format."""
 
     bootstrap_servers: str
     security_protocol: str
@@ -28,13 +28,13 @@ class ClientSettings:
     password: str | None = field(default=None, repr=False)
     mechanism: str = MECHANISMS[0]
     ca: str | None = None
-    """The file with the authority's certificate, which the client trusts."""
+    """The path of the certificate of the authority, which the client trusts."""
     certificate: str | None = None
-    """The file with the client's own key and certificate."""
+    """The path of the file that contains the client's own key and certificate."""
 
     @property
     def confluent_kafka(self) -> dict[str, Any]:
-        """The settings for `confluent_kafka.Producer({**settings, ...})`, under librdkafka's names."""
+        """The settings with librdkafka's names, for `confluent_kafka.Producer({**settings, ...})`."""
         return {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.security_protocol,
@@ -56,12 +56,12 @@ class ClientSettings:
 
     @property
     def aiokafka(self) -> dict[str, Any]:
-        """The settings for `aiokafka.AIOKafkaProducer(**settings)`; reads the files."""
+        """The settings for `aiokafka.AIOKafkaProducer(**settings)`. Reads the files."""
         return {**self._in_python(), **_set(("ssl_context", self._context()))}
 
     @property
     def java(self) -> dict[str, Any]:
-        """The settings for Java's clients and tools, `--command-config`, and Spark (there with the prefix `kafka.`)."""
+        """The settings for Java's clients, `--command-config`, and Spark (each name with the prefix `kafka.`)."""
         found = {"bootstrap.servers": self.bootstrap_servers, "security.protocol": self.security_protocol}
         if self.ca is not None:
             found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.ca}
@@ -99,5 +99,5 @@ def _set(*settings: tuple[str, Any]) -> dict[str, Any]:
 
 
 def quoted(text: str) -> str:
-    """Return a text escaped for the quotation marks of a JAAS line."""
+    """Return a text that is escaped for the quotation marks of a JAAS line."""
     return text.replace("\\", "\\\\").replace('"', '\\"')

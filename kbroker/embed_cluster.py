@@ -1,8 +1,9 @@
 """A cluster inside a Python process: `with Cluster(brokers=3) as cluster: cluster.bootstrap_servers`.
 
 Owns a thread with an event loop, on which all brokers of the cluster run, and the replacement for ZooKeeper: a tree of
-znodes in memory. The brokers work together like separate processes: over sockets, each with its own logs. There is one
-difference: the session of a killed broker ends immediately, so the broker leaves the cluster immediately.
+znodes in memory. The brokers work together like separate processes: they communicate over sockets, and each has its own
+logs. There is one difference: the session of a killed broker ends immediately, so the broker leaves the cluster
+immediately.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class ClusterBroker:
 
     @property
     def node(self) -> ClusterNode:
-        """The running broker. Its state belongs to the cluster's event loop."""
+        """The running broker. Only the cluster's loop may use its state."""
         if self._node is None:
             raise RuntimeError(f"broker {self.node_id} is not running")
         return self._node
@@ -79,31 +80,31 @@ class ClusterBroker:
         return self._settings["log.dirs"]
 
     def start(self) -> None:
-        """Start or restart at the same address; return when clients can connect. Raises like `Broker.start`."""
+        """Start or restart at the same address. Returns when clients can connect. Raises as `Broker.start` does."""
         if self._node is not None:
             raise RuntimeError(f"broker {self.node_id} is running")
         self._cluster.run(self._start())
 
     def stop(self) -> None:
-        """Stop after a controlled shutdown: other brokers become leaders first."""
+        """Stop after a controlled shutdown, so that other brokers become leaders first."""
         self._cluster.run(self._end(ClusterNode.stop))
 
     def kill(self) -> None:
-        """End immediately, like a killed process: no other broker is notified, nothing is flushed."""
+        """End immediately, like a killed process: no other broker is notified, and nothing is flushed."""
         self._cluster.run(self._end(ClusterNode.kill))
 
     def cut_from_zookeeper(self) -> None:
-        """Cut the broker off from the in-memory ZooKeeper until `heal`. Its session continues: see `expire_session`."""
+        """Disconnect the broker from ZooKeeper until `heal`. Its session stays valid (see `expire_session`)."""
         self._cluster.run(self._with_tree(MemoryTree.cut))
 
     def heal(self) -> None:
-        """Reconnect the broker to the in-memory ZooKeeper. If its session has expired, it registers again."""
+        """Reconnect the broker to ZooKeeper. If its session has expired, the broker registers again."""
         self._cluster.run(self._with_tree(MemoryTree.heal))
 
     def expire_session(self) -> None:
-        """Expire its ZooKeeper session, as after zookeeper.session.timeout.ms of silence: other leaders are elected.
+        """Expire the broker's ZooKeeper session, as after zookeeper.session.timeout.ms. Other leaders are elected.
 
-        The broker is notified of the expiry immediately, or after `heal` if it was cut off, and registers again.
+        The broker is notified immediately, or after `heal` if it is disconnected, and registers again.
         """
         self._cluster.run(self._with_tree(MemoryTree.expire))
 
@@ -116,7 +117,7 @@ class ClusterBroker:
         config = BrokerConfig(self._settings)
         self._node = await ClusterNode.start(config, tree=self._cluster.ensemble.connect())
         self._node.server.watch.level = logging.DEBUG  # as in embed.py
-        # Clients know the broker by its address, so a restarted broker keeps its address.
+        # A restarted broker keeps its address, because clients know the broker by its address.
         names = [each.name for each in config.listeners.bind]
         self._settings["listeners"] = ",".join(
             f"{name}://{address}" for name, address in zip(names, self._node.addresses, strict=True)
@@ -139,7 +140,7 @@ class ClusterBroker:
 
     @property
     def registry_url(self) -> str:
-        """The address of the broker's schema registry, with `Cluster(registry=True)`."""
+        """The URL of the broker's schema registry, with `Cluster(registry=True)`."""
         if self._registry is None:
             raise RuntimeError(
                 f"broker {self.node_id} has no schema registry: Cluster(registry=True), once it was started"
@@ -150,7 +151,7 @@ class ClusterBroker:
         node, self._node = self.node, None
         registry, self._registry = self._registry, None
         self._cluster.break_waiting(node)
-        if registry is not None and how is ClusterNode.stop:  # in a thread: running requests may wait for this loop
+        if registry is not None and how is ClusterNode.stop:  # in a thread: requests may wait for this loop
             await asyncio.to_thread(registry.stop)
         await how(node)
         if registry is not None:
@@ -158,26 +159,26 @@ class ClusterBroker:
 
 
 class NoSuchBroker(KeyError):  # noqa: N818 - an outcome
-    """A cluster has no broker with this number."""
+    """Raised if a cluster has no broker with this number."""
 
     def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would add quotation marks
+        return str(self.args[0])  # KeyError would quote the text
 
 
 class _Brokers(dict[int, ClusterBroker]):
-    """The brokers by node id; not a list, because its indexes would start at 0."""
+    """The brokers by node id. This is not a list, because the indexes of a list would start at 0."""
 
     def __missing__(self, number: object) -> ClusterBroker:
         raise NoSuchBroker(f"there is no broker {number!r}; the cluster has {', '.join(map(str, self))}")
 
 
 class Cluster(Embedded):
-    """Several embedded brokers, numbered from 1. `config` takes Kafka's keys for all brokers.
+    """Several embedded brokers, numbered from 1. `config` has Kafka's keys, for all brokers.
 
-    Without `data_dir` their data is in a private temporary directory, which is deleted with the cluster. `tls`, `users`
-    and `acls` are as in `Broker`; they also apply between the brokers, which log in as a user of their own. With
-    `registry`, each broker serves the cluster's schema registry: `cluster.brokers[1].registry_url`. With
-    `registry_auth` the registry requires the name and password of a SCRAM user.
+    Without `data_dir`, the data is in a private temporary directory, which is deleted when the cluster stops. `tls`,
+    `users` and `acls` have the same meaning as in `Broker`. They also apply between the brokers, which log in as a user
+    of their own. With `registry`, each broker serves the cluster's schema registry: `cluster.brokers[1].registry_url`.
+    With `registry_auth`, the registry requires the name and password of a SCRAM user.
     """
 
     def __init__(
@@ -226,7 +227,7 @@ class Cluster(Embedded):
             for number in range(1, brokers + 1)
             for directory in [str(self._data_dir / f"broker-{number}")]
         )
-        """The brokers by node id, which begins at 1."""
+        """The brokers by node id, starting at 1."""
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kbroker cluster", daemon=True)
         self._stopped = False
@@ -240,7 +241,7 @@ class Cluster(Embedded):
         return ClusterAsking(Calling(self._loop, self._thread), self._running)
 
     def _running(self) -> dict[int, ClusterNode]:
-        """Return the running brokers. Brokers that are cut off from ZooKeeper are last."""
+        """Return the running brokers. Brokers that are disconnected from ZooKeeper come last."""
         nodes = [each.node for each in self.brokers.values() if each.is_running]
         return {each.node_id: each for each in sorted(nodes, key=_is_cut)}
 
@@ -269,12 +270,12 @@ class Cluster(Embedded):
             self.run(done())
 
     def follow_faults(self) -> None:
-        """Apply the faults to a broker that has just started. Runs on the cluster's event loop."""
+        """Apply the faults to a broker that has just started. Call this on the cluster's loop."""
         if self._steered is not None:
             self._steered.follow()
 
     def break_waiting(self, node: ClusterNode) -> None:
-        """Break the connections whose requests a fault delays at a stopping broker. Runs on the cluster's loop."""
+        """Close connections of requests that a fault delays at a stopping broker. Call this on the cluster's loop."""
         if self._steered is not None:
             self._steered.break_waiting(node)
 
@@ -285,7 +286,7 @@ class Cluster(Embedded):
 
     @property
     def certificates(self) -> Certificates:
-        """The brokers' certificates with `tls`, and those for clients. They are deleted with the cluster."""
+        """The certificates of the brokers and their clients, with `tls`. They are deleted when the cluster stops."""
         if self._security.certificates is None:
             raise RuntimeError("the cluster has no certificates of its own: Cluster(tls=True)")
         return self._security.certificates
@@ -293,11 +294,11 @@ class Cluster(Embedded):
     def client_settings(
         self, user: str | None = None, *, mechanism: str = MECHANISMS[0], certificate: str | None = None
     ) -> ClientSettings:
-        """Return the settings of a client, like `Broker.client_settings`. Only if the config has no listeners."""
+        """Return the settings for a client, as `Broker.client_settings` does, if the config has no listeners."""
         return self._security.client(self.bootstrap_servers, user, mechanism, certificate)
 
     def start(self) -> Self:
-        """Start all brokers; return when clients can connect and each broker knows all others."""
+        """Start all brokers. Returns when clients can connect and each broker knows all other brokers."""
         self._thread.start()
         atexit.register(self.stop)
         try:
@@ -336,7 +337,7 @@ class Cluster(Embedded):
             await each._start()  # noqa: SLF001 - its other half
         for each in self.brokers.values():
             await each.node.knows_live(self.brokers, _PATIENCE_SECONDS)
-        # Create these topics now: after a broker is killed, there are too few brokers for their replicas, and no group
+        # Create these topics now. After a broker is killed, there are too few brokers for their replicas: no group
         # could form.
         metadata = self.brokers[1].node.member
         for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
@@ -347,7 +348,7 @@ class Cluster(Embedded):
                 await created
 
     def stop(self) -> None:
-        """Stop all running brokers. Later calls do nothing."""
+        """Stop all running brokers. A second call does nothing."""
         atexit.unregister(self.stop)
         if self._stopped:
             return
@@ -377,7 +378,7 @@ class Cluster(Embedded):
         await asyncio.gather(*left, return_exceptions=True)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the cluster's loop, and wait for it. Raises RuntimeError if the cluster is stopped."""
+        """Run a coroutine on the cluster's loop; return its result. Raises RuntimeError if the loop has stopped."""
         if not self._thread.is_alive():
             work.close()  # otherwise Python warns that the coroutine was never awaited
             raise RuntimeError("the cluster is not running")

@@ -35,16 +35,17 @@ _PROTOCOLS: Final = {
     (True, False): "SASL_PLAINTEXT",
     (True, True): "SASL_SSL",
 }
-"""The security protocols, by two conditions: whether there are users, and whether there is TLS."""
+"""The security protocols by two conditions: whether the broker has users, and whether it uses TLS."""
 _LISTENS_BY_SSL: Final = re.compile(r"(?i)(^|[,\s])(?!SASL_)\w+://")
-"""Matches a listener whose name does not begin with SASL_, so that it may use SSL."""
+"""Matches a listener name that does not begin with SASL_, so that the listener may use SSL."""
 _UNQUOTABLE: Final = re.compile(r"[\x00-\x1f\x7f]|\$\{")
 
 
 class Acl:
-    """ACLs that are given by the options of kafka-acls and `kbroker acl add`; each option takes one or several names.
+    """ACLs, defined by the options of kafka-acls and `kbroker acl add`. An option has one name or several names.
 
-    Acl(allow_principal="User:alice", producer=True, topic="orders"). Raises ValueError if an option is missing.
+    Example: Acl(allow_principal="User:alice", producer=True, topic="orders"). Raises ValueError if an option is
+    missing.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Security:
         acls: Sequence[Acl] | None,
         in_cluster: bool = False,
     ) -> None:
-        """Raise ValueError for invalid or contradictory arguments."""
+        """Create the settings. Raises ValueError for invalid or contradictory arguments."""
         if users is not None and not isinstance(users, Mapping):
             raise ValueError(f'users is a dict of passwords by name, as {{"alice": "secret"}}, not a {_kind(users)}')
         if acls is not None:
@@ -131,15 +132,15 @@ class Security:
         if in_cluster and acls is not None and not (tls or self._has_users):
             raise ValueError("acls of a cluster need users, or tls: else its brokers have its clients' principal")
         self.certificates: Certificates | None = None
-        """The broker's certificates with `tls`."""
+        """The broker's certificates; None without `tls`."""
 
     @property
     def protocol(self) -> str:
-        """The security protocol of clients."""
+        """The security protocol that clients must use."""
         return _PROTOCOLS[self._has_users, self._tls]
 
     def settings(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Generate the certificates, and return the settings to add to those `given`."""
+        """Return the settings to add to the `given` settings. Generates the certificates."""
         found: dict[str, str] = {}
         if self._tls:
             self.certificates = Certificates(self._host)
@@ -187,7 +188,7 @@ class Security:
     def client(
         self, bootstrap_servers: str, user: str | None, mechanism: str, certificate: str | None
     ) -> ClientSettings:
-        """Return the settings of a client; raises ValueError for a client that the broker would not admit."""
+        """Return the settings for a client. Raises ValueError for a client that the broker would not accept."""
         if mechanism not in MECHANISMS:
             raise ValueError(f"mechanism is one of {', '.join(MECHANISMS)}, not {mechanism}")
         if self._has_users and user not in self._users:
@@ -225,7 +226,7 @@ class Security:
 
 
 def _kind(value: object) -> str:
-    """Return the type of a value. The value itself is not returned, because it may contain a password."""
+    """Return the name of a value's type, without the value, which may contain a password."""
     return type(value).__name__
 
 
@@ -255,29 +256,29 @@ def _own_name(taken: Mapping[str, str]) -> str:
 
 
 class Certificates:
-    """A new certificate authority, and the certificates of the broker and its clients; all files are PEM.
+    """A new certificate authority, the broker's certificate, and the clients' certificates, in PEM files.
 
-    The files are in a private directory, which is deleted with the broker.
+    The files are in a private directory, which is deleted when the broker stops.
     """
 
     def __init__(self, host: str) -> None:
-        from kbroker.security.tls import development  # loaded for TLS only
+        from kbroker.security.tls import development  # imported only for TLS
 
         self._directory = Path(tempfile.mkdtemp(prefix="kbroker-certificates-"))
         authority = development.authority()
         self._sign = partial(development.sign, authority)
         self.ca = str(self._write("ca", authority.certificates_pem()))
-        """The file with the authority's certificate, which clients trust."""
+        """The path of the authority's certificate, which clients trust."""
         hosts = list(dict.fromkeys(["localhost", "127.0.0.1", *([host] if host else [])]))
         self._server = self._write("server", self._sign("server", hosts).pem())
 
     def client(self, name: str) -> str:
-        """Return a file with a key and a certificate of a client with the principal User:CN=name."""
+        """Return the path of a file with a key and a certificate for a client with the principal User:CN=name."""
         return str(self._write(f"client-{name}", self._sign(name).pem()))
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The broker's settings for these files. Clients may have a certificate; without it they are ANONYMOUS."""
+        """The broker's settings for these files. Clients may send a certificate; without one they are ANONYMOUS."""
         return {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self._server),

@@ -11,9 +11,9 @@
                                                                                         `kafka_cluster`
     kafka_config, kafka_tls, kafka_users                                                the same for all, as ini options
 
-With KAFKA_BOOTSTRAP_SERVERS set, the fixtures use that external broker instead: one suite, two targets. A test that
-needs more than its address is skipped, with the reason. Owns the fixtures. Every run of pytest in an environment with
-kbroker loads this module, so it imports nothing of kbroker before a fixture is used.
+If KAFKA_BOOTSTRAP_SERVERS is set, the fixtures use that external broker instead, so one test suite has two targets. A
+test that needs more than the address is skipped, with the reason. Owns the fixtures. Every run of pytest in an
+environment with kbroker loads this module, so it imports nothing of kbroker before a fixture is used.
 """
 
 from __future__ import annotations
@@ -39,24 +39,18 @@ if TYPE_CHECKING:
 
 _PROBE_SECONDS = 3.0
 _REQUESTS = 20
-"""The number of requests of each kind that a failed test shows.
-
-The kinds are the last requests, the last rare requests, and the last requests that met a fault.
-"""
+"""How many requests a failed test shows of each kind: the last, the last rare ones, and the last with a fault."""
 _ALL_THE_TIME = frozenset({"ApiVersions", "ConsumerGroupHeartbeat", "Fetch", "Heartbeat", "Metadata"})
-"""The requests that clients send all the time.
-
-They would hide rarer requests, like the commit that a test checks.
-"""
+"""Requests that clients send continuously. They would hide rarer requests, like the commit that a test checks."""
 _OPTIONS = frozenset({"config", "tls", "users", "acls"})
 _STORMS = 10
-"""The maximum number of storms that a failed test shows."""
+"""The most storms that a failed test shows."""
 _USED: Final = pytest.StashKey["list[_Used]"]()
 
 
 @dataclass(frozen=True)
 class ExternalBroker:
-    """A broker outside the test run. A test that accesses features of an embedded broker is skipped."""
+    """A broker outside the test run. A test that needs features of an embedded broker is skipped."""
 
     bootstrap_servers: str
 
@@ -74,7 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the marker, and prevent pytest from rewriting kbroker's own modules."""
+    """Add the marker, and exclude kbroker's own modules from pytest's assertion rewriting."""
     _keep_as_it_is(config)
     config.addinivalue_line(
         "markers",
@@ -83,16 +77,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _keep_as_it_is(config: pytest.Config) -> None:
-    """Prevent pytest from rewriting kbroker's asserts, which it does for the modules of a plugin's distribution.
+    """Prevent that pytest rewrites kbroker's asserts, as it does for all modules of a plugin's distribution.
 
-    A broker loads modules in a thread of its own, and CPython 3.11 cannot parse in two threads concurrently:
-    SystemError, "AST constructor recursion depth mismatch".
+    A broker imports modules in its own thread, and CPython 3.11 cannot parse in two threads at a time (SystemError,
+    "AST constructor recursion depth mismatch").
     """
     hook = config.pluginmanager.rewrite_hook
     marked = getattr(hook, "_must_rewrite", None)
     if isinstance(marked, set):
         marked.discard("kbroker")
-        hook.mark_rewrite()  # this call clears the hook's earlier decisions
+        hook.mark_rewrite()  # it drops its cached results
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +103,7 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBr
 
 @pytest.fixture
 def kafka(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBroker]:
-    """A clean broker: without topics, groups or faults, and with the settings of the marker `kafka`."""
+    """A clean broker, without topics, groups or faults, and with the settings of the marker `kafka`."""
     marker = request.node.get_closest_marker("kafka")
     if marker is None:
         broker = request.getfixturevalue("kafka_broker")
@@ -141,7 +135,7 @@ def kafka_clock(request: pytest.FixtureRequest) -> SteeredClock:
 def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
     """The faults of the clean broker: `kafka_faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER)`.
 
-    In a test with `kafka_cluster` and without `kafka`, these are the faults of all brokers of the cluster.
+    In a test that uses `kafka_cluster` but not `kafka`, these are the faults of all brokers of the cluster.
     """
     owner: Broker | Cluster = request.getfixturevalue("kafka_cluster" if _has_cluster_alone(request) else "kafka")
     faults = owner.faults
@@ -163,13 +157,13 @@ def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a fresh topic with one partition, on the test's broker or cluster. It is deleted afterwards."""
+    """The name of a new topic with one partition, on the test's broker or cluster. It is deleted after the test."""
     # If the test uses the clean broker, request that fixture first, because its reset would delete the topic.
     name = f"test-{uuid.uuid4().hex[:12]}"
     names = request.fixturenames
     if _has_cluster_alone(request) and "kafka_broker" not in names:
         cluster: Cluster = request.getfixturevalue("kafka_cluster")
-        yield cluster.topics.create(name).name  # the topic is deleted with the cluster
+        yield cluster.topics.create(name).name  # deleted with the cluster
         return
     steered = {"kafka_faults", "kafka_clock"} & set(names)
     is_clean = "kafka" in names or (steered and not _has_cluster_alone(request))
@@ -222,25 +216,25 @@ def _requests_text(requests: Sequence[Request]) -> str:
 
 @dataclass(frozen=True)
 class _Used:
-    """A test's broker or cluster, and the storms that it had before the test."""
+    """A test's broker or cluster, and the storms that existed before the test."""
 
     owner: Broker | Cluster
     before: tuple[Fault, ...]
 
     def storms(self) -> str:
-        """Return the calls that repeat the test's last storms, one per line."""
+        """Return the calls that repeat the test's last storms, one call per line."""
         storms = [each for each in self.owner.faults.storms if each not in self.before]
         more = [f"... {len(storms) - _STORMS} before"] if len(storms) > _STORMS else []
         return "\n".join([*more, *(each.call_text() for each in storms[-_STORMS:])])
 
 
 def _has_cluster_alone(request: pytest.FixtureRequest) -> bool:
-    """Whether a test uses a cluster without a clean broker."""
+    """Whether a test uses a cluster but no clean broker."""
     return "kafka_cluster" in request.fixturenames and "kafka" not in request.fixturenames
 
 
 def _own(marker: pytest.Mark | None) -> Mapping[str, Any]:
-    """Return the settings of a test's marker. An unknown setting fails the test."""
+    """Return the settings of a test's marker. Fail the test for an unknown setting."""
     if marker is None:
         return {}
     unknown = sorted(marker.kwargs.keys() - _OPTIONS) or [str(each) for each in marker.args]
@@ -289,14 +283,14 @@ def _watched(item: pytest.Item, owner: Broker | Cluster) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _clients_warnings_ignored() -> Iterator[None]:
-    """Hide deprecation warnings of kafka-python's own code from a suite, which may run with `-W error`."""
+    """Hide deprecation warnings from kafka-python's own code, because a suite may run with `-W error`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 
 
 def _require_reachable(bootstrap_servers: str) -> None:
-    """Fail with one line if no address accepts a connection. A client would retry for half a minute."""
+    """Fail with a one-line message if no address accepts a connection: a client would retry for half a minute."""
     reasons = []
     for address in bootstrap_servers.split(","):
         host, _, port = address.strip().rpartition(":")

@@ -1,4 +1,4 @@
-"""unittest with a broker: `class TestOrders(BrokerTestCase)` has `self.broker`, clean before each test.
+"""unittest with a broker: `class TestOrders(BrokerTestCase)` has `self.broker`, which is clean before each test.
 
 Owns the broker of a test class. Never runs a test.
 """
@@ -13,7 +13,7 @@ from kbroker.embed import Broker
 
 
 class BrokerTestCase(unittest.TestCase):
-    """A broker for the tests of a class, created with the class's `broker_options` and reset before each test."""
+    """A broker for the tests of a class. It gets the class's `broker_options`, and is reset before each test."""
 
     broker: ClassVar[Broker]
     broker_options: ClassVar[Mapping[str, Any]] = {}

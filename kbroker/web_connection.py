@@ -1,7 +1,8 @@
-"""HTTP connections of the web servers: uvicorn's, which also close when their client stalls.
+"""The HTTP connections of the web servers: uvicorn's connections, with time limits for clients that stall.
 
-Owns the time limits that uvicorn lacks: for a request's head, for its body, and for data that the client does not read.
-Without them a few idle clients would occupy all connections of a server. A client that reads slowly may continue.
+Owns the time limits that uvicorn does not have: for a request's head, for its body, and for data that the client does
+not read. Without these limits, a few idle clients would occupy all connections of a server. A client that reads slowly
+may continue.
 """
 
 from __future__ import annotations
@@ -13,25 +14,22 @@ from typing import Any, Final
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S: Final = 5.0
-"""The maximum time in seconds until a request's head is complete.
-
-The time begins when the connection is made, or with the head's first byte.
-"""
+"""How many seconds a request's head may be incomplete, from the connection's start or the head's first byte."""
 BODY_S: Final = 30.0
-"""The maximum time in seconds from a request's head until its body is complete."""
+"""How many seconds a request's body may be incomplete, from the end of the head."""
 READER_S: Final = 30.0
-"""The maximum time in seconds for which a client may leave data unread."""
+"""How many seconds a client may leave data unread."""
 _UNSENT: Final = 256 * 1024
-"""The maximum number of unsent bytes that the kernel keeps for each connection."""
+"""The most unsent bytes that the kernel may buffer for each connection."""
 
 
 class TimedConnection(asyncio.Protocol):
-    """The time limits of a connection, for one of uvicorn's classes."""
+    """The time limits of a connection, as a base class for the use with one of uvicorn's classes."""
 
     cycle: Any
-    """The newest request, and its answer."""
+    """The newest request and its answer."""
     pipeline: Any = ()
-    """The requests whose turn has not come. The last of them is the newest request."""
+    """The requests that wait for their turn. The newest request is the last one."""
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
 
@@ -42,7 +40,7 @@ class TimedConnection(asyncio.Protocol):
         self._request_timer: asyncio.TimerHandle | None = None
         self._reader_timer: asyncio.TimerHandle | None = None
         self._socket = _of_socket(self.transport)
-        # By default less than 64 kB may stay unread for ever. The buffer of TLS pauses at its limit, not above.
+        # By default less than 64 kB may stay unread forever. The TLS buffer pauses at its limit, not above it.
         is_plain = self._socket is self.transport
         self.transport.set_write_buffer_limits(high=0 if is_plain else 1, low=0)
         self.follow_request()
@@ -59,17 +57,17 @@ class TimedConnection(asyncio.Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Begin to wait for the client to read."""
+        """Wait for the client to read."""
         super().pause_writing()
         self._wait_for_reader()
 
     def resume_writing(self) -> None:
-        """Continue to write: the client has read the waiting data."""
+        """Continue to write, because the client has read the waiting data."""
         self._stop(self._reader_timer)
         super().resume_writing()
 
     def follow_request(self) -> None:
-        """Begin or end the wait for the next part of a request. A request that waits for its turn has no such wait."""
+        """Begin or end the wait for the next part of a request. Ignore a request that waits for its turn."""
         awaited: str | None = "head"
         if self.cycle is not None and not self.cycle.response_complete:
             awaited = "body" if self.cycle.more_body and not self.pipeline else None
@@ -83,12 +81,12 @@ class TimedConnection(asyncio.Protocol):
             self._request_timer = self.loop.call_later(BODY_S, self.transport.abort)
 
     def end_wait(self) -> None:
-        """End the wait for a part of a request; `follow_request` begins another wait."""
+        """End the wait for a part of a request. `follow_request` begins the next wait."""
         self._stop(self._request_timer)
         self._awaited = None
 
     def follow_answer(self) -> None:
-        """End the wait for a request that is answered; begin the wait for a request that was queued and begins now."""
+        """End the wait for the answered request. Begin the wait for a request that arrived before and starts now."""
         self.end_wait()
         if not self.cycle.response_complete:
             self.follow_request()
@@ -116,23 +114,23 @@ class TimedConnection(asyncio.Protocol):
 
 
 def show_readers(listening: socket.socket) -> None:
-    """Let the connections of a listening socket detect that a client reads, soon after it does.
+    """Configure a listening socket so that its connections soon notice when a client reads.
 
-    By default, a kernel buffers megabytes, and accepts no more data until it has sent a third of them. A client that
-    had read less than that within the limit seemed to read nothing.
+    By default a kernel buffers megabytes, and accepts no more until it has sent a third of them. A client that had read
+    less than this third within the time limit seemed to read nothing.
     """
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Linux has this option
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # available on Linux
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
 
 
 def _of_socket(transport: asyncio.Transport) -> asyncio.Transport:
-    """Return the transport that sends. A TLS transport passes its data on only when most earlier data is sent."""
+    """Return the transport of the socket. The TLS transport passes its data on only when most of it is sent."""
     tls = getattr(transport, "_ssl_protocol", None)
     return getattr(tls, "_transport", None) or transport
 
 
 class TimedH11Connection(TimedConnection, H11Protocol):
-    """A connection whose parser is written in Python; httptools is not part of the extras that use it."""
+    """A connection whose parser is written in Python. The extras that use it do not include httptools."""
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

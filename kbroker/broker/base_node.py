@@ -1,8 +1,8 @@
-"""The parts of every broker, alone or in a cluster.
+"""The parts that every broker has, whether it is a single node or a node of a cluster.
 
-Owns the wiring of the parts that both kinds of node have, their addresses, and the stop of a broker. Connects siblings
-that may not import each other: for instance, it gives the coordinators writers to the hosted partitions. Never starts
-anything: node.py starts a node that is alone, cluster_node.py a node of a cluster.
+Owns the wiring of the parts that both kinds of node have, their addresses, and the stop of a broker. Connects packages
+that must not import each other: for instance, it passes to the coordinators the writers to the hosted partitions. Never
+starts anything: node.py starts a single node, cluster_node.py a node of a cluster.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _REGISTRY_WRITE_TIMEOUT_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A broker's address: a listener's host and its port."""
+    """A broker's address: the host and the port of a listener."""
 
     host: str
     port: int
@@ -109,7 +109,7 @@ class SharePeers(NamedTuple):
 
 
 class Node(LogEvents, ABC):
-    """The parts of one broker inside an event loop, not started yet."""
+    """The parts of one broker inside an event loop. They are not started yet."""
 
     def __init__(
         self,
@@ -133,10 +133,10 @@ class Node(LogEvents, ABC):
         self.metadata = metadata
         self.addresses: list[Address] = []
         self.failed: asyncio.Future[str] = loop.create_future()
-        """Its result is the reason why the broker must stop: all log directories, or the metadata's, have failed."""
+        """A future of the reason why the broker must stop: all log directories, or the metadata's, have failed."""
         self.replicas = replicas
         self.registry: RegistryService | None = None
-        """The schema registry, if the broker has one: `open_registry`."""
+        """The schema registry, once `open_registry` has opened one."""
         self.record_checks = BrokerChecks()
         replicas.checks_of = self.record_checks.of
         share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
@@ -219,7 +219,7 @@ class Node(LogEvents, ABC):
         self._parts = AsyncExitStack()
 
     async def _registered_hosts(self) -> list[str]:
-        """Return the hosts of the inter-broker listener: a node that is alone knows only itself."""
+        """Return the hosts of the inter-broker listener. A single node knows only itself."""
         listener = self.config.listeners.inter_broker
         found = [each.listeners.get(listener) for each in self.metadata.state.brokers.values()]
         return [each[0] for each in found if each is not None]
@@ -251,7 +251,7 @@ class Node(LogEvents, ABC):
         """Make the current or a later stop skip the controlled shutdown."""
 
     def open_registry(self) -> RegistryService:
-        """Keep a schema registry in `_schemas` from now on. Call it once, after the start."""
+        """Start to keep a schema registry in `_schemas`. Call this method only once, after the start."""
         registry_log = CoordinatorLog(SCHEMAS_TOPIC, self.metadata, self.replicas)
         create = partial(provide_schemas_topic, self.metadata, self.replicas)
         alone = self.services.cluster is None
@@ -264,15 +264,15 @@ class Node(LogEvents, ABC):
         return registry
 
     def _let_look_up(self, registry: LocalLookup) -> None:
-        """Compare records with this broker's registry."""
+        """Let the record checks look up schemas in this broker's registry."""
         self.record_checks.lookup = registry
 
     async def close_share(self) -> None:
-        """End the work for members of share groups; what they had acquired is available again at the next leader."""
+        """End the work for members of share groups. The next leader makes their acquired records available again."""
         await self.services.share.close()
 
     async def stop(self) -> None:
-        """Answer the parked requests, close the connections, flush the logs."""
+        """Answer the waiting requests, close the connections, and flush the logs."""
         self.quotas.close()
         parts = self._parts.pop_all()
         await parts.aclose()
@@ -291,7 +291,7 @@ class Node(LogEvents, ABC):
         return ",".join(str(a) for a in self.addresses)
 
     async def _listen(self, bound: list[socket.socket], *, serve: bool = True) -> BrokerEndpoint:
-        """Listen on all listeners, and accept connections with `serve`; return this broker's address."""
+        """Open all listeners, and accept connections with `serve`. Return this broker's address."""
         for listener, sock in zip(self.config.listeners.bind, bound, strict=True):
             await self.server.listen(listener.name, sock, serve=serve)
         return self._reached_at(bound)
@@ -311,15 +311,15 @@ class Node(LogEvents, ABC):
         return BrokerEndpoint(self.node_id, first.host, first.port, rack, by_name, self.logs.all_cordoned)
 
     def _reconfigure(self, state: ClusterState) -> None:
-        """Apply changed defaults to every topic."""
+        """Apply the changed defaults to every topic."""
         self.replicas.reconfigure(state)
 
     def credential_of(self, user: str, mechanism: str) -> ScramCredential | None:
-        """Return a user's credential for a mechanism of SCRAM; in any thread, because a state never changes."""
+        """Return a user's credential for a SCRAM mechanism. Any thread may call this, because a state never changes."""
         return credential_of(self.metadata.state.user_configs, user, mechanism)
 
     def _forget_share_partition(self, group: str, topic_id: bytes, index: int) -> None:
-        """Drop what this broker holds of a share partition whose state was deleted or replaced; it is read anew."""
+        """Drop the local state of a share partition that was deleted or replaced. The new state is read when needed."""
         hosted = self._share.get(group, topic_id, index)
         if hosted is not None:
             hosted.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -329,13 +329,13 @@ class Node(LogEvents, ABC):
         return None if known is None else known.leader
 
     def _marker_target(self, node_id: int) -> Target | None:
-        """Return the writer of markers for partitions that a broker leads."""
+        """Return the writer of markers for the partitions that a broker leads."""
         return self.markers if node_id == self.node_id else None
 
     # --- events of the logs
 
     def move_ready(self) -> None:
-        """Continue a move on the event loop. Called on the thread of the move; the loop may be closed by then."""
+        """Continue a move on the event loop. The thread of the move calls this; the loop may be closed by then."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: self.logs.advance_moves(self.clock.now_ms()))
 
@@ -343,7 +343,7 @@ class Node(LogEvents, ABC):
         self.replicas.replace_log(key, log)
 
     def partitions_lost(self, keys: list[tuple[str, int]]) -> None:
-        """Handle the failure of a log directory after the failed append has been answered."""
+        """Handle the failure of a log directory, after the failed append has been answered."""
         self._loop.call_soon(self._lose, keys)
 
     @abstractmethod
@@ -354,7 +354,7 @@ class Node(LogEvents, ABC):
         self._fail(text)
 
     def _fail(self, text: str) -> None:
-        """Handle a fatal failure: sets `failed`, and the runner of the broker, which waits for it, stops the broker."""
+        """Handle a fatal failure by setting `failed`. The broker's runner waits for it, and stops the broker."""
         log.critical("shutting down: %s", text)
         if not self.failed.done():
             self.failed.set_result(text)
@@ -363,7 +363,7 @@ class Node(LogEvents, ABC):
 def bound_sockets(config: BrokerConfig, parts: AsyncExitStack) -> list[socket.socket]:
     """Bind all listeners.
 
-    This is the first step: a start that fails because of an address in use leaves nothing on disk.
+    This is the first step of a start. If an address is in use, the start fails and leaves nothing on disk.
     """
     limits = server_limits(config)
     return [parts.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
@@ -387,7 +387,7 @@ def open_logs(
 
 
 def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogManager:
-    """Return the log directories, not opened yet. Raises ConfigError."""
+    """Return the log directories without opening them. Raises ConfigError."""
     directories = [os.path.abspath(directory) for directory in dict.fromkeys(config.log_dirs)]
     metadata = os.path.abspath(config.get_optional_str("metadata.log.dir") or directories[0])
     check_metadata_dir(metadata, directories)
@@ -423,10 +423,10 @@ async def load_logs(
     belongs: Callable[[str, int, UUID | None], bool],
     deleted: Collection[bytes] = (),
 ) -> None:
-    """Open every log; after a crash in a thread, so that signals are handled: it may take minutes.
+    """Open every log. After a crash this may take minutes, so it runs in a thread, and signals are still handled.
 
     `topic_of` returns a topic with its configs. `belongs` returns whether a directory belongs to an existing topic; if
-    the directory has a topic id, the topic must have the same one. `deleted` are the ids of deleted topics whose
+    the directory has a topic id, the topic must have the same id. `deleted` are the ids of deleted topics whose
     directories may still exist.
     """
 
@@ -440,5 +440,5 @@ async def load_logs(
         try:
             await asyncio.get_running_loop().run_in_executor(pool, load)
         except asyncio.CancelledError:
-            logs.stop_loading()  # otherwise the pool's shutdown would block the loop until everything is read
+            logs.stop_loading()  # otherwise the pool's shutdown would block the loop until everything has been read
             raise

@@ -1,4 +1,4 @@
-"""The composition root of a node of a cluster: one broker, which others find through ZooKeeper.
+"""The composition root of a node of a cluster: one broker, which other brokers find through ZooKeeper.
 
 Owns the order in which the parts start and stop in a cluster (Apache Kafka 3.9: KafkaServer), and connects them. Never
 reads a request.
@@ -82,7 +82,7 @@ _FIRST_METADATA_SECONDS = 10.0
 
 
 class ClusterNode(Node):
-    """One running broker of a cluster, inside an event loop; `ClusterNode.start` makes one."""
+    """One running broker of a cluster, inside an event loop. `ClusterNode.start` creates it."""
 
     def __init__(
         self,
@@ -134,7 +134,8 @@ class ClusterNode(Node):
         )
         self.replica_manager = ReplicaManager(config.node_id, replicas, peers, clock, replication_config(config), self)
         timeout_ms = config.get_int("request.timeout.ms")
-        # One set of connections per purpose: slow writes of markers must not delay other requests to a broker.
+        # Use one set of connections per purpose, so that slow writes of markers do not delay other requests to a
+        # broker.
         self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(8)]
         for_markers, for_verification, for_ids, for_shares, for_offsets, for_letters, *schemas = self._peers_by_node
         self._share_states = PeerStates(for_shares, timeout_ms)
@@ -185,11 +186,11 @@ class ClusterNode(Node):
     ) -> Self:
         """Connect to ZooKeeper, load the data on disk, register, then serve.
 
-        With `cluster_id`, refuse any other cluster.
+        With `cluster_id`, refuse a cluster that has another id.
 
         `tree` replaces ZooKeeper if the whole cluster is in one process. `users` are created in the cluster. `on_logs`
         is called with the logs before they are read; reading may take long. Raises ConfigError, LogDirError, OSError.
-        May be cancelled while it reads logs; the next start reads them again.
+        The start may be cancelled while it reads logs; the next start reads them again.
         """
         clock = clock or SystemClock()
         handlers.load_all(in_cluster=True)
@@ -220,7 +221,7 @@ class ClusterNode(Node):
         if cluster_id not in (None, known):
             raise ConfigError(f"{config['zookeeper.connect']} belongs to cluster {known}, not to cluster {cluster_id}")
         features = FinalizedFeatures(tree)
-        # Check the features first: a broker that cannot join this cluster leaves nothing on disk.
+        # Check the features first, so that a broker that cannot join this cluster leaves nothing on disk.
         await steadily(features.load)
         configs = EntityConfigs(tree, clock)
         await steadily(configs.load)
@@ -263,7 +264,7 @@ class ClusterNode(Node):
         for each in node._peers_by_node:
             parts.callback(each.close)
         parts.callback(node._share_states.close)
-        parts.push_async_callback(node.close_share)  # before a start fails that clients can reach already, too
+        parts.push_async_callback(node.close_share)  # also before a start fails after clients could connect
         await node._begin(bound)
         parts.callback(node.periodic_work.close)
         parts.push_async_callback(node._leave)
@@ -285,13 +286,13 @@ class ClusterNode(Node):
         endpoint = await self._listen(bound, serve=False)
         self.member.expect(await steadily(partial(partition_counts, self.tree)))
         await self._membership.begin(self._registered_as(endpoint))
-        # Not earlier: without its own broker epoch, this broker would accept a controller's requests to an earlier
+        # Not earlier: without its own broker epoch, this broker would accept controller requests meant for an earlier
         # process.
         self.server.serve()
         self._set_rates()
         self.replica_manager.begin()
         await self.controller.start()
-        # Once the controller has listed this broker as live, clients that connect to it find the cluster.
+        # When the controller has listed this broker as live, clients that connect to it find the cluster.
         await self.knows_live([self.node_id], _FIRST_METADATA_SECONDS)
         # A cluster's first controller finalizes features before it sends any request.
         self._features.reread()
@@ -308,7 +309,7 @@ class ClusterNode(Node):
         )
 
     async def knows_live(self, brokers: Collection[int], seconds: float) -> bool:
-        """Wait until the controller's UpdateMetadata lists all these brokers as live; return False after `seconds`."""
+        """Wait until UpdateMetadata lists all these brokers as live. Return False if this takes more than `seconds`."""
         return await self.member.until(lambda state: state.brokers.keys() >= set(brokers), seconds)
 
     async def kill(self) -> None:
@@ -316,9 +317,9 @@ class ClusterNode(Node):
         self._killed = True
         self._share_states.close()
         self.server.abort()
-        await self.close_share()  # otherwise what its members held would be given back
+        await self.close_share()  # otherwise the records acquired by its members would be released
         await self.tree.close()
-        self.logs.close(clean=False)  # `stop` closes them again, cleanly, but a second close has no effect
+        self.logs.close(clean=False)  # `stop` closes them again, cleanly, but the second close has no effect
         await self.stop()
 
     def skip_controlled_shutdown(self) -> None:
@@ -359,11 +360,11 @@ class ClusterNode(Node):
         return self.endpoint_of(self.member.state.controller_id)
 
     def publish_registry(self, url: str) -> None:
-        """Let other brokers know of this broker's schema registry, as long as it runs."""
+        """Publish this broker's schema registry to other brokers, as long as it runs."""
         self._registries.publish(url)
 
     async def registry_place(self) -> Place:
-        """Return where `_schemas` is led; here if it does not exist, so that it is created. Raises OSError."""
+        """Return the leader of `_schemas`. If it is missing, return this broker, to create it. Raises OSError."""
         known = self.member.state.partition(SCHEMAS_TOPIC, 0)
         if known is None or known.leader == self.node_id:
             return Place(self.node_id)
@@ -375,7 +376,7 @@ class ClusterNode(Node):
             raise OSError(f"the registry of broker {known.leader} cannot be looked up: {error}") from None
 
     def forget_registry(self, broker: int) -> None:
-        """Look a registry's address up again when it is needed: it does not answer there, or not as the leader."""
+        """Forget a registry's address: no registry answers there, or it is not the leader. Look it up when needed."""
         self._registries.forget(broker)
 
     def _let_look_up(self, registry: LocalLookup) -> None:
@@ -396,8 +397,8 @@ class ClusterNode(Node):
     async def _registered_hosts(self) -> list[str]:
         """Return the hosts of the inter-broker listener, from the brokers' registrations.
 
-        The list in the controller's UpdateMetadata cannot be used: these hosts serve to check that request. Raises
-        Unreachable.
+        The list in the controller's UpdateMetadata cannot be used, because these hosts are needed to check that
+        request. Raises Unreachable.
         """
         found = []
         for number in await self.tree.children(BROKER_IDS):
@@ -412,7 +413,7 @@ class ClusterNode(Node):
         return self._marker_targets.of(node_id)
 
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
-        """Return a partition's leader; NO_LEADER for a missing one that the controller may not have sent yet."""
+        """Return a partition's leader, or NO_LEADER. The controller may not have sent a missing partition yet."""
         known = super()._leader_of(partition)
         return NO_LEADER if known is None and self.member.may_be_unsent(partition[0]) else known
 
@@ -463,7 +464,7 @@ class ClusterNode(Node):
         )
 
     def _follow(self, old: ClusterState, new: ClusterState) -> None:
-        """Notify the broker's parts of changed configs, a new controller, live brokers and deleted topics."""
+        """Notify the broker's parts of changed configs, a new controller, changed live brokers and deleted topics."""
         self.replica_manager.controller_changed()
         if self._dynamic_configs.follow(old, new):
             self.controller.configure(controller_config(self.config))
@@ -494,7 +495,7 @@ class ClusterNode(Node):
 
 
 def controller_config(config: BrokerConfig) -> ControllerConfig:
-    """Return the controller's part of a broker's configuration."""
+    """Return the part of a broker's configuration that the controller uses."""
     return ControllerConfig(
         inter_broker_listener=config.listeners.inter_broker,
         unclean_leader_election=config.get_bool("unclean.leader.election.enable"),
@@ -507,12 +508,12 @@ def controller_config(config: BrokerConfig) -> ControllerConfig:
 
 
 def _keep_everything(_topic: str, _partition: int, _topic_id: UUID | None) -> bool:
-    """Return True: any partition may be assigned to this broker; the controller requests deletions later."""
+    """Return True: any partition may be assigned to this broker, and the controller requests deletions later."""
     return True
 
 
 async def _reencrypt(config: BrokerConfig, configs: EntityConfigs) -> None:
-    """Encrypt this broker's stored passwords with the new secret, if they are encrypted with the old one."""
+    """Encrypt this broker's stored passwords with the new secret if the old secret encrypted them."""
     name = str(config.node_id)
     if config.stored.reencrypted(configs.of("brokers", name)) != configs.of("brokers", name):
         await steadily(partial(configs.change, "brokers", name, config.stored.reencrypted))

@@ -1,4 +1,4 @@
-"""The controlled shutdown of a broker: it asks the controller to move its leaderships to other brokers.
+"""The controlled shutdown of a broker: it requests that the controller moves its leaderships to other brokers.
 
 Owns the requests, the retries, and the conditions for giving up. Never stops anything. (Apache Kafka 3.9: KafkaServer,
 which retries even without a controller.)
@@ -19,9 +19,10 @@ log = logging.getLogger(__name__)
 
 VERSION = 3
 _AWAY_SECONDS = 3.0
-"""How many seconds ZooKeeper may be unreachable before a broker gives up: no controller can elect leaders then."""
+"""How many seconds ZooKeeper may be unreachable before a broker gives up, because no controller can then elect leaders.
+"""
 _ALONE_SECONDS = 5.0
-"""How many seconds this broker, if it is the controller, waits for another broker that could lead."""
+"""If this broker is the controller: how many seconds it waits for another broker that could lead."""
 
 
 async def shut_down_controlled(
@@ -35,8 +36,8 @@ async def shut_down_controlled(
 ) -> None:
     """Retry until this broker leads nothing, controlled.shutdown.max.retries is reached, or retrying is useless.
 
-    `second_signal` is set to skip the rest, `away` while ZooKeeper is unreachable. `is_alone()` returns whether this
-    broker is the controller and knows no other broker that could lead.
+    `second_signal` is set to skip the remaining retries. `away` is set while ZooKeeper is unreachable. `is_alone()`
+    returns whether this broker is the controller and knows no other broker that could lead.
     """
     asking = asyncio.ensure_future(_ask_until_done(config, peers, broker_epoch, controller_endpoint, is_alone))
     skipped, lost = asyncio.ensure_future(second_signal.wait()), asyncio.ensure_future(_lost(away))
@@ -54,7 +55,7 @@ async def shut_down_controlled(
 
 
 async def _lost(away: asyncio.Event) -> None:
-    """Return once ZooKeeper is unreachable at two moments that are `_AWAY_SECONDS` apart."""
+    """Return when ZooKeeper is unreachable at two moments that are `_AWAY_SECONDS` apart."""
     while True:
         await away.wait()
         await asyncio.sleep(_AWAY_SECONDS)
@@ -88,7 +89,7 @@ async def _ask_until_done(
 
 
 async def _ask(config: BrokerConfig, peers: Peers, epoch: int, endpoint: tuple[str, int] | None) -> str | None:
-    """Send one request; return the reason if it did not succeed."""
+    """Send one request. Return the reason if it did not succeed."""
     if endpoint is None:
         return "no controller is known"
     peer = peers.peer(*endpoint, client_id=str(config.node_id))

@@ -1,11 +1,11 @@
 """The coordinators' topics on this broker: their logs, and the partitions that it leads and therefore coordinates.
 
-Owns loading a partition's state after it becomes leader, and dropping it afterwards; and the coordinators' `Writer`,
-which writes to the hosted partitions. Never decides about leadership.
+Loads a partition's state after this broker becomes its leader, and drops the state afterwards. Owns also the
+coordinators' `Writer`, which writes to the hosted partitions. Never decides about leadership.
 
-A node that is alone follows the cluster's state. In a cluster, it follows the controller's requests to the replica
+A single node follows the cluster's state. A node of a cluster follows the controller's requests to the replica
 (LeaderAndIsr, StopReplica), as Kafka does. The state (UpdateMetadata) is not enough: it may change before the partition
-is hosted, and does not show a leader change that has been reversed meanwhile.
+is hosted, and it does not show a leader change that has been reversed meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CoordinatorLeadership:
         }
 
     def add(self, topic: str, coordinator: Coordinator, hosted: Iterable[Partition]) -> None:
-        """Let a coordinator follow its topic from now on; `hosted` are this broker's partitions."""
+        """Register a coordinator, which then follows its topic. `hosted` are this broker's partitions."""
         self._by_topic[topic] = coordinator
         for partition in hosted:
             self.changed(partition)
@@ -54,7 +54,7 @@ class CoordinatorLeadership:
     # --- on a node that is alone
 
     def follow(self, old: ClusterState, new: ClusterState) -> None:
-        """Load the state of a coordinator's partition once this broker leads it."""
+        """Load the state of each coordinator partition that this broker has begun to lead."""
         self.follow_deletions(old, new)
         for name, coordinator in self._by_topic.items():
             now = new.topics.get(name)
@@ -72,7 +72,7 @@ class CoordinatorLeadership:
     # --- in a cluster
 
     def changed(self, partition: Partition) -> None:
-        """Load the state of a partition that this broker now leads; drop the state of one that it does not lead."""
+        """Load a partition's state if this broker now leads the partition, and drop it if the broker does not."""
         coordinator = self._by_topic.get(partition.topic)
         if coordinator is None:
             return
@@ -89,7 +89,7 @@ class CoordinatorLeadership:
                 coordinator.resign(index)
 
     def follow_deletions(self, old: ClusterState, new: ClusterState) -> None:
-        """Drop the state of a deleted topic: a new topic of the same name may have other partitions."""
+        """Drop the state of a deleted topic, because a new topic with the same name may have other partitions."""
         if old.topics is new.topics:
             return
         for name, coordinator in self._by_topic.items():
@@ -106,50 +106,51 @@ class CoordinatorLog:
         self._replicas = replicas
 
     def partition_count(self) -> int:
-        """Return how many partitions the topic has; 0 if it does not exist."""
+        """Return the topic's number of partitions; 0 if the topic does not exist."""
         topic = self._controller.state.topics.get(self._topic)
         return len(topic.partitions) if topic and self._controller.is_whole(self._topic) else 0
 
     def append(
         self, partition: int, batch: bytes, now_ms: int, *, guard: object = UNCHECKED, transaction_version: int = 0
     ) -> int:
-        """Append a batch of records; return the offset after it."""
+        """Append a batch of records. Return the offset after the batch."""
         leader = self._replicas.leader(self._topic, partition)
         return leader.append(batch, -1, now_ms, COORDINATOR, guard, transaction_version).last_offset + 1
 
     def delete_before(self, partition: int, offset: int, now_ms: int) -> None:
-        """Delete the records below an offset; raises ApiError."""
+        """Delete the records below an offset. Raises ApiError."""
         leader = self._replicas.leader(self._topic, partition)
         if leader.log.advance_log_start(offset, now_ms):
             leader.poke()
             self._replicas.logs.save_log_starts()
 
     def max_batch_bytes(self, partition: int) -> int:
-        """Return the largest allowed batch; raises ApiError if the partition is not led here."""
+        """Return the size of the largest allowed batch. Raises ApiError if this broker does not lead the partition."""
         config = self._replicas.leader(self._topic, partition).log.config
         return min(config.max_message_bytes, config.segment_bytes)
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return a future to await, or None if all records below `offset` are committed, as always on a single node."""
+        """Return None if all records below `offset` are committed, as always on a single node. Else return a future."""
         leader = self._replicas.leader(self._topic, partition)
         return None if leader.log.high_watermark >= offset else leader.committed(offset)
 
     def copied(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return None if every replica that may be elected next has everything below `offset`.
+        """Return None if every replica that may be elected next has all records below `offset`.
 
-        Otherwise a future to await.
+        Otherwise return a future to await.
         """
         return self._replicas.leader(self._topic, partition).copied(offset)
 
     def end_offset(self, partition: int) -> int:
-        """Return the end offset; raises ApiError if the partition is not led here."""
+        """Return the end offset. Raises ApiError if this broker does not lead the partition."""
         return self._replicas.leader(self._topic, partition).log.log_end_offset
 
     def read(self, partition: int, begin: int = 0) -> Iterator[memoryview]:
-        """Yield the partition's batches from an offset, or its start, to its end, in chunks.
+        """Yield the partition's batches in chunks, from an offset (or the start) to the end.
 
-        It reads beyond the high watermark: a new leader's may be lower than offsets that the previous leader has
-        acknowledged. If the partition was just created with many others, it is hosted first.
+        This reads beyond the high watermark, because a new leader's high watermark may be lower than offsets that the
+        previous leader has acknowledged. If the partition was just created together with many others, it is hosted
+        first.
         """
         self._replicas.host_now(self._topic, partition)
         partition_log = self._replicas.leader(self._topic, partition).log

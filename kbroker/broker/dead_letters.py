@@ -1,11 +1,12 @@
 """Writes the dead letters of share groups into their dead letter topics (KIP-1191; ShareGroupDLQStateManager of Kafka).
 
-Owns the checks of the topic, its creation, the form of a letter, the division into batches that the topic accepts, the
-tries, and the counts. Which records are given up, and what that does to their state, is in share_partition/.
+Owns the checks of the topic, its creation, the form of a dead letter, the division into batches that the topic accepts,
+the retries, and the counts. share_partition/ decides which records become dead letters, and changes their state.
 
-A letter is a record with six headers that tell what it is about; with errors.deadletterqueue.copy.record.enable it has
-the key and the value of that record as well, never its headers. It goes to the partition with the source partition's
-number modulo the number of partitions. What cannot be written after some tries is given up, and the log says so.
+A dead letter is a record with six headers that describe the source record. With
+errors.deadletterqueue.copy.record.enable it also has the key and the value of the source record, but never its headers.
+Its partition is the source partition's number modulo the number of partitions. Dead letters that cannot be written
+after some tries are dropped, and this is logged.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from kbroker.share_partition.dead_letters import Letter
 log = logging.getLogger(__name__)
 
 TOPIC_NAME: Final = "errors.deadletterqueue.topic.name"
-"""The config of a group that names its topic."""
+"""The group config with the name of the group's dead letter topic."""
 COPIES: Final = "errors.deadletterqueue.copy.record.enable"
 ENABLE: Final = "errors.deadletterqueue.group.enable"
-"""The config of a topic that allows dead letters in it."""
+"""The topic config that allows dead letters in the topic."""
 _PREFIX: Final = "errors.deadletterqueue.topic.name.prefix"
 _AUTO_CREATE: Final = "errors.deadletterqueue.auto.create.topics.enable"
 _NEW_TOPIC: Final = {ENABLE: "true", "message.timestamp.type": "CreateTime"}
 _TRIES: Final = 5
 _PAUSE_MS, _MOST_PAUSE_MS, _JITTER = 1000, 30_000, 0.2
 _AT_ONCE, _AT_ONCE_EACH = 16, 4
-"""How many batches of letters are in memory at the same time: in all, and for one leader."""
+"""How many batches of dead letters are in memory at the same time: in total, and for one leader."""
 _BATCH_BYTES: Final = 1 << 20
-"""A batch is no larger, unless a single letter is: then it is as large as the topic allows."""
+"""The most bytes of a batch. Only a batch with a single larger dead letter may exceed it, up to the topic's limit."""
 _NUMBERS: Final = 5
 """The most bytes of a record's attributes, timestamp delta and offset delta in a batch."""
 PASSING: Final = frozenset(
@@ -62,23 +63,23 @@ PASSING: Final = frozenset(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     }
 )
-"""Errors after which the same may succeed later."""
+"""Errors after which the same request may succeed later."""
 _OF_THE_BATCH: Final = frozenset(
     {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_RECORD}
 )
-"""Errors that say nothing about other letters."""
+"""Errors of one batch that do not affect other dead letters."""
 
 
 class _Refused(Exception):  # noqa: N818 - an outcome
-    """Letters cannot be written."""
+    """The dead letters cannot be written."""
 
 
 class _Passing(Exception):  # noqa: N818 - an outcome
-    """Letters cannot be written now; a later try may succeed."""
+    """The dead letters cannot be written now. A later try may succeed."""
 
 
 class _One(NamedTuple):
-    """A letter about one record."""
+    """A dead letter about one record."""
 
     offset: int
     delivery_count: int
@@ -86,7 +87,7 @@ class _One(NamedTuple):
 
 
 class Counts:
-    """What was done for one group: Kafka's meters of ShareGroupMetrics."""
+    """The counts of one group: Kafka's meters of ShareGroupMetrics."""
 
     __slots__ = ("failed", "records", "requests")
 
@@ -101,7 +102,7 @@ async def _pause(ms: float) -> None:
 
 
 class DeadLetterWriter:
-    """The `DeadLetters` of a broker. `pause` waits some ms."""
+    """The `DeadLetters` of a broker. `pause` waits for a number of ms."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class DeadLetterWriter:
         self._counts: dict[str, Counts] = {}
 
     def counts(self) -> Mapping[str, Counts]:
-        """Return the counts of letters and batches by group, of groups that still have configs."""
+        """Return the counts of dead letters and batches by group, for groups that still have configs."""
         known = self._metadata.state.group_configs
         for group in [each for each in self._counts if each not in known]:
             del self._counts[group]
@@ -149,7 +150,7 @@ class DeadLetterWriter:
             log.exception("dead letters of group %s about %s are given up", group, partition.key)
 
     async def _write_some(self, group: str, partition: Partition, left: Sequence[_One]) -> int:
-        """Write the first batch of letters; return how many letters are done with."""
+        """Write the first batch of dead letters. Return how many dead letters have been handled."""
         topic = await self._existing(self._topic_name(group))
         index = partition.index % len(topic.partitions)
         most = int(topic.configs.get("max.message.bytes") or self._config.get_int("message.max.bytes"))
@@ -175,7 +176,7 @@ class DeadLetterWriter:
     # -- the topic
 
     def _topic_name(self, group: str) -> str:
-        """Return the name of a group's topic; raises _Refused where Kafka does not write (validateDlqTopic)."""
+        """Return the name of a group's topic. Raises _Refused if Kafka would not write to it (validateDlqTopic)."""
         state = self._metadata.state
         name = state.group_configs.get(group, {}).get(TOPIC_NAME, "").strip()
         if not name:
@@ -193,7 +194,7 @@ class DeadLetterWriter:
         return name
 
     async def _existing(self, name: str) -> TopicState:
-        """Return a topic, which is created if it is missing."""
+        """Return a topic, after creating it if it is missing."""
         metadata = self._metadata
         topic = metadata.state.topics.get(name)
         if topic is None:
@@ -218,9 +219,9 @@ class DeadLetterWriter:
     # -- the letters
 
     async def _batch(self, group: str, partition: Partition, left: Sequence[_One], most: int) -> tuple[memoryview, int]:
-        """Return a batch of the first letters, and how many it has.
+        """Return a batch of the first dead letters, and their number.
 
-        It has at most `most` bytes, unless a single letter without its copy is larger.
+        The batch has at most `most` bytes, unless a single dead letter without its copy is larger.
         """
         copies = Copies({}, left[-1].offset + 1)
         if _is_true(self._metadata.state.group_configs.get(group, {}), COPIES):
@@ -251,7 +252,7 @@ def _record(now_ms: int, copy: Copy | None, headers: Headers) -> LargeRecord:
 
 
 def _size_of(record: LargeRecord) -> int:
-    """Return the most bytes that a record takes in a batch."""
+    """Return the most bytes that a record can need in a batch."""
     _, key, value, headers = record
     size = _NUMBERS + _size_of_bytes(key) + _size_of_bytes(value) + _size_of_number(len(headers))
     for name, content in headers:
@@ -264,7 +265,7 @@ def _size_of_bytes(content: Field | bytearray | None) -> int:
 
 
 def _size_of_number(value: int) -> int:
-    """Return how many bytes a number takes that is not negative: seven of its bits in each, and one for its sign."""
+    """Return the size in bytes of an encoded number >= 0. Each byte has seven bits; one bit is the sign."""
     return (value.bit_length() + 7) // 7
 
 
@@ -284,7 +285,7 @@ def _is_true(configs: Mapping[str, str], name: str) -> bool:
 
 
 def _pause_after(tries: int) -> float:
-    """Return how many ms to wait after so many tries without success."""
+    """Return how many ms to wait after this number of failed tries."""
     pause_ms = min(_PAUSE_MS * 2.0**tries, _MOST_PAUSE_MS)
     return pause_ms * random.uniform(1 - _JITTER, 1 + _JITTER)
 

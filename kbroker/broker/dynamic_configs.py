@@ -1,7 +1,7 @@
 """Passes dynamic broker configs to the parts of a broker.
 
-Owns the assignment of keys that can change while the broker runs to the parts that use them. Never validates: a config
-is validated before it is stored.
+Owns the list of keys that can change while the broker runs, and of the parts that use each key. Never validates: a
+config is validated before it is stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DynamicConfigs:
         server: Server,
         tls: TlsListeners,
     ) -> None:
-        """`reconfigure` applies changed defaults to topics."""
+        """Create the object. `reconfigure` applies changed defaults to topics."""
         self._config = config
         self._logs = logs
         self._cleaner_pool = cleaner_pool
@@ -42,7 +42,7 @@ class DynamicConfigs:
         self._tls = tls
 
     def follow(self, old: ClusterState, new: ClusterState) -> bool:
-        """Apply the broker configs if they have changed in the cluster's state; return whether any value has."""
+        """Apply the broker configs if the cluster's state has changed them. Return whether any value has changed."""
         config = self._config
         if old.broker_configs is new.broker_configs:
             return False
@@ -63,13 +63,13 @@ class DynamicConfigs:
 
 
 def take_configs(config: BrokerConfig, state: ClusterState) -> bool:
-    """Apply this broker's dynamic configs to its configuration; return whether any value changed."""
+    """Apply this broker's dynamic configs to its configuration. Return whether any value has changed."""
     own = state.broker_configs.get(str(config.node_id), {})
     return bool(config.set_dynamic(state.broker_configs.get("", {}), own))
 
 
 def configure_dirs(logs: LogManager, config: BrokerConfig) -> None:
-    """Set the values of the log directories that may change while they are open."""
+    """Set those values of the log directories that may change while the directories are open."""
     cordoned = config.get_list("cordoned.log.dirs")
     logs.cordoned = frozenset(each if each == ALL_DIRS else os.path.abspath(each) for each in cordoned)
     logs.move_bytes_per_second = config.get_int("replica.alter.log.dirs.io.max.bytes.per.second")

@@ -1,7 +1,7 @@
-"""The latest offsets of partitions, wherever they are led: the lag of share groups is counted from them.
+"""The latest offsets of partitions, whichever broker leads them. The lag of share groups is computed from them.
 
 Owns the requests to other brokers, one for each leader (Kafka: NetworkPartitionMetadataClient). Never retries: an error
-is the partition's answer, and whoever described the group asks again.
+is returned for the partition, and the client that describes the group may retry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbroker.replicas import Replicas
 log = logging.getLogger(__name__)
 
 LatestOffset = tuple[ErrorCode, int]
-"""An error, or the offset after the last record that all may see."""
+"""An error, or the offset after the last record that every consumer can read."""
 VERSION: Final = 7
 _CONSUMER: Final = -1
 _LATEST: Final = -1

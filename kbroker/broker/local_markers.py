@@ -1,7 +1,7 @@
 """Writes the markers that end transactions to partitions that this broker leads.
 
-Owns the writing of a marker to a partition's log or, through the group coordinator, to __consumer_offsets. Never
-decides the outcome of a transaction.
+Writes a marker to a partition's log or, through the group coordinator, to __consumer_offsets. Never decides the outcome
+of a transaction.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LocalMarkers:
         self._timeout_ms = timeout_ms
 
     def write(self, marker: Marker) -> Answers | Awaitable[Answers]:
-        """Append a marker to its partitions; return an error code for each."""
+        """Append a marker to its partitions. Return an error code for each partition."""
         end = EndOfTransaction(
             marker.producer_id,
             marker.producer_epoch,
@@ -93,11 +93,11 @@ class LocalMarkers:
 async def _gather(
     answers: dict[TopicPartition, ErrorCode], waiting: dict[TopicPartition, Awaitable[ErrorCode]]
 ) -> Answers:
-    """Wait for all partitions together, so that each has the whole timeout."""
+    """Wait for all partitions concurrently, so that each has the complete timeout."""
     answers.update(zip(waiting, await asyncio.gather(*waiting.values()), strict=True))
     return answers
 
 
 def _for_coordinator(code: ErrorCode) -> ErrorCode:
-    """Convert the group coordinator's error for the transaction coordinator, which knows errors of partitions only."""
+    """Convert the group coordinator's error for the transaction coordinator, which knows only errors of partitions."""
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _NOT_READY else code

@@ -1,7 +1,7 @@
-"""A broker's membership in ZooKeeper: connected, registered, and registered again after its session has expired.
+"""A broker's membership in ZooKeeper: its connection, and its registration, which is renewed after a session expires.
 
-Owns the session and the reactions to its end and to the next one. Never reads other brokers' nodes: the controller, the
-configs and the registration do. (Apache Kafka 3.9: KafkaServer, KafkaController's zk callbacks.)
+Owns the session, and the reactions to its end and to a new session. Never reads other brokers' nodes: the controller,
+the configs and the registration do. (Apache Kafka 3.9: KafkaServer, KafkaController's zk callbacks.)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FollowsSession(Protocol):
 
 
 async def connect(config: BrokerConfig) -> ZooKeeperTree:
-    """Connect to ZooKeeper. Raises ConfigError if it does not answer in time, or denies access."""
+    """Connect to ZooKeeper. Raises ConfigError if ZooKeeper does not answer in time, or denies access."""
     timeout = config.get_int("zookeeper.session.timeout.ms")
     patience = config.get_optional_int("zookeeper.connection.timeout.ms") or timeout
     security = zookeeper_security(config)
@@ -56,7 +56,7 @@ async def connect(config: BrokerConfig) -> ZooKeeperTree:
 
 
 async def prepare(tree: MetadataTree) -> str:
-    """Create the missing ones of the znodes that every broker creates; return the cluster's id, maybe a new one.
+    """Create the missing znodes, among those that every broker creates. Return the cluster's id, which may be new.
 
     Raises ConfigError for an unreadable cluster id, Unreachable, Denied.
     """
@@ -86,7 +86,7 @@ async def _ensure_all(tree: MetadataTree, path: str) -> None:
 
 
 async def steadily(ask: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a request to ZooKeeper until it is answered, also after lost connections."""
+    """Repeat a request to ZooKeeper until it is answered, even after lost connections."""
     while True:
         try:
             return await ask()
@@ -95,7 +95,7 @@ async def steadily(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 class Membership:
-    """Keeps one broker registered; calls `fail(text)` when it can no longer be registered."""
+    """Keeps one broker registered. Calls `fail(text)` when the broker can no longer be registered."""
 
     def __init__(
         self,
@@ -109,13 +109,13 @@ class Membership:
         self._controller = controller
         self._fail = fail
         self.away = asyncio.Event()
-        """Set as long as ZooKeeper is unreachable."""
+        """An event that is set as long as ZooKeeper is unreachable."""
         self._registered: Registration | None = None
         self._session = 0
         self._renewing: asyncio.Task[None] | None = None
 
     async def begin(self, registration: Registration) -> None:
-        """Register, and stay registered. Raises ConfigError; waits without limit while ZooKeeper is unreachable."""
+        """Register, and stay registered. Raises ConfigError. Waits without limit while ZooKeeper is unreachable."""
         self._session = self._tree.session_id
         await steadily(partial(self._registration.register, registration))
         self._registered = registration

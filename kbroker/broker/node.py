@@ -1,7 +1,7 @@
-"""The composition root of a node that is alone: one broker, assembled and started.
+"""The composition root of a single node: one broker, assembled and started.
 
 Owns the order in which the parts start, stop and follow the cluster's state, and handles partitions that are lost with
-a failed log directory. Like base_node.py, connects siblings that may not import each other: for instance, the replicas
+a failed log directory. Like base_node.py, connects packages that must not import each other: for instance, the replicas
 get their topic configs from the controller's state. Never elects a leader: the controller does. Never reads a request.
 """
 
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class BrokerNode(Node):
-    """One running broker that is alone, inside an event loop; `BrokerNode.start` makes one."""
+    """One running single node, inside an event loop. `BrokerNode.start` creates it."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class BrokerNode(Node):
         self.store = store
         self.controller = controller
         self._lost_while_hosting: list[tuple[str, int]] | None = None
-        """The partitions that are lost while the start hosts the assigned ones; None at other times."""
+        """The partitions that are lost while the start hosts the assigned partitions; None at other times."""
         settings = self.services.tokens
         self.periodic_work = PeriodicWork(
             clock,
@@ -102,12 +102,13 @@ class BrokerNode(Node):
         receiver: Receiver | None = None,
         on_logs: Callable[[LogManager], None] = lambda _logs: None,
     ) -> Self:
-        """Load the data on disk, then serve. With `cluster_id`, refuse a directory of any other cluster.
+        """Load the data on disk, then serve. With `cluster_id`, refuse a directory of a cluster with another id.
 
         `users`, `acls` and the receiver of clients' metrics are in effect from the first request on. `on_logs` is
         called with the logs before they are read; reading may take long.
 
-        Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
+        Raises ConfigError, LogDirError, OSError. The start may be cancelled while it reads logs; the next start reads
+        them again.
         """
         if config.in_cluster:
             text = "zookeeper.connect is set, and this broker is alone: `kbroker start` makes a member of a cluster"
@@ -129,7 +130,8 @@ class BrokerNode(Node):
             take_configs(config, controller.state)
             configure_dirs(logs, config)
             if controller.state.topics and not logs.was_clean:
-                # Registered first: a start that is cancelled after reading everything then closes the logs cleanly.
+                # Register this first, so that a start that is cancelled after it has read everything closes the logs
+                # cleanly.
                 controller.bump_leader_epochs()
             await load_logs(
                 logs, config, clock, controller.state.topics.get, controller.has_partition, controller.deleted_topics
@@ -167,7 +169,7 @@ class BrokerNode(Node):
         self._coordinators.follow(unknown, state)
         settled = self.controller.published()
         if settled is not None:
-            # Clients must see from the beginning which leaderships were lost or regained with a log directory.
+            # From the beginning, clients must see which leaderships were lost or regained with a log directory.
             await settled
         used = (each for replica in self.replicas for each in replica.log.producers.entries if each < CREDIBLE_IDS)
         self.producer_ids.avoid(max(used, default=-1))
@@ -195,7 +197,7 @@ class BrokerNode(Node):
     # --- log directories that fail
 
     def _settle_offline(self) -> None:
-        """Give up leadership of partitions in offline directories; take it back if a directory is online again."""
+        """Give up leadership of partitions in offline directories. Resume it when a directory is online again."""
         controller = self.controller
         keys = [(t.name, i) for t in controller.state.topics.values() for i in range(len(t.partitions))]
         lost = [key for key in keys if key not in self.logs] if self.logs.some_offline else []
@@ -205,7 +207,7 @@ class BrokerNode(Node):
         controller.regain_replicas(self.node_id, [key for key in leaderless if key not in lost])
 
     def _host_all(self) -> None:
-        """Host the assigned partitions; a directory may fail meanwhile."""
+        """Host the assigned partitions. A directory may fail meanwhile."""
         lost = self._lost_while_hosting = []
         self.replicas.load(self.controller.state)
         self._lost_while_hosting = None
@@ -216,7 +218,7 @@ class BrokerNode(Node):
         if self._lost_while_hosting is None:
             super().partitions_lost(keys)
             return
-        # Not later: a lost partition that is not hosted yet would be created, empty, in another directory.
+        # Not later: a lost partition that is not hosted yet would be created empty in another directory.
         self._lost_while_hosting += keys
         self.replicas.lose(keys)
 
@@ -228,7 +230,7 @@ class BrokerNode(Node):
 
 
 def _check_metadata(store: EmbeddedStore, logs: LogManager) -> None:
-    """Raise LogDirError if there are partitions but no metadata: a broker that starts empty would ignore them."""
+    """Raise LogDirError if there are partitions without metadata: a broker that starts empty would ignore them."""
     if store.children(""):
         return
     for directory in (manager.directory for manager in logs.online):

@@ -1,7 +1,8 @@
 """Batches that the broker itself produces into clients' topics, as a client with acks=all would.
 
-Owns the way to a partition's leader: an append here, or a Produce request to another broker. Never retries. An append
-here asks for no right, as what is produced is the broker's own decision; another broker asks for Topic:Write.
+Owns the path to a partition's leader: an append on this broker, or a Produce request to another broker. Never retries.
+An append on this broker needs no right, because the broker itself decides what it produces. Another broker requires
+Topic:Write.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from kbroker.replicas import Replicas
 log = logging.getLogger(__name__)
 
 TIMEOUT_MS: Final = 30_000
-"""How long the other replicas have (ShareGroupDLQStateManager)."""
+"""How long the other replicas may take to commit a batch, in ms (ShareGroupDLQStateManager)."""
 _VERSION: Final = 9
-"""The version of Produce between brokers: every broker of a cluster on ZooKeeper serves it, and it names topics."""
+"""The version of Produce between brokers. Every broker of a cluster on ZooKeeper serves it. It has topic names."""
 _ACKS_ALL: Final = -1
 
 Outcome = ErrorCode | Awaitable[ErrorCode]
@@ -35,12 +36,12 @@ class OwnProduce(Protocol):
     """Produces one batch into a partition."""
 
     def leader_of(self, topic: str, index: int) -> int:
-        """Return the broker that would be asked; -1 without one, and for this broker on a node alone."""
+        """Return the broker that would get a batch; -1 if there is none, and for this broker on a single node."""
 
     async def produce(self, topic: str, index: int, batch: memoryview) -> Outcome:
-        """Give a batch away, which may be large and is not copied. End once its memory is not needed any more.
+        """Produce a batch, which may be large and is not copied. Return when its memory is not needed any more.
 
-        The outcome comes once all in-sync replicas have the batch, or is the error why it is not certain that they do.
+        The outcome is known when all in-sync replicas have the batch. Otherwise it is the error.
         """
 
 
@@ -55,7 +56,7 @@ class ProduceHere:
         return -1
 
     async def produce(self, topic: str, index: int, batch: memoryview) -> Outcome:
-        """Return NOT_LEADER_OR_FOLLOWER, among others, if this broker does not lead the partition."""
+        """Append the batch. If this broker does not lead the partition, return NOT_LEADER_OR_FOLLOWER."""
         try:
             await self._replicas.hosted_of(topic)
             leader = self._replicas.leader(topic, index)
@@ -71,7 +72,7 @@ class ProduceHere:
         return _committed(leader, info.last_offset + 1)
 
     async def _append(self, leader: Partition, batch: memoryview) -> AppendInfo:
-        """Append a batch, which is opened in slices where that takes longer than a moment."""
+        """Append a batch. If opening the batch takes long, it is opened in slices."""
         opened = None
         while True:
             try:
@@ -83,7 +84,7 @@ class ProduceHere:
 
 
 async def _committed(leader: Partition, offset: int) -> ErrorCode:
-    """Wait until all in-sync replicas have everything below an offset."""
+    """Wait until all in-sync replicas have all records below an offset."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[ErrorCode] = loop.create_future()
 
@@ -104,7 +105,7 @@ async def _committed(leader: Partition, offset: int) -> ErrorCode:
 class ProduceAnywhere:
     """Produces into partitions led by any broker of a cluster.
 
-    `leader_of` returns a partition's leader; None or -1 without one.
+    `leader_of` returns a partition's leader, and None or -1 if there is none.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """A broker's periodic work: the logs' chores, compaction, timers of the coordinators, expired tokens, deleted topics.
 
-Owns the timing, the amount of work between two turns, and two chores that belong to no other part. One removes expired
-delegation tokens (every `delegation.token.expiry.check.interval.ms`). The other forgets deleted topics once no
-directory on disk has their names any more. Never decides whether a token is valid, and never renames a directory
-(log/directories/deleted_partitions.py).
+Owns the timing, the amount of work before other tasks get a turn, and two chores that belong to no other part. One
+removes expired delegation tokens (every `delegation.token.expiry.check.interval.ms`). The other forgets deleted topics
+once no directory on disk has their names any more. Never decides whether a token is valid, and never renames a
+directory (log/directories/deleted_partitions.py).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.5
 _CLEANING_TICK_SECONDS = 0.05
 _FORGOTTEN_AT_ONCE = 1000
-"""How many deleted topics are forgotten in one step, which takes a millisecond or two."""
+"""How many deleted topics are forgotten in one step, which takes one or two ms."""
 
 
 class PeriodicWork:
     """Runs on the event loop from `begin` to `close`.
 
-    Only a node that is alone has deleted topics to forget, and searches for hanging transactions: in a cluster, another
+    Only a single node has deleted topics to forget, and searches for hanging transactions. In a cluster, another
     broker's coordinator may know the transactions that are open here.
     """
 
@@ -75,7 +75,7 @@ class PeriodicWork:
         self._share = share
 
     def begin(self) -> None:
-        """Start."""
+        """Start the periodic work."""
         self._tick = asyncio.get_running_loop().create_task(self._tick_for_ever())
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class PeriodicWork:
             await self.tick()
 
     async def tick(self) -> None:
-        """Do the work that is due; also called after the control API has moved the clock."""
+        """Do the work that is due. The control API also calls this after it has moved the clock."""
         async with self._at_work:
             await self._tick_once()
 
@@ -170,7 +170,7 @@ class ExpiredTokens:
 
     async def _remove_one(self, token_id: str) -> None:
         def revise(token: Token | None) -> Token | None:
-            """Check again: the token may have been renewed or removed by now."""
+            """Check the token again, because it may have been renewed or removed by now."""
             return None if token is None or token.has_ended(self._clock.now_ms()) else token
 
         known = self._metadata.state.tokens.get(token_id)
@@ -181,9 +181,9 @@ class ExpiredTokens:
 class DeletedTopics:
     """Makes the controller forget the ids of deleted topics; call `tick` periodically.
 
-    A deletion is stored first, then published; then the directories are renamed, in several steps for a large topic. A
-    crash in between leaves directories under their old names, and only the topic id distinguishes them from foreign
-    directories.
+    A deletion is stored first, then published; then the directories are renamed, in several steps for a large topic. If
+    the broker crashes between these steps, directories keep their old names, and only the topic id distinguishes them
+    from foreign directories.
     """
 
     def __init__(self, controller: Controller, logs: LogManager) -> None:
@@ -195,7 +195,7 @@ class DeletedTopics:
     def tick(self) -> None:
         """Forget deleted topics once their directories are renamed and the renames are on disk.
 
-        After a disk error nothing is forgotten any more: the next start looks for leftovers.
+        After a disk error no topic is forgotten any more; the next start searches for leftovers.
         """
         try:
             self._go_on()

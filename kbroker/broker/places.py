@@ -1,7 +1,7 @@
-"""Places for work that holds memory while it waits for a broker.
+"""Slots ("places") for work that uses memory while it waits for a broker.
 
-Owns the order: who waits for a broker's place waits without one of all places, so that a broker that does not answer
-holds up only what is for itself.
+Owns the order: work first waits for a place of its broker, and only then occupies one of all places. So a broker that
+does not answer delays only its own work.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 
 class Places:
-    """`most` places, of which one broker has at most `each`."""
+    """A limited number of places: `most` in total, and at most `each` for one broker."""
 
     def __init__(self, most: int, each: int) -> None:
         self._all = asyncio.Semaphore(most)
@@ -21,12 +21,12 @@ class Places:
         self._users: dict[Hashable, int] = {}
 
     def __len__(self) -> int:
-        """Number of brokers for which somebody has, or awaits, a place."""
+        """Return the number of brokers with work that has, or waits for, a place."""
         return len(self._of)
 
     @asynccontextmanager
     async def place(self, broker: Hashable) -> AsyncIterator[None]:
-        """Hold a place for work with a broker."""
+        """Wait for a place for work with a broker, and keep it until the context ends."""
         own = self._of.setdefault(broker, asyncio.Semaphore(self._each))
         self._users[broker] = self._users.get(broker, 0) + 1
         try:

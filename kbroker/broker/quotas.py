@@ -1,6 +1,6 @@
-"""The quotas of a broker: its clients' use is compared with the quotas in the cluster's state.
+"""The quotas of a broker: compares the resource use of its clients with the quotas in the cluster's state.
 
-Owns how quotas get from the state to the counters. If a quota's address is a host name, the name is resolved, and
+Passes the quotas from the state to the counters. If a quota's address is a host name, the name is resolved, and
 resolved again whenever quotas of addresses change, as in Kafka. Until it is resolved, its quota applies to no client.
 """
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class BrokerQuotas:
-    """The counters of one broker, over the configured windows."""
+    """The counters of one broker, measured over the configured windows."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, metadata: ClusterMetadata) -> None:
         get = config.get_int

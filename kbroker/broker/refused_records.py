@@ -1,12 +1,13 @@
-"""Writes records that failed the check of their schemas into the dead letter topic of their own topic.
+"""Writes records that failed their schema check into the dead letter topic of their own topic.
 
-Owns the form of such a letter: the record with its key, value, timestamp and headers, and headers that tell where it
-was sent and why it is here, named as in the dead letters of share groups (dead_letters.py). It has no offset: it was
-never in its topic. It goes to the partition with the source partition's number modulo the number of partitions, which
-another broker of the cluster may lead. Owns the tries while that partition moves. Which records fail is decided in
-record_checks/.
+Owns the form of such a dead letter: the record with its key, value, timestamp and headers. Additional headers contain
+its topic and partition and the reason of the failure, with the names from the dead letters of share groups
+(dead_letters.py). There is no header for an offset, because the record was never in its topic. The dead letter's
+partition is the source partition's number modulo the number of partitions; another broker of the cluster may lead it.
+Owns the retries while that partition moves. record_checks/ decides which records fail.
 
-Letters are written before the rest of their batch. A batch that is sent again after that has its letters twice.
+Dead letters are written before the other records of their batch. If a client then retries the batch, its dead letters
+are written twice.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from kbroker.record_checks.checks import ENABLE
 log = logging.getLogger(__name__)
 
 _BATCH_BYTES: Final = 512 << 10
-"""A batch of letters is larger only if it has a single one."""
+"""The most bytes of a batch of dead letters. Only a batch with a single dead letter may be larger."""
 _ROOM: Final = 1024
-"""What a letter's own headers and numbers take at most, but for the names in them."""
+"""The most bytes of a dead letter's own headers and numbers, without the names that they contain."""
 _PATIENCE_S: Final = 5.0
-"""How long letters are tried again, in seconds, while their partition has no leader, or moves."""
+"""How long writing dead letters is retried, in seconds, while their partition has no leader or moves."""
 _FIRST_PAUSE_S: Final = 0.05
 _AT_ONCE, _AT_ONCE_EACH = 16, 4
-"""How many batches of letters are in memory at the same time: in all, and for one leader."""
+"""How many batches of dead letters are in memory at the same time: in total, and for one leader."""
 
 
 class RefusedRecords:
-    """The `DeadLetters` of a broker's checks."""
+    """The `DeadLetters` of a broker's record checks."""
 
     def __init__(self, metadata: ClusterMetadata, own: OwnProduce) -> None:
         self._metadata = metadata
@@ -50,18 +51,18 @@ class RefusedRecords:
         self._tasks: set[asyncio.Task[ErrorCode]] = set()
 
     async def write(self, topic: str, to: str, index: int, batch: memoryview, errors: Mapping[int, str]) -> str | None:
-        """Write the records with errors, by their indexes, into the topic `to`; return why that failed."""
+        """Write the records with errors, by index, into the topic `to`. Return the reason if this failed."""
         found = self._metadata.state.topics.get(to)
         if found is None or not found.partitions:
             return "the topic does not exist"
         if any(found.configs.get(name, "").strip().lower() == "true" for name in ENABLE):
-            return "the topic checks its own records"  # two topics could send each other a record for ever
+            return "the topic checks its own records"  # two topics could send each other a record forever
         target = index % len(found.partitions)
         waiting: list[LargeRecord] = []
         size = 0
         try:
             number = -1
-            # Its records have been read before, within the limits of the check.
+            # The check has read these records before, within its limits.
             for record in stream_records(batch, max_bytes=2**31):
                 await turn
                 if record is None:
@@ -85,10 +86,10 @@ class RefusedRecords:
         return None if code is ErrorCode.NONE else _failed(code)
 
     async def _send(self, to: str, target: int, letters: list[LargeRecord]) -> ErrorCode:
-        """Write one batch of letters; return the outcome once all in-sync replicas have it.
+        """Write one batch of dead letters. Return the outcome when all in-sync replicas have the batch.
 
-        In a task, since whoever waits may be closed at any time, as its connection is: what has begun to be written
-        then keeps its place until it has an end.
+        The write runs in a task, because the waiting caller may be cancelled at any time, for instance when its
+        connection is closed. A write that has begun keeps its place until it has ended.
         """
         loop = asyncio.get_running_loop()
         begun = asyncio.Event()
@@ -115,7 +116,7 @@ class RefusedRecords:
                 return ErrorCode.UNKNOWN_SERVER_ERROR
 
     async def _tried(self, to: str, target: int, batch: memoryview) -> ErrorCode:
-        """Try until it succeeds, or cannot, or the next try would be too late."""
+        """Retry until the write succeeds or cannot succeed, or until the next try would be too late."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE_S
         pause = _FIRST_PAUSE_S
@@ -127,19 +128,19 @@ class RefusedRecords:
             pause *= 2
 
     def close(self) -> None:
-        """Write nothing any more."""
+        """Stop all writes."""
         for task in self._tasks:
             task.cancel()
 
 
 def _give_up(task: asyncio.Task[ErrorCode], begun: asyncio.Event) -> None:
-    """Cancel what still waits for its place."""
+    """Cancel the task if it still waits for its place."""
     if not begun.is_set():
         task.cancel()
 
 
 def _failed(code: ErrorCode) -> str:
-    """Return why letters were not written; raises BatchRefused where a later try may succeed."""
+    """Return the reason why dead letters were not written. Raises BatchRefused if a later try may succeed."""
     if code in PASSING:
         text = f"Records with errors cannot be written to their topic now: {code.name}; a later try may succeed."
         raise BatchRefused(ErrorCode.REQUEST_TIMED_OUT, text)
@@ -157,7 +158,7 @@ def _letter(record: Record, topic: str, index: int, why: str) -> LargeRecord:
 
 
 def _size(letter: LargeRecord) -> int:
-    """Return about how many bytes a letter takes, and no less."""
+    """Return the approximate size of a dead letter in bytes, which is never too small."""
     _, key, value, headers = letter
     size = _ROOM + len(key or b"") + len(value or b"")
     return size + sum(16 + 4 * len(name) + len(content or b"") for name, content in headers)

@@ -1,7 +1,7 @@
-"""The topic `_schemas` at its leader, which any broker of a cluster reads as a consumer does: `Source` of its copy.
+"""The `Source` of a broker's copy of the topic `_schemas`: reads it from its leader, as a consumer does.
 
-Owns the requests and what their answers mean. A broker that leads the topic, but has no registry, asks itself. The
-leader demands Topic:Read, as of any consumer. Never retries.
+Owns the requests and the meaning of their answers. A broker that leads the topic, but has no registry, sends the
+requests to itself. The leader requires Topic:Read, as for any consumer. Never retries.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _CONSUMER: Final = -1
 _LATEST, _EARLIEST = -1, -2
 _LIST_OFFSETS: Final = 7
 _FETCH_BY_NAME, _FETCH_BY_ID = 12, 13
-"""The versions of Fetch: with the topic's id, where it has one, another topic of that name is not taken for it."""
+"""The versions of Fetch. With the topic's id, another topic with the same name cannot be read by mistake."""
 _NO_ID: Final = bytes(16)
 _MOST_BYTES: Final = 4 << 20
 _ANSWER_MS: Final = 5_000
-"""How long an answer may take, besides the wait that was asked for."""
+"""How long an answer may take, in ms, in addition to the requested wait."""
 
 
 class SchemasSource:
-    """The topic at its leader. `reading` are connections for fetches, which wait; `asking` those for short questions.
+    """The topic at its leader. `reading` are connections for fetches, which wait; `asking` are for short requests.
 
-    `create` creates the topic, and raises RegistryError if one that exists can keep no schemas.
+    `create` creates the topic. It raises RegistryError if the topic exists but cannot store schemas.
     """
 
     def __init__(

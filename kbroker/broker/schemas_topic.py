@@ -1,8 +1,7 @@
-"""The topic `_schemas`, which a registry in this broker keeps its schemas in.
+"""The topic `_schemas`, in which a registry in this broker stores its schemas.
 
-Owns its creation: one partition, compacted, three replicas where there are so many brokers, as Confluent's registry
-creates it; and the refusal of one that exists and would lose schemas, or has several partitions, as Confluent's
-registry refuses it.
+Owns its creation: one partition, compacted, with three replicas if there are enough brokers, as Confluent's registry
+creates it. Also refuses an existing topic that would lose schemas or has several partitions, like Confluent's registry.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _CONFIGS: Final = {"cleanup.policy": "compact"}
 
 
 async def provide_schemas_topic(metadata: ClusterMetadata, replicas: Replicas) -> None:
-    """Create the topic if it is missing; raises RegistryError if it cannot keep schemas.
+    """Create the topic if it is missing. Raises RegistryError if an existing topic cannot store schemas.
 
-    A failure of the creation is only logged: the registry cannot serve, and tries again.
+    A failure of the creation is only logged. The registry then cannot serve, and retries.
     """
     if SCHEMAS_TOPIC in metadata.decided.topics:
         _check(metadata, replicas)
@@ -49,7 +48,7 @@ def _check(metadata: ClusterMetadata, replicas: Replicas) -> None:
     try:
         config = replicas.leader(SCHEMAS_TOPIC, 0).log.config
     except ApiError:
-        return  # its leader checks it
+        return  # the leader of the topic checks it
     if not config.compact or config.delete:
         raise Refusal.STORE_FAILED(
             f"The topic {SCHEMAS_TOPIC} would lose schemas: its cleanup.policy is to be compact, and nothing else"

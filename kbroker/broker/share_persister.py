@@ -1,10 +1,10 @@
-"""The way to the share coordinator, on this broker or on another one (Kafka: DefaultStatePersister).
+"""The path to the share coordinator, on this broker or on another broker (Kafka: DefaultStatePersister).
 
-Owns the creation of the share coordinator's topic at first use, the choice of the broker that leads the share
-partition's coordinator, and the retries while that moves, is loaded or does not answer. Never decides about a state.
+Creates the share coordinator's topic at first use. Owns the choice of the broker that coordinates a share partition,
+and the retries while the coordinator moves, loads its state or does not answer. Never decides about a state.
 
-A write may have been done although its answer was lost; doing it again has the same result, as the share coordinator
-keeps the greater delivery count and state of each offset.
+A write may have succeeded although its answer was lost. To repeat it is harmless, because the share coordinator keeps
+the greater delivery count and state of each offset.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from kbroker.share_coordinator.share_partition_state import SharePartition
 
 A = TypeVar("A", Done, State, Summary)
 PAUSES_MS: Final = (100, 200, 400, 800, 1600, 3200, 6400)
-"""The pauses before the tries after the first one: some 13 s. Kafka's are 2, 4, 8 and 16 s."""
+"""The pauses in ms before each retry: about 13 s in total. Kafka's are 2, 4, 8 and 16 s."""
 PATIENCE_MS: Final = 30_000
-"""After so long there is no further try: a broker that does not answer takes request.timeout.ms at each."""
+"""There is no retry after this time, in ms. A broker that does not answer takes request.timeout.ms at each try."""
 _PASSING: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -51,7 +51,7 @@ _PASSING: Final = frozenset(
 
 
 class Pause:
-    """Waits about as long as it is told: brokers that lost the same coordinator come back at different times."""
+    """Waits for about the given time, so that brokers that lost the same coordinator retry at different times."""
 
     def __init__(self) -> None:
         self._random = random.Random()
@@ -61,7 +61,7 @@ class Pause:
 
 
 class SharePersister:
-    """The `Persister`. `peers` are the other brokers of a cluster, `pause` waits some ms."""
+    """The `Persister`. `peers` are the other brokers of a cluster; `pause` waits for a number of ms."""
 
     def __init__(
         self,
@@ -147,9 +147,10 @@ class SharePersister:
         here: Callable[[], A | Awaitable[A]],
         wanted: Callable[[], Any],
     ) -> A:
-        """Return an answer; an error that passes by itself is tried again, up to a limit.
+        """Return an answer. A request with a temporary error is retried, up to a limit.
 
-        `here` asks this broker's share coordinator, `wanted` makes the partition of a request to another one.
+        `here` calls this broker's share coordinator. `wanted` creates the partition for a request to another
+        coordinator.
         """
         until_ms = self._clock.monotonic_ms() + PATIENCE_MS
         answer = await self._ask(operation, place, here, wanted)
@@ -163,7 +164,7 @@ class SharePersister:
         return answer
 
     def _passes(self, code: ErrorCode, place: SharePartition) -> bool:
-        """Whether to try again: the coordinator may learn of a new topic later than this broker."""
+        """Whether to retry after an error. The coordinator may learn of a new topic later than this broker."""
         if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return code in _PASSING
         state = self._metadata.state

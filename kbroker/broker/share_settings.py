@@ -1,6 +1,6 @@
 """The configs of share groups, within the broker's bounds, for the share partitions that this broker leads.
 
-Owns the reading of share.auto.offset.reset. A changed config applies from the next use on.
+Parses share.auto.offset.reset. A changed config applies from its next use on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kbroker.share_partition.persister import EARLIEST, LATEST
 from kbroker.share_partition.states import Limits
 
 _MOST_KNOWN: Final = 1_000
-"""The groups whose limits are kept: a client may ask for groups that do not exist."""
+"""The most groups whose limits are cached, because a client may name groups that do not exist."""
 _RESETS: Final = {"latest": LATEST, "earliest": EARLIEST}
 
 
@@ -48,12 +48,12 @@ class ShareSettings:
                 number("group.share.max.partition.max.record.locks"),
             ),
         }
-        """The broker's own setting, and the least and greatest that a group may set, by the group's key."""
+        """The broker's own setting, and the bounds of a group's setting, by the group's config key."""
         self._known: dict[str, Limits] = {}
         self._known_of: ClusterState | None = None
 
     def limits(self, group: str) -> Limits:
-        """Return a group's present limits. Each ShareFetch asks for them several times."""
+        """Return a group's current limits. Each ShareFetch calls this several times."""
         state = self._state()
         if state is not self._known_of or len(self._known) > _MOST_KNOWN:
             self._known, self._known_of = {}, state
@@ -101,12 +101,12 @@ class ShareSettings:
 
 
 def _text(configs: Mapping[str, str], name: str, default: str) -> str:
-    """Return a config without the spaces around it: they are valid, and are kept with it."""
+    """Return a config without surrounding spaces, which are valid and are stored with the config."""
     return configs.get(name, default).strip()
 
 
 def _number(configs: Mapping[str, str], name: str, default: float) -> float:
-    """Return a config of Java's type double."""
+    """Return a config as a number of Java's type double."""
     value = parse_text(name, ConfigType.DOUBLE, configs[name]) if name in configs else default
     assert isinstance(value, float)
     return value

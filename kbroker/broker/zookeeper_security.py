@@ -20,13 +20,13 @@ from kbroker.controller.tree.connection import Others, Security
 from kbroker.security.tls.contexts import openssl_name
 
 _PUBLIC: Final = "/consumers"
-"""Very old consumers write below this znode, so others must be able to change it."""
+"""Very old consumers write below this znode, so clients other than brokers must be able to change it."""
 _SECRET: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
-"""Only brokers may read these znodes, and those below them."""
+"""Only brokers may read these znodes and their descendants."""
 
 
 def rights_of_others(path: str) -> Others:
-    """Return the rights that others than brokers have on a znode if `zookeeper.set.acl` restricts access."""
+    """Return the rights on a znode of clients that are not brokers, if `zookeeper.set.acl` restricts access."""
     if path == _PUBLIC:
         return Others.CHANGE
     return Others.NOTHING if path.startswith(_SECRET) else Others.READ
@@ -79,7 +79,7 @@ def _digest(config: BrokerConfig) -> str | None:
 
 
 def _user(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return name and password of the section `Client` of the JAAS file, None without one."""
+    """Return the name and password from the section `Client` of the JAAS file; None without a section."""
     path, section = config.get_optional_str(_LOGIN), config.get_str("zookeeper.sasl.clientconfig")
     if not path:
         return None
@@ -137,7 +137,8 @@ def _tls(config: BrokerConfig) -> ssl.SSLContext:
     if own is not None:
         password = config.get_optional_str(f"{_PREFIX}.keystore.password") or ""
         try:
-            # Always pass a password: without one, OpenSSL would ask for an encrypted key's password on the terminal.
+            # Always pass a password. Without one, OpenSSL would prompt on the terminal for the password of an encrypted
+            # key.
             context.load_cert_chain(own, password=password)
         except OSError as error:
             raise _unusable("keystore", own, error) from None
@@ -180,7 +181,7 @@ def _choose_ciphers(config: BrokerConfig, context: ssl.SSLContext, versions: lis
 
 
 def _pem_file(config: BrokerConfig, store: str) -> str | None:
-    """Return the file of a keystore or truststore, which must be PEM; None if none is set."""
+    """Return the path of a keystore or truststore, which must be a PEM file; None if none is set."""
     path = config.get_optional_str(f"{_PREFIX}.{store}.location")
     if not path:
         return None

@@ -1,6 +1,6 @@
-"""The rules that involve several keys of a broker, a topic or a group, as in Kafka's KafkaConfig and its parts.
+"""The rules between several keys of a broker, a topic or a group, as in Kafka's KafkaConfig and its parts.
 
-Owns these rules, at a start and for changes while the broker runs. Never checks a single value: limits.py does.
+Owns these rules, both at a start and for changes while the broker runs. Never checks a single value: limits.py does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from kbroker.config.model import ALL_DIRS, ConfigError, InvalidConfig, Value
 from kbroker.config.values import per_ip_overrides
 
-# The same pattern as Kafka's Utils.validHostPattern.
+# This is the pattern of Kafka's Utils.validHostPattern.
 _HOST: Final = re.compile(r"([0-9a-zA-Z\-%._:]*)")
 _BOUNDED: Final = ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms")
 _STREAMS: Final = (
@@ -38,7 +38,7 @@ class Values(Protocol):
 
 
 class Rule(NamedTuple):
-    """A condition, and Kafka's text if it is violated; `{key}` stands for the value of a key."""
+    """A condition, and Kafka's message if it is violated. In the message, `{key}` is replaced with the key's value."""
 
     text: str
     holds: Callable[[Values], bool]
@@ -92,11 +92,11 @@ RULES: Final = (
         ),
     ),
 )
-"""The rules, in the order of the checks in Kafka's KafkaConfig.validateValues."""
+"""The rules, in the order in which Kafka's KafkaConfig.validateValues checks them."""
 
 
 def check_rules(values: Values) -> None:
-    """Check a broker's whole configuration, at a start or after a change; raises InvalidConfig."""
+    """Check a broker's complete configuration, at a start or after a change. Raises InvalidConfig."""
     overrides = _overrides(values)
     if values.get_int("log.cleaner.threads") == 0:
         raise InvalidConfig("/ by zero")
@@ -111,7 +111,7 @@ def check_rules(values: Values) -> None:
 
 
 def check_start(values: Values) -> None:
-    """Check the configuration of a starting broker; raises ConfigError."""
+    """Check the configuration of a starting broker. Raises ConfigError."""
     try:
         if values.get_int("log.cleaner.threads") < 1:
             raise InvalidConfig("log.cleaner.threads must be at least 1")
@@ -141,7 +141,7 @@ def _number(value: Value) -> float:
 
 
 def _check_groups(values: Values, kind: str) -> None:
-    """Check a kind of groups like Kafka's GroupCoordinatorConfig."""
+    """Check the settings for one kind of groups, as Kafka's GroupCoordinatorConfig does."""
     number = values.get_int
     for name in _BOUNDED:
         key, low, high = f"group.{kind}.{name}", f"group.{kind}.min.{name}", f"group.{kind}.max.{name}"
@@ -156,7 +156,7 @@ def _check_groups(values: Values, kind: str) -> None:
 
 
 def check_cordoned(cordoned: Sequence[str], log_dirs: Sequence[str]) -> None:
-    """Refuse a directory that is not among the broker's, and ALL_DIRS beside single directories."""
+    """Refuse a directory that is not a log directory of the broker, and ALL_DIRS together with directories."""
     if ALL_DIRS in cordoned:
         if len(cordoned) > 1:
             raise InvalidConfig(
@@ -172,7 +172,7 @@ def check_cordoned(cordoned: Sequence[str], log_dirs: Sequence[str]) -> None:
 
 
 def check_metadata_dir(directory: str, log_dirs: Sequence[str]) -> None:
-    """Refuse metadata outside the log directories; paths are absolute. Raises ConfigError."""
+    """Refuse metadata outside the log directories. Paths are absolute. Raises ConfigError."""
     if directory not in log_dirs:
         raise ConfigError(f"metadata.log.dir {directory} is not among log.dirs; this broker keeps its metadata there")
 
@@ -187,13 +187,13 @@ def check_topic(values: Mapping[str, Value]) -> None:
 
 
 def check_tags(name: str, text: str) -> None:
-    """Raise InvalidConfig if the list `text` of key `name` has a tag twice. Other lists may: the second is dropped."""
+    """Raise InvalidConfig if the list `text` of key `name` repeats a tag. In other lists, repetitions are dropped."""
     tags = re.split(r"\s*,\s*", text.strip())
     if len(set(tags)) < len(tags):
         raise InvalidConfig(f"{name} must not contain duplicate tag keys.")
 
 
 def check_group(values: Mapping[str, Value], kind: str) -> None:
-    """Raise InvalidConfig for contradictory values of a group of one kind."""
+    """Raise InvalidConfig for contradictory values of a group of this kind."""
     if _number(values[f"{kind}.session.timeout.ms"]) <= _number(values[f"{kind}.heartbeat.interval.ms"]):
         raise InvalidConfig(f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms")

@@ -1,8 +1,9 @@
-"""The changes of configs that a running broker accepts: its own, or those of all brokers of the cluster.
+"""The config changes that a running broker accepts, for itself or for all brokers of the cluster.
 
-Owns which keys are read-only, per-broker or per-listener. Owns the limits on changing a number of threads, the limits
-of local retention under tiered storage, and the check that a login module can be parsed; all messages but that check's
-are Kafka's. between_keys.py owns the rules between keys. Never stores: an invalid change raises InvalidConfig.
+Decides which keys are read-only, per-broker or per-listener. Owns the limits on changes of a number of threads, the
+limits of local retention with tiered storage, and the check that a login module can be parsed. All messages except
+those of this check are Kafka's. between_keys.py owns the rules between keys. Never stores: an invalid change raises
+InvalidConfig.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ _THREAD_KEYS: Final = (
 )
 _JAAS: Final = "sasl.jaas.config"
 _LONGEST_LOGIN: Final = 64 * 1024
-"""In characters; enough for the names and passwords of a thousand users."""
+"""In characters. This is enough for the names and passwords of a thousand users."""
 _CLUSTER_LEVEL_LISTENER_KEYS: Final = ("max.connections", "max.connection.creation.rate", "num.network.threads")
 
 
 def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
-    """Check dynamic broker configs, those of one broker (`per_broker`) or the cluster-wide defaults.
+    """Check dynamic broker configs: those of one broker (`per_broker`), or the cluster-wide defaults.
 
-    Raises InvalidConfig: with code INVALID_CONFIG for an unreadable login module, otherwise with INVALID_REQUEST, as
-    Kafka's brokers do for broker configs.
+    Raises InvalidConfig. Its code is INVALID_CONFIG for an unreadable login module, and otherwise INVALID_REQUEST, as
+    in Kafka's brokers.
     """
     try:
         _validate_broker(config, configs, per_broker=per_broker)
@@ -46,7 +47,7 @@ def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_bro
 
 
 def _check_logins(config: BrokerConfig, configs: Mapping[str, str]) -> None:
-    """Refuse unreadable login modules, which Kafka accepts; no message shows the content: it may be a password."""
+    """Refuse unreadable login modules, which Kafka accepts. Messages omit the content, which may be a password."""
     for name in configs:
         if name != _JAAS and not name.endswith(f".{_JAAS}"):
             continue
@@ -102,7 +103,7 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
 
 
 def _check_listeners(after: BrokerConfig, before: BrokerConfig) -> None:
-    """Refuse changes of listeners that Kafka refuses, and changes that kbroker applies only at a start."""
+    """Refuse the changes of listeners that Kafka refuses, and the changes that kbroker applies only at a start."""
     listeners = after.get_list("listeners")
     try:
         protocols = parse_protocol_map(after.get_str("listener.security.protocol.map"))
@@ -140,7 +141,7 @@ def _refuse(names: list[str], message: str) -> None:
 
 
 def _check_thread_count(name: str, new: int, old: int) -> None:
-    """Refuse a new number of threads that is above twice or below half the old one."""
+    """Refuse a new number of threads that is more than twice, or less than half, the old number."""
     failed = f"Dynamic thread count update validation failed for {name}={new}"
     if new < old // 2:
         problem = f"{failed}, value should be at least half the current value {old}"
@@ -152,7 +153,7 @@ def _check_thread_count(name: str, new: int, old: int) -> None:
 
 
 def _check_cleaner_threads(new: int, old: int) -> None:
-    """Check like _check_thread_count, with the messages of Kafka's LogCleaner."""
+    """Do the check of _check_thread_count, with the messages of Kafka's LogCleaner."""
     if new < old // 2:
         raise _not_reconfigurable(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
     if new > old * 2:
@@ -162,7 +163,7 @@ def _check_cleaner_threads(new: int, old: int) -> None:
 
 
 def _check_local_retention(after: BrokerConfig, before: BrokerConfig, unit: str) -> None:
-    """Refuse a local retention above the whole retention (tiered storage); -2 stands for the whole retention."""
+    """Refuse a local retention above the total retention (tiered storage). -2 means the total retention."""
     local_name, name = f"log.local.retention.{unit}", f"log.retention.{unit}"
 
     def both(config: BrokerConfig) -> tuple[int, Value]:
@@ -179,7 +180,7 @@ def _check_local_retention(after: BrokerConfig, before: BrokerConfig, unit: str)
 
 
 def _not_reconfigurable(problem: str | InvalidConfig) -> InvalidConfig:
-    # Kafka wraps the failure as if it were an invalid value; clients see this sentence.
+    # Kafka reports this failure as an invalid value, so clients see this sentence.
     text = problem.text if isinstance(problem, InvalidConfig) else problem
     cause = f"org.apache.kafka.common.config.ConfigException: {text}"
     return InvalidConfig(f"Invalid value {cause} for configuration Invalid dynamic configuration")

@@ -1,8 +1,8 @@
-"""The clients of a metrics subscription: selectors with a regex each (KIP-714).
+"""The clients of a metrics subscription: selectors, each with a regex (KIP-714).
 
 Owns the parsing of a `match`, and the selectors. Never knows a client: the caller passes a client's values.
 
-A regex is RE2's and must match the whole text. Java's additional features, such as lookaround, are refused here.
+A regex has RE2's syntax and must match the complete text. Additional features of Java, such as lookaround, are refused.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ MOST_PATTERNS: Final = 16
 LONGEST_PATTERN: Final = 1_000
 """In characters."""
 MOST_UNICODE_CLASSES: Final = 16
-"""The most in a match's regexes together; RE2 compiles one such class more slowly than a regex without any."""
+"""The most Unicode classes in the regexes of a match. RE2 compiles one class more slowly than a simple regex."""
 _MAX_MEMORY_BYTES: Final = 256 * 1024
-"""The memory limit of one regex: RE2 refuses a regex that needs more. Matching takes time linear in the text."""
+"""The memory limit of one regex. RE2 refuses a regex that needs more. The time to match is linear in the text."""
 _BLANK: Final = "".join(map(chr, range(0x21)))
 Match = Mapping[str, Callable[[str], Any]]
 
 
 def parse_match(patterns: Iterable[str]) -> Match:
-    """Return the matcher of each selector; of two regexes for one selector, the later counts. Raises InvalidConfig."""
+    """Return the matcher of each selector. If a selector has two regexes, the later counts. Raises InvalidConfig."""
     patterns = list(patterns)
     if len(patterns) > MOST_PATTERNS:
         raise InvalidConfig(f"More than {MOST_PATTERNS} client matching patterns")
@@ -51,7 +51,7 @@ def parse_match(patterns: Iterable[str]) -> Match:
         if len(pattern) > LONGEST_PATTERN:
             raise _illegal(f"{pattern[:100]}...")
         parts = pattern.split("=")
-        while len(parts) > 1 and not parts[-1]:  # as Java's split
+        while len(parts) > 1 and not parts[-1]:  # as Java's split does
             parts.pop()
         if len(parts) != 2 or (selector := parts[0].strip(_BLANK)) not in SELECTORS:
             raise _illegal(pattern)
@@ -74,7 +74,7 @@ def _compiled(pattern: str, regex: str) -> Callable[[str], Any]:
 
 
 def fits(match: Match, texts: Mapping[str, str | None]) -> bool:
-    """Whether a client with these values matches; a selector whose value is missing never matches."""
+    """Whether a client with these values matches. A selector whose value is missing never matches."""
     for selector, fullmatch in match.items():
         text = texts.get(selector)
         if text is None:

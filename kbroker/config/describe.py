@@ -20,7 +20,7 @@ Synonym = tuple[str, str | None, ConfigSource]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One config in DescribeConfigs. `synonyms` are (key, text, source), strongest first."""
+    """One config in DescribeConfigs. `synonyms` are (key, text, source), highest precedence first."""
 
     name: str
     value: str | None
@@ -52,7 +52,8 @@ def describe_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Des
 def describe_created_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
     """Describe a topic for the response of CreateTopics, which has fewer fields than DescribeConfigs.
 
-    Values are shown as sent. If a broker setting in hours or minutes determines a time, it is shown as the source.
+    Values are returned as the client sent them. If a broker setting in hours or minutes determines a time, it is
+    returned as the source.
     """
     described = []
     for entry in describe_topic(config, configs):
@@ -67,12 +68,12 @@ def _created_source(config: BrokerConfig, name: str, configs: Mapping[str, str])
         return ConfigSource.DYNAMIC_TOPIC_CONFIG
     names = [synonym.name for synonym in TOPIC[name].synonyms]
     sources = [config.source(each) for each in names]
-    # Among sources, the smaller number has the higher precedence.
+    # A source with a smaller number has a higher precedence.
     return min(sources, default=ConfigSource.DEFAULT_CONFIG)
 
 
 def describe_group(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
-    """Describe a group with its own `configs` (text by key). Internal keys are shown only where they are set."""
+    """Describe a group with its own `configs` (text by key). Internal keys are included only if they are set."""
     values = parse_all(GROUP, {name: text for name, text in configs.items() if name in GROUP}, config.group_defaults())
     described = []
     for name, key in GROUP.items():
@@ -104,7 +105,7 @@ def _own(key: ConfigKey, value: Value, is_set: bool, own: ConfigSource, synonyms
 
 
 def describe_broker(config: BrokerConfig) -> list[Described]:
-    """Describe this broker: every key, and the settings whose keys kbroker does not know."""
+    """Describe this broker: every key, and the settings with keys that kbroker does not know."""
     names = [name for name, key in BROKER.items() if not key.internal and name not in DYNAMIC_ONLY]
     settings = {**config.static, **config.dynamic_default, **config.dynamic_broker}
     names += [name for name in settings if name not in BROKER or BROKER[name].internal or name in DYNAMIC_ONLY]
@@ -121,7 +122,7 @@ def describe_broker_default(config: BrokerConfig) -> list[Described]:
 
 
 def describe_loggers() -> list[Described]:
-    """Describe the levels of this process's loggers, as in Kafka with type UNKNOWN and an empty description."""
+    """Describe the levels of this process's loggers. As in Kafka, their type is UNKNOWN, without a description."""
     source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
     return [Described(name, level, source, False, False, ConfigType.UNKNOWN, "") for name, level in levels().items()]
 

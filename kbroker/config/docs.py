@@ -1,6 +1,6 @@
 """The page docs/configuration.md, rendered from the table of keys.
 
-Owns its layout; `python -m kbroker.config.docs` prints the page. Never holds text about a single key.
+Owns the layout of the page, which `python -m kbroker.config.docs` prints. Contains no text about a single key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ while the broker runs: for one broker only (`per-broker`), also for the whole cl
 
 
 def render() -> str:
-    """Return the whole page."""
+    """Return the complete page."""
     parts = [_INTRO]
     parts.append(
         "## Topic configs\n\nSet per topic; without it the first of these broker configs applies that is set.\n"

@@ -1,6 +1,6 @@
 """JAAS login configurations, from which Java programs read the names and passwords for their logins.
 
-Owns the syntax of these files (javax.security.auth.login.Configuration). Never knows a login module.
+Owns the syntax of these files (javax.security.auth.login.Configuration). Knows no login module.
 
     Client {
         org.apache.zookeeper.server.auth.DigestLoginModule required
@@ -26,7 +26,7 @@ _FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 
 
 class JaasError(Exception):
-    """A text is not a login configuration; the message gives the place and the reason."""
+    """Raised if a text is not a login configuration. The message contains the place and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _Token(NamedTuple):
 
 
 def parse_jaas(text: str) -> dict[str, list[LoginModule]]:
-    """Return the login modules of each section of a login configuration; raises JaasError."""
+    """Return the login modules of each section of a login configuration. Raises JaasError."""
     tokens = _Tokens(text)
     sections: dict[str, list[LoginModule]] = {}
     while tokens.left:
@@ -78,7 +78,7 @@ def _module(tokens: _Tokens) -> LoginModule:
 
 
 class _Tokens:
-    """The tokens of a text, taken one by one; `line` is the line of the last taken token."""
+    """The tokens of a text, which are read one by one. `line` is the line number of the last token that was read."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))

@@ -1,6 +1,6 @@
 """The limits of keys on single values, with Kafka's messages for violations.
 
-Owns the validators. Never parses text; a validator gets the typed value.
+Owns the validators. Never parses text: a validator receives the typed value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNITS_S = (86_400, 3_600, 60, 1)
 
 
 def duration_ms(text: str) -> int:
-    """Return the ms of an ISO-8601 duration of days, hours, minutes and seconds, as Java's Duration reads it."""
+    """Return the ms of an ISO-8601 duration of days, hours, minutes and seconds, with the rules of Java's Duration."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no duration")
@@ -59,7 +59,7 @@ def java_double(number: float) -> str:
 
 
 def invalid(name: str, value: Value, message: str) -> InvalidConfig:
-    """Return the error for `value` of key `name` in Kafka's wording."""
+    """Return the error for `value` of key `name`, with Kafka's message."""
     return InvalidConfig(f"Invalid value {java_text(value)} for configuration {name}: {message}")
 
 
@@ -83,7 +83,7 @@ def between(low: float, high: float) -> Validator:
 
 
 def one_of(*allowed: str) -> Validator:
-    """Allow exactly these strings."""
+    """Allow only these strings."""
 
     def check(name: str, value: Value) -> None:
         if value not in allowed:
@@ -103,7 +103,7 @@ def one_of_any_case(*allowed: str) -> Validator:
 
 
 def list_of(*allowed: str, empty: bool = True, null: bool = False) -> Validator:
-    """Allow lists of these strings; without arguments, lists of any non-empty strings."""
+    """Allow lists of these strings. Without arguments, allow lists of any non-empty strings."""
 
     def check(name: str, value: Value) -> None:
         if value is None:

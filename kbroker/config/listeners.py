@@ -1,8 +1,9 @@
 """Listeners: their addresses, their security protocols, and the values of one listener.
 
-Owns the syntax of addresses, the rules between them, and the default of the advertised host. Owns the precedence of a
-listener's values, as in Kafka's valuesWithPrefixOverride: first its own `listener.name.NAME.KEY`, dynamic before
-static, then the broker's. Never opens a socket, and never checks more than the type and limits of a value.
+Owns the syntax of addresses, the rules between addresses, and the default of the advertised host. Owns the precedence
+of a listener's values, as in Kafka's valuesWithPrefixOverride: first the listener's own `listener.name.NAME.KEY`,
+dynamic before static, then the broker's key. Never opens a socket, and never checks more than the type and limits of a
+value.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Endpoint:
 class Listeners:
     """The broker's addresses, and the advertised addresses for clients, by listener name.
 
-    A listener without an advertised address is reached at its own host and its actual port.
+    Clients reach a listener without an advertised address at its own host and its actual port.
     """
 
     bind: tuple[Endpoint, ...]
@@ -47,11 +48,11 @@ class Listeners:
     protocols: Mapping[str, str]
     """The security protocol of each listener in `bind`."""
     inter_broker: str
-    """The inter-broker listener; it must be in `bind` if there may be other brokers."""
+    """The inter-broker listener. It must be in `bind` if there can be other brokers."""
 
 
 def parse_endpoint(key: str, text: str) -> Endpoint:
-    """Parse NAME://host:port; `key` is the config key, for the message of a ConfigError."""
+    """Parse NAME://host:port. `key` is the config key for the message of a ConfigError."""
     found = _ENDPOINT.fullmatch(text.strip())
     if found is None or not 0 <= int(found["port"]) <= 65535:
         raise ConfigError(f"{key}: {text!r} is not an address like PLAINTEXT://host:9092, with a port from 0 to 65535")
@@ -60,7 +61,7 @@ def parse_endpoint(key: str, text: str) -> Endpoint:
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """Parse listener.security.protocol.map into protocol by listener name, both in upper case."""
+    """Parse listener.security.protocol.map to a mapping of protocol by listener name, both in upper case."""
     protocols = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, colon, protocol = (part.strip().upper() for part in item.rpartition(":"))
@@ -80,9 +81,9 @@ def resolve(
     controller_names: Iterable[str],
     inter_broker: str,
 ) -> Listeners:
-    """Combine the keys about listeners; listeners of a KRaft controller are left out.
+    """Combine the keys about listeners, and omit the listeners of a KRaft controller.
 
-    `inter_broker` is the name of the inter-broker listener, which a node that is alone need not have.
+    `inter_broker` is the name of the inter-broker listener, which is optional on a single node.
 
     Raises ConfigError for duplicates, for unsupported protocols and for unknown names.
     """
@@ -154,18 +155,18 @@ class Settings(Protocol):
 
 
 class ListenerValues:
-    """The values of a listener by the broker's key names; read them at each use: some change at run time."""
+    """The values of a listener, by the broker's key names. Read each value at its use: some change at run time."""
 
     def __init__(self, config: Settings, listener: str) -> None:
         self._config = config
         self._prefix = f"listener.name.{listener.lower()}."
 
     def name_of(self, key: str) -> str:
-        """Return the full name of the key that gives the value: the listener's own if it is set, else the broker's."""
+        """Return the full name of the key with the value: the listener's own key if it is set, else the broker's."""
         return self._prefix + key if self.is_own(key) else key
 
     def is_own(self, key: str) -> bool:
-        """Whether the listener has its own value."""
+        """Whether the listener has its own value for a key."""
         return any(self._prefix + key in settings for settings in self._sources())
 
     def get(self, key: str) -> Value:
@@ -177,25 +178,25 @@ class ListenerValues:
         return self._config[key]
 
     def get_str(self, key: str) -> str:
-        """Return a string key that has a value."""
+        """Return the value of a string key that has a value."""
         value = self.get(key)
         assert isinstance(value, str), key
         return value
 
     def get_optional_str(self, key: str) -> str | None:
-        """Return a string key that may be unset."""
+        """Return the value of a string key that may be unset."""
         value = self.get(key)
         assert value is None or isinstance(value, str), key
         return value
 
     def get_list(self, key: str) -> tuple[str, ...]:
-        """Return the value of a list key; an unset key is empty."""
+        """Return the value of a list key. The value of an unset key is empty."""
         value = self.get(key) or ()
         assert isinstance(value, tuple), key
         return value
 
     def get_bool(self, key: str) -> bool:
-        """Return a boolean key."""
+        """Return the value of a boolean key."""
         value = self.get(key)
         assert isinstance(value, bool), key
         return value

@@ -1,8 +1,8 @@
 """The loggers of this process as configs of a broker: Kafka's tools list and alter them under BROKER_LOGGER.
 
-Owns Kafka's names for levels and loggers, and its checks and messages. Never stores anything: levels last as long as
-the process. Shows only the root logger, this package's loggers and those under Kafka's names, not other loggers of a
-program that embeds a broker.
+Owns Kafka's names for levels and loggers, and its checks and messages. Never stores anything: levels apply until the
+process ends. Lists only the root logger, this package's loggers and the loggers with Kafka's names, but no other
+loggers of a program that embeds a broker.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ ALIASES: Final = {
     "org.apache.kafka.controller": _CONTROLLER,
     "org.apache.kafka.storage.internals.log.LogCleaner": _CLEANER,
 }
-"""Kafka's logger names, of 3.x and of 4.x, for which operators set levels, and the corresponding loggers here."""
+"""The names of Kafka's loggers in 3.x and 4.x, for which operators set levels, and the corresponding loggers here."""
 
 log = logging.getLogger(__name__)
 
 
 def _loggers() -> dict[str, logging.Logger]:
-    """Return the shown loggers by name; one logger may have two names."""
+    """Return the listed loggers by name. One logger may have two names."""
     known = logging.root.manager.loggerDict.items()
     own = {name: each for name, each in known if name.partition(".")[0] == _PACKAGE}
     found = {ROOT: logging.root, **{name: each for name, each in own.items() if isinstance(each, logging.Logger)}}
@@ -57,7 +57,7 @@ def _loggers() -> dict[str, logging.Logger]:
 
 
 def levels() -> dict[str, str]:
-    """Return the level of every logger, its own or the one it inherits."""
+    """Return the level of every logger: its own level, or the inherited one."""
     return {name: _name_of(each.getEffectiveLevel()) for name, each in _loggers().items()}
 
 
@@ -66,7 +66,7 @@ def _name_of(level: int) -> str:
 
 
 def check_levels(ops: Iterable[tuple[str, Op, str | None]]) -> None:
-    """Check changes of levels; raises InvalidConfig in the words of Kafka's RuntimeLoggerManager."""
+    """Check changes of levels. Raises InvalidConfig with the messages of Kafka's RuntimeLoggerManager."""
     known = _loggers()
     for name, op, level in ops:
         if op in (Op.APPEND, Op.SUBTRACT):
@@ -86,7 +86,7 @@ def check_levels(ops: Iterable[tuple[str, Op, str | None]]) -> None:
 
 
 def set_levels(ops: Iterable[tuple[str, Op, str | None]]) -> None:
-    """Apply checked changes."""
+    """Apply changes that were checked before."""
     known = _loggers()
     for name, op, level in ops:
         known[name].setLevel(_LEVELS[level] if op is Op.SET and level else logging.NOTSET)
@@ -94,9 +94,9 @@ def set_levels(ops: Iterable[tuple[str, Op, str | None]]) -> None:
 
 
 def parse_level(text: str) -> tuple[str, str]:
-    """Parse `LEVEL` or `LOGGER=LEVEL`, in any case; return the logger and Kafka's name of the level.
+    """Parse `LEVEL` or `LOGGER=LEVEL`, ignoring case. Return the logger and Kafka's name of the level.
 
-    A logger of a library may be named, too. Raises ValueError.
+    The logger may also be that of a library. Raises ValueError.
     """
     name, equals, word = text.rpartition("=")
     name = name.strip() if equals else ROOT
@@ -116,12 +116,12 @@ def _is_ours(name: str) -> bool:
 def _exists(name: str) -> bool:
     if name in _loggers():
         return True
-    try:  # the module of this name may exist, although it is not imported yet
+    try:  # a module with this name may exist, although it is not imported yet
         return name.startswith(f"{_PACKAGE}.") and find_spec(name) is not None
     except ImportError:
         return False
 
 
 def set_level(name: str, level: str) -> None:
-    """Set the level of a logger; both are given by Kafka's names."""
+    """Set the level of a logger. Both are Kafka's names."""
     logging.getLogger(None if name == ROOT else ALIASES.get(name, name)).setLevel(_LEVELS[level])

@@ -1,6 +1,6 @@
 """A config key: its type, default, limits, and the possible sources of its value.
 
-Owns the vocabulary of this package. Never knows a particular key (table.py does) nor parses a value (values.py).
+Owns the vocabulary of this package. Knows no particular key (table.py does), and never parses a value (values.py does).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 Value = bool | int | float | str | tuple[str, ...] | None
 
 ALL_DIRS: Final = "*"
-"""In cordoned.log.dirs, stands for all log directories."""
+"""The value of cordoned.log.dirs that means all log directories."""
 
 
 class ConfigType(IntEnum):
-    """The type of a value, numbered as DescribeConfigs v3 and later numbers it."""
+    """The type of a value, with the numbers of DescribeConfigs v3 and later."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -34,7 +34,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """The source of a value, numbered as in DescribeConfigs."""
+    """The source of a value, with the numbers of DescribeConfigs."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -56,11 +56,11 @@ class Mode(Enum):
 
 
 class ConfigError(Exception):
-    """The broker cannot start with this configuration; the message is one line for its operator."""
+    """Raised if the broker cannot start with this configuration. The message is one line for its operator."""
 
 
 class InvalidConfig(ApiError):  # noqa: N818 - named after the code it carries
-    """A client requested an invalid config; the message is Kafka's."""
+    """Raised if a client requests an invalid config. The message is Kafka's."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID_CONFIG) -> None:
         super().__init__(code, message)
@@ -72,7 +72,7 @@ Check = Callable[[str, Value], None]
 
 @dataclass(frozen=True, slots=True)
 class Validator:
-    """A limit on values: `check` raises InvalidConfig, `text` describes the allowed values."""
+    """A limit on values. `check` raises InvalidConfig; `text` describes the allowed values."""
 
     text: str
     check: Check
@@ -80,7 +80,7 @@ class Validator:
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A broker key that is the default of a topic key; its value times `factor` is the topic key's."""
+    """A broker key that is the default of a topic key. The topic key's value is this key's value times `factor`."""
 
     name: str
     factor: int = 1
@@ -88,10 +88,10 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One declared key. `effect` is False if a value is accepted and shown but changes nothing.
+    """One declared key. `effect` is False if a value is accepted and returned but changes nothing.
 
-    `refused`: it is a security key without effect, so a broker starts with its default only.
-    `dynamic_only`: it must not be in server.properties.
+    `refused`: it is a security key without effect, so a broker starts only if the key has its default. `dynamic_only`:
+    it must not be in server.properties.
     """
 
     name: str
@@ -108,5 +108,5 @@ class ConfigKey:
 
     @property
     def sensitive(self) -> bool:
-        """Whether the value is a secret, never to be shown."""
+        """Whether the value is a secret, which must never be shown."""
         return self.type is ConfigType.PASSWORD

@@ -1,7 +1,7 @@
 """The four operations of IncrementalAlterConfigs on the configs of a resource.
 
-Owns how they change a value, with Kafka's messages. Never checks a value (validation.py and changes_while_running.py
-do) and never stores one. Returns the new configs, text by key, or raises InvalidConfig.
+Defines how the operations change a value, with Kafka's messages. Never checks a value (validation.py and
+changes_while_running.py do), and never stores a value. Returns the new configs, text by key, or raises InvalidConfig.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Op(IntEnum):
 def apply_ops(
     keys: Mapping[str, ConfigKey], current: Mapping[str, str], ops: Iterable[tuple[str, Op, str | None]]
 ) -> dict[str, str]:
-    """Return `current` after `ops` of (key, operation, text); appending to an unset list starts at its default."""
+    """Return `current` after `ops` of (key, operation, text). An append to an unset list starts with its default."""
     configs = dict(current)
     for name, op, text in ops:
         if op is Op.DELETE or text is None:
@@ -67,7 +67,7 @@ def _too_long() -> InvalidConfig:
 
 
 def _java_split(text: str) -> list[str]:
-    """Split at commas as Java's String.split does: empty strings at the end are dropped."""
+    """Split at commas as Java's String.split does: drop empty strings at the end."""
     items = text.split(",")
     while len(items) > 1 and not items[-1]:
         items.pop()
@@ -75,7 +75,7 @@ def _java_split(text: str) -> list[str]:
 
 
 def apply_broker_ops(current: Mapping[str, str], ops: Iterable[tuple[str, Op, str | None]]) -> dict[str, str]:
-    """Return a broker's dynamic configs after `ops`; Kafka's messages differ from those for other resources."""
+    """Return a broker's dynamic configs after `ops`. Kafka's messages differ from those for other resources."""
     ops = list(ops)
     for name, op, _ in ops:
         if op not in (Op.APPEND, Op.SUBTRACT):

@@ -1,7 +1,7 @@
 """Encrypts the passwords among a broker's dynamic configs in a cluster on ZooKeeper.
 
 Owns Apache Kafka 3.9's format, with the keys `password.encoder.*`: a text of name:value pairs with everything needed to
-decrypt it except the secret. Never stores anything; its errors and representations contain no password.
+decrypt it except the secret. Never stores anything. Error messages and representations of objects contain no password.
 
     keyFactoryAlgorithm:PBKDF2WithHmacSHA512,cipherAlgorithm:AES/CBC/PKCS5Padding,keyLength:128,iterations:4096,
     salt:(base64),initializationVector:(base64),encryptedPassword:(base64),passwordLength:8
@@ -29,24 +29,24 @@ _TAG_BITS: Final = 128
 _GCM_IV_BYTES: Final = 12
 _BLOCK_BITS: Final = 128
 _MOST_KNOWN: Final = 1_000
-"""How many decrypted passwords are cached: each change of any config reads all configs again."""
+"""The most decrypted passwords that are cached. Each change of any config reads all configs again."""
 _MOST_ITERATIONS: Final = 10_000_000
-"""The most iterations of a stored password; one with more counts as unreadable.
+"""The most iterations of a stored password. A password with more iterations counts as unreadable.
 
-It also limits this broker's own `password.encoder.iterations` (Kafka's default: 4,096). So many iterations take
-seconds, once per password.
+This also limits the broker's own `password.encoder.iterations` (Kafka's default: 4,096). The maximum takes seconds,
+once per password.
 """
 
 
 class Undecodable(Exception):  # noqa: N818 - describes the text
-    """A stored password cannot be decrypted with this secret, or at all."""
+    """Raised if a stored password cannot be decrypted with this secret, or at all."""
 
 
 class PasswordEncoder:
-    """Encrypts with its own settings; decrypts texts of the same secret, whatever their settings."""
+    """Encrypts with its own settings. Decrypts texts with the same secret, whatever their settings."""
 
     def __init__(self, secret: str, key_factory: str | None, cipher: str, key_length: int, iterations: int) -> None:
-        """Raise ConfigError for unsupported settings."""
+        """Create the encoder. Raises ConfigError for unsupported settings."""
         self._secret = secret
         self._key_factory = key_factory or DEFAULT_KEY_FACTORY
         self._cipher = cipher
@@ -61,7 +61,7 @@ class PasswordEncoder:
             raise ConfigError(f"password.encoder.cipher.algorithm is {cipher}; this version has {CBC} and {GCM}")
         if key_length not in _KEY_LENGTHS:
             raise ConfigError(f"password.encoder.key.length is {key_length}; a key of AES has 128, 192 or 256 bits")
-        # One key for all encryptions of this process: deriving it takes milliseconds, and clients may set many
+        # Use one key for all encryptions of this process: to derive a key takes some ms, and clients may set many
         # passwords.
         self._salt = os.urandom(_SALT_BYTES)
         self._key = _key(secret, self._key_factory, self._salt, iterations, key_length)
@@ -82,7 +82,7 @@ class PasswordEncoder:
         return text
 
     def decode(self, text: str) -> str:
-        """Return the password of a stored text. Raises Undecodable."""
+        """Return the password in a stored text. Raises Undecodable."""
         if text not in self._known:
             try:
                 self._remember(text, self._decoded(text))

@@ -1,6 +1,6 @@
 """Variables in settings, ${provider:path:key}, and the config providers that resolve them.
 
-Owns Kafka's three providers, their parameters and the allowed paths. Never knows a key's type.
+Owns Kafka's three providers, their parameters and the allowed paths. Does not know a key's type.
 
     config.providers=file
     config.providers.file.class=org.apache.kafka.common.config.provider.FileConfigProvider
@@ -26,16 +26,16 @@ _PATHS: Final = "allowed.paths"
 _PATTERN: Final = "allowlist.pattern"
 _LARGEST: Final = 1 << 20
 _LARGEST_DYNAMIC: Final = 1 << 14
-"""The most bytes of a file that is read on the event loop."""
+"""The most bytes of a file that may be read on the event loop."""
 _MOST_DYNAMIC: Final = 20
 """The most variables in the dynamic configs of one broker, or in the cluster-wide defaults."""
 _MOST_HIDDEN: Final = 1_000
 _SEPARATORS: Final = re.compile(r"[,;\s]+")
 _MOST_ELEMENTS: Final = 20
 _SHORTEST_ELEMENT: Final = 4
-"""In characters; shorter values are not hidden, because any message may contain them."""
+"""In characters. Shorter values are not hidden, because any message may contain them by chance."""
 Lookup = Callable[[str, str, int], str | None]
-"""Looks up a value by path, key, and the most bytes of the file; returns None if missing. Raises ConfigError."""
+"""Looks up a value by path, key and maximum file size in bytes. Returns None if it is missing. Raises ConfigError."""
 
 
 class _Variable(NamedTuple):
@@ -47,7 +47,7 @@ class _Variable(NamedTuple):
 
 
 def _variables(text: str) -> Iterator[_Variable]:
-    """Find ${provider:path:key} and ${provider:key}, as ConfigTransformer does, in time linear in the text's length."""
+    """Find ${provider:path:key} and ${provider:key}, as ConfigTransformer does. The time is linear in the text."""
     at = 0
     while (begin := text.find("${", at)) >= 0 and (end := text.find("}", begin)) >= 0:
         at = end + 1
@@ -58,10 +58,10 @@ def _variables(text: str) -> Iterator[_Variable]:
 
 
 class Providers:
-    """The config providers in the settings, and the values they returned."""
+    """The config providers in the settings, and the values that these have returned."""
 
     def __init__(self, names: str, settings: Mapping[str, str], environment: Mapping[str, str] | None = None) -> None:
-        """`names` is the value of config.providers; `environment` is the process's by default.
+        """Create the providers from `names`, the value of config.providers. `environment` is by default the process's.
 
         Raises ConfigError for an invalid provider.
         """
@@ -75,10 +75,10 @@ class Providers:
         }
 
     def resolved(self, name: str, text: str, *, is_dynamic: bool = False) -> str:
-        """Return a setting's text with its variables resolved; results are not resolved again.
+        """Return a setting's text with its variables resolved. Variables in the results are not resolved.
 
-        A variable of an unknown provider stays unchanged, as in Kafka. Raises ConfigError if a provider has no value;
-        for a dynamic config also if the look-up would take long.
+        A variable of an unknown provider stays unchanged, as in Kafka. Raises ConfigError if a provider has no value.
+        For a dynamic config, also raises ConfigError if the look-up would take long.
         """
         if not self._by_name:
             return text
@@ -96,7 +96,7 @@ class Providers:
                 raise ConfigError(f"{name}: {variable} is not there")
             parts += [text[at : found.begin], known]
             at = found.end
-            # Hide single elements of a list, too: a message may contain only one.
+            # Hide single elements of a list, too, because a message may contain only one element.
             self._hide(known, variable)
             for each in _SEPARATORS.split(known, _MOST_ELEMENTS):
                 if len(each) >= _SHORTEST_ELEMENT:
@@ -113,7 +113,7 @@ class Providers:
         self._hidden[value] = variable
 
     def check_count(self, texts: Iterable[str]) -> None:
-        """Raise InvalidConfig if there are too many variables to look up on the event loop."""
+        """Raise InvalidConfig if the event loop would have to look up too many variables."""
         if not self._by_name:
             return
         count = sum(found.provider in self._by_name for text in texts for found in _variables(text))
@@ -121,7 +121,7 @@ class Providers:
             raise InvalidConfig(f"There may be {_MOST_DYNAMIC} variables at most")
 
     def left_over(self, settings: Mapping[str, str]) -> list[str]:
-        """Return a line for each setting with a variable of an unknown provider."""
+        """Return a line of text for each setting with a variable of an unknown provider."""
         if not self._by_name:
             return []
         return [
@@ -132,7 +132,7 @@ class Providers:
         ]
 
     def hide(self, text: str) -> str:
-        """Return a message with values replaced by their variables."""
+        """Return a message in which values are replaced with their variables."""
         for value, variable in sorted(self._hidden.items(), key=lambda each: len(each[0]), reverse=True):
             if value.strip() and value.strip() in text:
                 pattern = rf"(?<!\w){re.escape(value.strip())}(?!\w)"
@@ -155,7 +155,7 @@ class Providers:
         prefix = f"{PROVIDERS}.{name}.param."
         strange = sorted(each for each in settings if each.startswith(prefix) and each != prefix + parameter)
         if strange:
-            # Kafka ignores unknown parameters, so a misspelt one would silently lift a restriction.
+            # Kafka ignores unknown parameters, so a misspelt parameter would silently remove a restriction.
             raise ConfigError(f"{strange[0]} is no parameter of {kind}, which has {prefix}{parameter}")
         return make(prefix + parameter, settings.get(prefix + parameter, ""))
 
@@ -199,7 +199,7 @@ class Providers:
 
     def _read(self, path: str, largest: int) -> str:
         try:
-            # O_NONBLOCK, because opening a pipe without a writer would block forever.
+            # O_NONBLOCK is needed because opening a pipe without a writer would block forever.
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
                 if not stat.S_ISREG(mode):
@@ -220,7 +220,7 @@ class Providers:
 
 
 def _allowed_paths(name: str, text: str) -> tuple[str, ...] | None:
-    """Return the paths that a parameter allows; None if all are."""
+    """Return the paths that a parameter allows. None means that all paths are allowed."""
     if not text:
         return None
     paths = tuple(os.path.normpath(each) for each in text.split(","))

@@ -1,9 +1,9 @@
 """The configuration of one broker: the settings at its start, and the later changes.
 
 Owns `BrokerConfig`. Its precedence: defaults < properties file < environment < command line < the dynamic configs that
-the controller passes in. Owns also the settings of authorization, two of which are no keys of a broker (nor of Kafka's
-KafkaConfig). Never decides whether a client may change a config (changes_while_running.py does) and never describes one
-(describe.py does).
+the controller passes in. Owns also the settings of authorization, two of which are not keys of a broker (nor of Kafka's
+KafkaConfig). Never decides whether a client may change a config (changes_while_running.py does), and never describes a
+config (describe.py does).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ CLASS: Final = "authorizer.class.name"
 SUPER_USERS: Final = "super.users"
 ALLOW_EVERYONE: Final = "allow.everyone.if.no.acl.found"
 OF_AUTHORIZERS: Final = frozenset({SUPER_USERS, ALLOW_EVERYONE})
-"""Settings that Kafka's authorizers read, and KafkaConfig does not know."""
+"""The settings that Kafka's authorizers read, but KafkaConfig does not know."""
 STANDARD: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 OF_ZOOKEEPER: Final = "kafka.security.authorizer.AclAuthorizer"
 
 
 class Authorization(NamedTuple):
-    """The super users, in the form TYPE:NAME, and whether everyone may use resources without an ACL."""
+    """The super users (TYPE:NAME), and whether everyone may use resources without an ACL."""
 
     super_users: tuple[str, ...]
     allow_if_no_acl: bool
 
 
 def authorization(name: str, settings: Mapping[str, str], *, in_cluster: bool) -> Authorization | None:
-    """Read the settings of an authorizer with class `name`; None without an authorizer.
+    """Return the settings of an authorizer with class `name`. Return None without an authorizer.
 
     Raises ConfigError for settings that are invalid or have no effect.
     """
@@ -63,8 +63,7 @@ def authorization(name: str, settings: Mapping[str, str], *, in_cluster: bool) -
     return Authorization(users, allow == "true")
 
 
-# Keys of older Kafka versions that many files still contain. They are no typing mistakes, so no similar name is
-# suggested.
+# Keys of older Kafka versions that many files still contain. They are not typing mistakes, so no name is suggested.
 _REMOVED: Final = frozenset(
     [
         "advertised.host.name",
@@ -84,25 +83,24 @@ _REMOVED: Final = frozenset(
         "reserved.broker.max.id",
     ]
 )
-# DescribeConfigs leaves out these defaults: of keys that only a dynamic change sets, and of keys without a default in
-# Kafka.
+# DescribeConfigs omits these defaults: those of keys that only dynamic changes set, and of keys without Kafka default.
 _UNREPORTED: Final = DYNAMIC_ONLY | {"node.id"}
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
 _REMOVED_PREFIXES: Final = ("zookeeper.", "password.encoder.")
 _BETWEEN_BROKERS: Final = ("inter.broker.listener.name", "security.inter.broker.protocol")
-"""The keys that name the inter-broker listener; the first has precedence."""
+"""The keys that name the inter-broker listener. The first key has precedence."""
 _LOGIN: Final = "java.security.auth.login.config"
 
 
 class BrokerConfig:
-    """Every broker key's value by name: `config["log.dirs"]`, or typed: `config.get_int("num.partitions")`.
+    """The value of every broker key: `config["log.dirs"]`, or typed: `config.get_int("num.partitions")`.
 
     `warnings` has one line for each ignored setting. `set_dynamic` applies dynamic configs, so a value may change
-    between two reads; code that must not see such a change reads the value once.
+    between two reads. Code that must not see such a change reads the value only once.
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, strict: bool = False) -> None:
-        """Check `settings` (text by key); raise ConfigError for a bad value, and under `strict` for an unknown key."""
+        """Check `settings` (text by key). Raises ConfigError for a bad value, and with `strict` for an unknown key."""
         self.warnings: list[str] = []
         given = dict(settings or {})
         self._providers = Providers(given.get("config.providers", ""), given)
@@ -119,7 +117,7 @@ class BrokerConfig:
         self.dynamic_default: dict[str, str] = {}
         self.dynamic_broker: dict[str, str] = {}
         self.variables: dict[str, str] = {}
-        """The original texts of dynamic configs with variables: resolved values are not shown."""
+        """The original texts of dynamic configs with variables, because resolved values must not be shown."""
         self._as_set: tuple[dict[str, str], dict[str, str]] = {}, {}
         self._values: dict[str, Value] = {}
         self._check_names(strict)
@@ -129,7 +127,7 @@ class BrokerConfig:
         self.authorization = authorization(
             self.get_str("authorizer.class.name").strip(), self.static, in_cluster=self.in_cluster
         )
-        """The settings of an authorizer; None without one."""
+        """The settings of an authorizer; None without an authorizer."""
         check_start(self)
         self.listeners = self._resolve_listeners()
         protocols = self.listeners.protocols.values()
@@ -151,8 +149,8 @@ class BrokerConfig:
     ) -> BrokerConfig:
         """Build a configuration from its sources, lowest precedence first.
 
-        `settings` are a command's own defaults, `file` a server.properties, `environment` the process's variables,
-        `overrides` texts like "num.partitions=3".
+        `settings` are a command's own defaults, `file` is a server.properties file, `environment` contains the
+        process's variables, and `overrides` are texts like "num.partitions=3".
         """
         return cls(merged(settings or {}, file, environment or {}, overrides), strict=strict)
 
@@ -160,43 +158,43 @@ class BrokerConfig:
         return self._values[name]
 
     def get_int(self, name: str) -> int:
-        """Return an integer key that has a value."""
+        """Return the value of an integer key that has a value."""
         value = self._values[name]
         assert isinstance(value, int), name
         return value
 
     def get_optional_int(self, name: str) -> int | None:
-        """Return an integer key that may be unset."""
+        """Return the value of an integer key that may be unset."""
         value = self._values[name]
         assert value is None or isinstance(value, int), name
         return value
 
     def get_bool(self, name: str) -> bool:
-        """Return a boolean key."""
+        """Return the value of a boolean key."""
         value = self._values[name]
         assert isinstance(value, bool), name
         return value
 
     def get_float(self, name: str) -> float:
-        """Return a floating-point key."""
+        """Return the value of a floating-point key."""
         value = self._values[name]
         assert isinstance(value, float), name
         return value
 
     def get_str(self, name: str) -> str:
-        """Return a string key that has a value."""
+        """Return the value of a string key that has a value."""
         value = self._values[name]
         assert isinstance(value, str), name
         return value
 
     def get_optional_str(self, name: str) -> str | None:
-        """Return a string key that may be unset."""
+        """Return the value of a string key that may be unset."""
         value = self._values[name]
         assert value is None or isinstance(value, str), name
         return value
 
     def get_list(self, name: str) -> tuple[str, ...]:
-        """Return the value of a list key; an unset key is empty."""
+        """Return the value of a list key. The value of an unset key is empty."""
         value = self._values[name] or ()
         assert isinstance(value, tuple), name
         return value
@@ -227,7 +225,7 @@ class BrokerConfig:
     def synonyms(self, name: str) -> list[tuple[str, str | None, ConfigSource]]:
         """Return (key, text, source) of all sources that set a key's value, highest precedence first.
 
-        Empty if only a synonym and not `name` itself has a value, as in Kafka's DescribeConfigs.
+        The result is empty if only a synonym, but not `name` itself, has a value, as in Kafka's DescribeConfigs.
         """
         names = broker_synonyms(name)
         found: list[tuple[str, str | None, ConfigSource]] = []
@@ -247,10 +245,10 @@ class BrokerConfig:
         return found
 
     def topic_defaults(self) -> dict[str, Value]:
-        """Return the value of each topic key in a topic that does not set it."""
+        """Return the value that each topic key has in a topic that does not set it."""
         values = {name: self._topic_default(name) for name in TOPIC}
         retention = values["retention.ms"]
-        # The keys in minutes and hours have no lower bound: every negative time means unlimited, which is written -1.
+        # The keys in minutes and hours have no lower bound: every negative time means unlimited (-1).
         if isinstance(retention, int) and retention < 0:
             values["retention.ms"] = -1
         return values
@@ -264,29 +262,29 @@ class BrokerConfig:
         return key.default
 
     def group_defaults(self) -> dict[str, Value]:
-        """Return the value of each group key in a group that does not set it."""
+        """Return the value that each group key has in a group that does not set it."""
         defaults = {
             name: self._values[key.synonyms[0].name] if key.synonyms else key.default for name, key in GROUP.items()
         }
-        # A group's assignor is one, by default the first of the broker's.
+        # A group has one assignor. Its default is the broker's first assignor.
         return {
             name: value[0] if isinstance(value, tuple) and GROUP[name].type is ConfigType.STRING else value
             for name, value in defaults.items()
         }
 
     def set_dynamic(self, cluster_wide: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:
-        """Apply the stored dynamic configs (text by key); return the keys whose values changed.
+        """Apply the stored dynamic configs (text by key). Return the keys whose values changed.
 
-        Invalid values are ignored: they may have been stored by a version that did not know the key.
+        Invalid values are ignored, because a version that did not know the key may have stored them.
         """
         return self._take(self.stored.read(cluster_wide), self.stored.read(this_broker))
 
     def resolve_again(self) -> frozenset[str]:
-        """Resolve the variables in dynamic configs again; return the keys whose values changed."""
+        """Resolve the variables in dynamic configs again. Return the keys whose values changed."""
         return self._take(*self._as_set)
 
     def with_dynamic(self, configs: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
-        """Return this configuration with other dynamic configs: of this broker, or the cluster-wide defaults."""
+        """Return this configuration with other dynamic configs, those of this broker or the cluster-wide defaults."""
         changed = copy.copy(self)
         changed.warnings = []
         cluster_wide, this_broker = self._as_set
@@ -294,7 +292,7 @@ class BrokerConfig:
         return changed
 
     def hide(self, text: str) -> str:
-        """Return a message with the values of config providers replaced by their variables."""
+        """Return a message in which the values of config providers are replaced with their variables."""
         return self._providers.hide(text)
 
     def _take(self, cluster_wide: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:
@@ -363,7 +361,7 @@ class BrokerConfig:
         self._values = values
 
     def _check_names(self, strict: bool) -> None:
-        """Warn of, or refuse, settings whose keys kbroker does not know."""
+        """Warn of settings with keys that kbroker does not know, or refuse them."""
         problems = []
         for name in sorted(self.static):
             if (name in self._keys or broker_key(name) is not None) and name not in DYNAMIC_ONLY:
@@ -381,7 +379,7 @@ class BrokerConfig:
         self.warnings += problems
 
     def _refuse_security(self) -> None:
-        """Refuse settings of security features that kbroker does not have; accept defaults and empty values."""
+        """Refuse settings of security features that kbroker does not have. Accept defaults and empty values."""
         promised = []
         for name, text in sorted(self.static.items()):
             key = self._keys.get(name) or broker_key(name)
@@ -426,7 +424,7 @@ class BrokerConfig:
             self.warnings.append(f"{_LOGIN} has no effect: {why}")
 
     def _check_node_id(self) -> None:
-        """Give node.id and broker.id the same value; clients see both as set."""
+        """Set node.id and broker.id to the same value. Clients see both keys as set."""
         node, broker = self.static.get("node.id"), self.static.get("broker.id")
         if node is None and broker is None:
             if self.in_cluster:
@@ -456,7 +454,7 @@ class BrokerConfig:
 
 
 def _hint(unknown: str) -> str:
-    """Return a hint for an unknown config name: the broker's name of that topic config, or a similar name."""
+    """Return a hint for an unknown config name: the broker key of this topic config, or a similar name."""
     for owner, table in (("topic", TOPIC), ("group", GROUP)):
         if (key := table.get(unknown)) is not None:
             own = f"the broker's own is {key.synonyms[0].name}" if key.synonyms else "the broker has none for all"

@@ -1,7 +1,7 @@
 """The sources of a broker's settings: properties files, environment variables, the command line.
 
-Owns their precedence, the syntax of Java properties files, and the names of the apache/kafka image's variables. Owns
-also which JVM system properties of a Java broker are settings here. Never knows which keys exist.
+Owns the precedence of the sources, the syntax of Java properties files, and the names of the apache/kafka image's
+variables. Decides which JVM system properties of a Java broker are settings here. Does not know which keys exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BLANKS: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LINE: Final = re.compile(r"\r\n|\r|\n")
 
-# Variables of the image that configure its JVM, its scripts and its logging instead of the broker.
+# Variables of the image that configure the JVM, scripts and logging instead of the broker.
 _NOT_SETTINGS: Final = frozenset(
     f"KAFKA_{name}"
     for name in [
@@ -66,7 +66,7 @@ def merged(
 
 
 def read_properties(file: Path) -> dict[str, str]:
-    """Read a server.properties. Raises ConfigError if it is unreadable."""
+    """Return the settings in a server.properties file. Raises ConfigError if the file is unreadable."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -77,7 +77,7 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Parse a Java properties file. A repeated key has its last value."""
+    """Parse a Java properties file. If a key is repeated, its last value counts."""
     found: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key, value = _split(line)
@@ -89,7 +89,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line number and content of each entry, with continuation lines joined and comments left out."""
+    """Yield line number and content of each entry, without comments and with continuation lines joined."""
     pending, start = "", 0
     for number, raw in enumerate(_LINE.split(text), 1):
         line = raw.lstrip(_BLANKS)
@@ -108,7 +108,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Split an entry at its first unescaped '=', ':' or blank."""
+    """Split an entry at its first unescaped '=', ':' or space."""
     index = 0
     while index < len(line) and line[index] not in "=:" + _BLANKS:
         index += 2 if line[index] == "\\" else 1
@@ -143,10 +143,10 @@ def _unescape(text: str) -> str:
 
 
 def settings_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings in KAFKA_* variables, named as in the apache/kafka image.
+    """Return the settings in KAFKA_* variables, which have the names of the apache/kafka image.
 
-    After the prefix, "_" stands for ".", "__" for "_" and "___" for "-". Of KAFKA_OPTS, which configures a Java
-    broker's JVM, only the properties for the login to ZooKeeper count: the JAAS file, and which section of it to use.
+    After the prefix, "_" means ".", "__" means "_", and "___" means "-". KAFKA_OPTS configures a Java broker's JVM.
+    Only its properties for the login to ZooKeeper are used: the JAAS file, and the name of its section.
     """
     found = _machine_properties(environment.get("KAFKA_OPTS", ""))
     for name, value in environment.items():
@@ -158,7 +158,7 @@ def settings_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _machine_properties(options: str) -> dict[str, str]:
-    """Return those JVM options -Dname=value that are settings here."""
+    """Return the JVM options -Dname=value that are settings here."""
     try:
         words = shlex.split(options)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Encodes and decodes stored dynamic configs, of brokers, topics and everything else.
+"""Encodes and decodes stored dynamic configs, of brokers, topics and all other resources.
 
 Owns the encryption of passwords in ZooKeeper, and the rule that variables are stored unresolved (each broker resolves
-them itself). Owns also the effect of stored values that this broker would refuse. Never stores anything.
+them itself). Also defines the effect of stored values that this broker would refuse. Never stores anything.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ log = logging.getLogger(__name__)
 
 
 class StoredConfigs:
-    """Encodes and decodes stored texts. Without an encoder no password can be stored in a cluster."""
+    """Encodes and decodes stored texts. In a cluster, no password can be stored without an encoder."""
 
     def __init__(self, providers: Providers, *, in_cluster: bool) -> None:
         self._providers = providers
         self._in_cluster = in_cluster
         self.encoder: PasswordEncoder | None = None
         self.old_encoder: PasswordEncoder | None = None
-        """Decrypts with the previous secret."""
+        """The encoder that decrypts with the previous secret."""
 
     def read(self, stored: Mapping[str, str]) -> dict[str, str]:
-        """Return stored configs as they were set; an unreadable password is logged and left out."""
+        """Return stored configs as clients set them. An unreadable password is logged and omitted."""
         if not self._in_cluster:
             return dict(stored)
         found = {}
@@ -46,13 +46,13 @@ class StoredConfigs:
         return found
 
     def write(self, configs: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
-        """Return configs in the form to store; unchanged passwords keep their `stored` form. Raises InvalidConfig."""
+        """Return configs in the form to store. Unchanged passwords keep their `stored` form. Raises InvalidConfig."""
         if not self._in_cluster:
             return dict(configs)
         return {name: self._written(name, text, stored.get(name)) for name, text in configs.items()}
 
     def reencrypted(self, stored: Mapping[str, str]) -> dict[str, str]:
-        """Return stored configs; passwords under the old secret are encrypted again with the new one."""
+        """Return stored configs. Passwords encrypted with the old secret are encrypted again with the new one."""
         old = self.old_encoder
         found = dict(stored)
         for name, text in stored.items():
@@ -69,7 +69,7 @@ class StoredConfigs:
             raise InvalidConfig(str(error)) from None
 
     def check_count(self, configs: Mapping[str, str]) -> None:
-        """Raise InvalidConfig for more variables than can be looked up while others wait."""
+        """Raise InvalidConfig for more variables than can be looked up while other requests wait."""
         self._providers.check_count(configs.values())
 
     def _written(self, name: str, text: str, stored: str | None) -> str:
@@ -98,7 +98,7 @@ def _is_password(name: str) -> bool:
 def stored_values(
     keys: Mapping[str, ConfigKey], texts: Mapping[str, str], defaults: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Parse stored texts like `parse_all`, but accept values that this broker refuses: another broker accepted them.
+    """Parse stored texts as `parse_all` does, but accept values that this broker refuses and another accepted.
 
     For example, the least segment.bytes is 14 in Apache Kafka 3.9, and 1 MiB in 4.4. A number outside the limits stays
     in effect; any other invalid value counts as unset.

@@ -1,9 +1,9 @@
-"""The table of all config keys, by resource, as declared in the files of this folder.
+"""The table of all config keys, by resource. The files of this folder declare the keys.
 
-Owns reading the files: `broker_keys.txt`, `cluster_keys.txt` (for nodes of a cluster), `topic_keys.txt`,
-`group_keys.txt` and `client_metrics_keys.txt`. Owns the look-up of a key by name, and the keys for the same value in
-other units (the synonyms of DescribeConfigs). Never parses a configured value. Topic and group keys are in the order of
-Kafka's checks: if several values of one request are wrong, the first in this order is reported.
+Reads the files: `broker_keys.txt`, `cluster_keys.txt` (for nodes of a cluster), `topic_keys.txt`, `group_keys.txt` and
+`client_metrics_keys.txt`. Owns the look-up of a key by name, and the keys for the same value in other units (the
+synonyms of DescribeConfigs). Never parses a configured value. Topic and group keys are in the order of Kafka's checks:
+if a request has several wrong values, the first in this order is reported.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from kbroker.config import limits
 from kbroker.config.model import ConfigKey, ConfigType, Mode, Synonym, Validator
 from kbroker.config.values import parse_text
 
-# Broker keys for one value in several units; the first that is set counts. DescribeConfigs lists them together.
+# The broker keys for one value in several units. The first key that is set counts. DescribeConfigs lists them together.
 _FAMILIES: Final = (
     ("log.roll.ms", "log.roll.hours"),
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
 _SYNONYMS: Final = {name: family for family in _FAMILIES for name in family} | {
-    # The scheduler's interval is only the default of log.flush.interval.ms, so it has no synonyms itself.
+    # The scheduler's interval is only the default of log.flush.interval.ms, so it has no synonyms of its own.
     "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 }
 
 
 def listener_base(name: str) -> str | None:
-    """Return the key in a listener's own setting `listener.name.<listener>.<key>`, or None for other names."""
+    """Return the key in a listener's own setting `listener.name.<listener>.<key>`. Return None for other names."""
     parts = name.split(".", 3)
     return parts[3] if len(parts) == 4 and parts[:2] == ["listener", "name"] and parts[2] else None
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """Return the broker keys that may set the value of `name`, highest precedence first, including `name` itself."""
+    """Return the broker keys that may set the value of `name`, including `name`, highest precedence first."""
     family = _SYNONYMS.get(name)
     if family is not None:
         return family
@@ -59,7 +59,7 @@ _FLAGS: Final = {"!empty": ("empty", False), "null": ("null", True)}
 
 
 def _limit(text: str) -> Validator | None:
-    """Return the limit that a cell names: a constant of limits.py, or a function and its arguments."""
+    """Return the limit that a table cell names: a constant of limits.py, or a function and its arguments."""
     if not text:
         return None
     name, *words = text.split()
@@ -112,7 +112,7 @@ BROKER_SECTIONS: Final = _read("broker")
 BROKER: Final = _by_name(BROKER_SECTIONS)
 CLUSTER_SECTIONS: Final = _read("cluster")
 CLUSTER: Final = _by_name(CLUSTER_SECTIONS)
-"""The additional keys of a node of a cluster."""
+"""The additional keys for a node of a cluster."""
 TOPIC: Final = _by_name(_read("topic"))
 GROUP: Final = _by_name(_read("group"))
 CLIENT_METRICS: Final = _by_name(_read("client_metrics"))
@@ -121,12 +121,12 @@ DYNAMIC_ONLY: Final = frozenset(name for name, key in BROKER.items() if key.dyna
 
 
 def broker_key(name: str) -> ConfigKey | None:
-    """Return the declaration of a broker key, or of a listener's own setting; None if unknown."""
+    """Return the declaration of a broker key, or of a listener's own setting. None if the key is unknown."""
     found = BROKER.get(name)
     if found is not None:
         return found
     base = listener_base(name)
     if base is None:
         return None
-    # A listener's SASL settings have the mechanism before the key: listener.name.<listener>.<mechanism>.<key>.
+    # In a listener's SASL settings, the mechanism is before the key: listener.name.<listener>.<mechanism>.<key>.
     return BROKER.get(base) or BROKER.get(base.partition(".")[2])

@@ -1,8 +1,8 @@
 """The validation of configs of a topic, a group or a metrics subscription.
 
 Owns the refusal of unknown names, and the broker's bounds on a group's keys, with Kafka's messages. between_keys.py
-owns the rules between keys, changes_while_running.py a running broker's own configs. Never parses (values.py) and never
-stores: an invalid config raises InvalidConfig.
+owns the rules between keys, and changes_while_running.py a running broker's own configs. Never parses (values.py does)
+and never stores. Raises InvalidConfig for an invalid config.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GROUP_BOUNDS: Final[tuple[tuple[str, str | None, str | None], ...]] = (
     ("streams.task.offset.interval.ms", "group.streams.min.task.offset.interval.ms", None),
     ("streams.num.warmup.replicas", None, "group.streams.max.warmup.replicas"),
 )
-"""Group keys with the broker keys that bound them, in the order of Kafka's checks (GroupConfig.validateValues)."""
+"""The group keys with the broker keys that limit them, in the order of Kafka's checks (GroupConfig.validateValues)."""
 
 
 def validate_topic(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str, Value]:
@@ -61,7 +61,7 @@ def validate_topic(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str
 def validate_group(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str, Value]:
     """Check a group's own configs and return the resulting value of every group key.
 
-    What the group does not set is not checked: the broker's own values are its operator's.
+    Keys that the group does not set are not checked, because the operator is responsible for the broker's values.
     """
     for name in configs:
         if name not in GROUP:
@@ -86,7 +86,7 @@ def validate_group(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str
 
 
 def _check_bounds(config: BrokerConfig, name: str, value: Value, low: str | None, high: str | None) -> None:
-    """Raise InvalidConfig for a number out of the broker's bounds, the values of the keys `low` and `high`."""
+    """Raise InvalidConfig for a number outside the broker's bounds, which are the values of `low` and `high`."""
     assert isinstance(value, int)
     least = config.get_int(low) if low is not None else value
     most = config.get_int(high) if high is not None else value

@@ -1,7 +1,7 @@
 """Conversion from text to typed value and back, by key, as in Kafka.
 
-Owns parsing, checking and the canonical text of values. Never knows the source of a text. Raises InvalidConfig with
-Kafka's message.
+Owns the parsing, the checks and the canonical text of values. Does not know the source of a text. Raises InvalidConfig
+with Kafka's message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _JAVA_BLANK: Final = "".join(map(chr, range(0x21)))
 
 
 def parse(key: ConfigKey, text: str | None) -> Value:
-    """Return the typed value of `text` for `key`, checked against the key's limits."""
+    """Return the typed value of `text` for `key`, after checking it against the key's limits."""
     value = None if text is None else parse_text(key.name, key.type, text)
     if isinstance(value, tuple) and key.validator is not None:
         value = tuple(dict.fromkeys(value))
@@ -32,7 +32,7 @@ def parse(key: ConfigKey, text: str | None) -> Value:
 
 
 def parse_text(name: str, kind: ConfigType, text: str) -> Value:
-    """Return the typed value of `text`, without the limits of the key `name`."""
+    """Return the typed value of `text`, without checking the limits of the key `name`."""
     trimmed = text.strip(_JAVA_BLANK)
     match kind:
         case ConfigType.BOOLEAN:
@@ -55,7 +55,7 @@ def parse_text(name: str, kind: ConfigType, text: str) -> Value:
 
 
 def to_text(value: Value) -> str | None:
-    """Return the canonical text of a value as in DescribeConfigs; None for no value."""
+    """Return the canonical text of a value, as in DescribeConfigs. Return None for no value."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -72,7 +72,7 @@ def parse_all(
 ) -> dict[str, Value]:
     """Return the value of every key: from `texts`, else from `defaults`, else the key's own default.
 
-    Follows the order of `keys`, so the first wrong value in that order is reported.
+    This reports the first wrong value in the order of `keys`.
     """
     values: dict[str, Value] = {}
     for name, key in keys.items():
@@ -84,7 +84,7 @@ def parse_all(
 
 
 def per_ip_overrides(text: str) -> dict[str, int]:
-    """Parse "host:count,..."; raises InvalidConfig with the text of Kafka's own parser."""
+    """Parse "host:count,...". Raises InvalidConfig with the message of Kafka's own parser."""
     found = {}
     for item in (part.strip() for part in text.split(",")):
         if not item:

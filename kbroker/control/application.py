@@ -1,7 +1,7 @@
-"""The control API as an ASGI application: operations behind paths, JSON in and out, errors in one line.
+"""The control API as an ASGI application: one operation for each path, JSON as input and output, errors in one line.
 
-Owns the limits on bodies (their size, their time to arrive), the turns of operations, the HTTP status for each Python
-exception, and the pace at which long answers are written. Never knows the work of an operation.
+Owns the limits on bodies (the size, and the time to arrive), the number of concurrent operations, the HTTP status for
+each Python exception, and the pace at which long answers are written. Knows nothing about the work of an operation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPERATIONS: Final = (
 BODY_S: Final = 10.0
 """How many seconds a body may take to arrive."""
 AT_ONCE: Final = 8
-"""The most operations at once: so many that change something, and so many that read; others wait for their turn."""
+"""The most concurrent operations that change something, and the most that read. Others wait for their turn."""
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 def application(control: Control, *, public: bool) -> Guard:
-    """Return the application; a `public` application accepts any Host header."""
+    """Return the application. A `public` application accepts any Host header."""
     changing, reading = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
     by_path: dict[str, dict[str, _Endpoint]] = {}
     for each in OPERATIONS:
@@ -72,7 +72,7 @@ def application(control: Control, *, public: bool) -> Guard:
 
 
 async def _by_method(endpoints: dict[str, _Endpoint], request: Request) -> Response:
-    if request.method not in endpoints:  # HEAD, which Starlette adds: its answer would be discarded
+    if request.method not in endpoints:  # HEAD, which Starlette adds, is not wanted: the answer would be discarded
         raise HTTPException(405, headers={"Allow": ", ".join(endpoints)})
     return await endpoints[request.method](request)
 
@@ -97,7 +97,7 @@ async def _answered(control: Control, operation: Operation, turns: asyncio.Semap
 
 @contextlib.asynccontextmanager
 async def _turn(turns: asyncio.Semaphore, receive: Receive) -> AsyncIterator[None]:
-    """Wait for a turn, then yield, and give the turn back. Raises ClientDisconnect if the client leaves first."""
+    """Wait for a turn, yield, and release the turn. Raises ClientDisconnect if the client disconnects first."""
     if turns.locked():
         await _while_there(receive, turns.acquire())
     else:
@@ -109,7 +109,7 @@ async def _turn(turns: asyncio.Semaphore, receive: Receive) -> AsyncIterator[Non
 
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the result of `work`. If the client leaves first, cancel the work and raise ClientDisconnect."""
+    """Return the result of `work`. If the client disconnects first, cancel the work and raise ClientDisconnect."""
     disconnected, working = asyncio.ensure_future(_until_disconnected(receive)), asyncio.ensure_future(work)
     try:
         await asyncio.wait({disconnected, working}, return_when=asyncio.FIRST_COMPLETED)
@@ -133,7 +133,7 @@ def _worked(operation: Operation, control: Control, values: Values, waited_for: 
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """Convert a broker's exceptions for impossible requests to Refused."""
+    """Convert the exceptions that a broker raises for impossible requests to Refused."""
     try:
         yield
     except ApiError as error:
@@ -147,12 +147,12 @@ def _refusing() -> Iterator[None]:
         raise Refused(504, "the broker did not answer in time") from None
     except OSError as error:
         raise Refused(507, (error.strerror or str(error)).lower()) from None
-    except RuntimeError as error:  # a stopping broker raises it
+    except RuntimeError as error:  # a stopping broker raises this
         raise Refused(503, " ".join(str(error).split())) from None
 
 
 async def _values(operation: Operation, request: Request) -> Values:
-    """Return the values from the path, the query and the body. Raises Refused."""
+    """Return the values in the path, the query and the body. Raises Refused."""
     given = queried(operation.query, request.query_params.multi_items())
     body = await _body(request)
     if operation.body is not None:
@@ -178,7 +178,7 @@ async def _body(request: Request) -> bytes:
 
 
 class Lines(Response):
-    """Newline-delimited JSON that continues until the values end or the reader leaves."""
+    """Newline-delimited JSON that continues until the values end or the reader disconnects."""
 
     media_type = "application/x-ndjson"
 
@@ -188,7 +188,7 @@ class Lines(Response):
         self._values = values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write line by line, until the values end or the reader disconnects; the connection closes if nobody reads."""
+        """Write the lines until the values end or the reader disconnects. Close the connection if nobody reads."""
         del scope
         with contextlib.suppress(Exception):  # the status was sent already, so the response can only end
             await _while_there(receive, self._write(send))
@@ -202,10 +202,10 @@ class Lines(Response):
 
 
 def _error(status: int, text: str, code: str | None = None) -> Response:
-    # The text may contain a caller's input; escape it, so that a terminal shows one line.
+    # The text may contain a caller's input. Escape it, so that it is a single line on a terminal.
     line = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     body = {"error": line} if code is None else {"error": line, "code": code}
-    # Close the connection if the body was not read completely, in place of reading the rest.
+    # If the body was not read completely, close the connection instead of reading the rest of the body.
     headers = {"connection": "close"} if status in (408, 413) else None
     return Response(json_bytes(body), status, headers, media_type="application/json")
 

@@ -1,8 +1,8 @@
 """The broker's values as JSON.
 
-Owns the form of bytes ({"text": ...} for UTF-8, else {"base64": ...}) and of Kafka's messages, and the limit at which
-it cuts a message: a request or a response may be megabytes long. Never writes JSON in one call, which would block all
-other threads, including the broker's.
+Owns the form of bytes ({"text": ...} for UTF-8, else {"base64": ...}) and of Kafka's messages. Cuts a message at a
+limit, because a request or a response may have megabytes. Never writes JSON in one call, which would block all other
+threads, including the broker's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
 
 def json_bytes(value: Any) -> bytes:
-    """Encode JSON piece by piece: one call of `json.dumps` would hold the interpreter's lock all the time."""
+    """Encode JSON piece by piece, because one call of `json.dumps` would keep the interpreter's lock all the time."""
     return "".join(_ENCODER.iterencode(value)).encode()
 
 
@@ -76,16 +76,16 @@ def request_json(request: Request) -> dict[str, Any]:
 
 
 class _Message:
-    """Converts one of Kafka's messages to JSON; fields are Kafka's, in snake_case."""
+    """Converts one of Kafka's messages to JSON. The fields have Kafka's names in snake_case."""
 
     def __init__(self) -> None:
         self._values = VALUES
         self._bytes = BYTES
         self.is_cut = False
-        """Whether the message was too long and was cut."""
+        """Whether the message was cut because it was too long."""
 
     def as_json(self, message: Any) -> Any:
-        """Return a struct as JSON; None for None."""
+        """Return a struct as JSON. Return None for None."""
         if message is None:
             return None
         return {spec.name: self._field(spec, getattr(message, spec.name)) for spec in type(message).SPECS}

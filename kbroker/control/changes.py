@@ -1,4 +1,4 @@
-"""The changes of the table `kbroker.changes` over HTTP: an operation for each. Never knows a particular change."""
+"""The changes of the table `kbroker.changes` over HTTP. Each change is an operation. Knows no particular change."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def _carried_out(change: Change, control: Control, values: Values) -> dict[str, 
 
 
 def operation_of(change: Change) -> Operation:
-    """Return the operation of a change."""
+    """Return the operation for a change."""
     method, path = change.route.split(" ")
     words = f"{change.name}-{change.of}".split("-")
     return Operation(
         method,
-        path.replace("{group}", "{group:path}"),  # the id of a group may have slashes
+        path.replace("{group}", "{group:path}"),  # the id of a group may contain slashes
         words[0] + "".join(each.capitalize() for each in words[1:]),
         change.summary,
         "Changed",

@@ -1,4 +1,4 @@
-"""The operations as an OpenAPI document, and as a page for people, without scripts and external resources.
+"""The operations as an OpenAPI document, and as an HTML page without scripts and external resources.
 
 Owns the schemas of answers. The parameters are declared with the operations.
 """
@@ -170,7 +170,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def shown(path: str) -> str:
-    """Return a path in OpenAPI's form, without the types of its names."""
+    """Return a path in OpenAPI's form, in which the names have no types."""
     return re.sub(r"{(\w+):\w+}", r"{\1}", path)
 
 
@@ -240,7 +240,7 @@ _STYLE: Final = (
 
 
 def page(operations: Iterable[Operation]) -> str:
-    """Return a page of HTML, without scripts."""
+    """Return the HTML page, without scripts."""
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>kbroker control</title>",
         f"<style>{_STYLE}</style><h1>kbroker control</h1><p>{html.escape(ABOUT)}</p>",

@@ -1,4 +1,4 @@
-"""Groups over HTTP, and the broker itself. Owns their form as JSON."""
+"""Groups over HTTP, and the broker itself. Owns the form of both as JSON."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ OPERATIONS: Final = (
         ),
     ),
     Operation(
-        # Declare paths below /groups/NAME before this one: it matches whole paths, because names may have slashes.
+        # Declare paths below /groups/NAME before this path, which matches everything because names may contain slashes.
         "GET", "/groups/{group:path}", "getGroup",
         'One group: members, offsets, lag. One that does not exist (yet) is "Dead" and has nothing.', "Group",
         work=lambda control, values: _as_json(control.subject.groups[values["group"]], values.get("topic")),

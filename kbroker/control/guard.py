@@ -1,8 +1,8 @@
-"""Admission: programs on this machine may send requests; web pages that make its browser send requests may not.
+"""The access rule: programs on this machine may send requests, but web pages must not do so through a browser.
 
-Owns the checks of a request's headers, before its body is read. A foreign page can make a browser send requests here.
-`Origin` and `Sec-Fetch-Site` reveal such a request. `Host` reveals it if the page's host name was changed to resolve to
-this machine (DNS rebinding). Never reads paths or bodies.
+Owns the checks of a request's headers, before its body is read. A foreign page can make a browser send requests to this
+server. `Origin` and `Sec-Fetch-Site` reveal such a request. `Host` reveals it if the page's host name was changed to
+resolve to this machine (DNS rebinding). Never reads paths or bodies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ELSEWHERE: Final = ("cross-site", "same-site")
 
 
 class Guard:
-    """Refuses requests that fail the checks; passes others to `app`. A `public` server accepts any host name."""
+    """Refuses requests that fail the checks; passes other requests to `app`. A `public` server accepts any Host."""
 
     def __init__(self, app: ASGIApp, *, public: bool) -> None:
         self._app = app
@@ -34,14 +34,14 @@ class Guard:
             return
         status, text = why
         body = json_bytes({"error": text})
-        # The request's body is not read, so the connection must close.
+        # The body of the request is not read, so the connection must be closed.
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"connection", b"close")]})
         await send({"type": "http.response.body", "body": body})
 
 
 def refusal(headers: Iterable[tuple[bytes, bytes]], *, public: bool) -> tuple[int, str] | None:
-    """Return status and text if a request's headers (names in lower case) require a refusal; None admits it."""
+    """Return the status and text of a refusal because of the headers (names in lower case), or None."""
     found: dict[str, list[str]] = {}
     for name, value in headers:
         found.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1").strip())

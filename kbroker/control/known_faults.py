@@ -1,4 +1,4 @@
-"""The faults that were set over HTTP; an operation reads, awaits or removes a fault by its id.
+"""The faults that were set over HTTP. Operations read, await or remove a fault by its id.
 
 Owns the ids, and the meaning of a fault's fields; testing/faults.py has the faults themselves. A filter function
 (`where`) cannot be sent.
@@ -16,12 +16,12 @@ from kbroker.testing.faults import Fault, Faults
 from kbroker.testing.filters import INT32, LONGEST_DELAY_MS, When
 
 KEPT: Final = 1_000
-"""The most known faults, including finished ones; the oldest finished ones are dropped first."""
+"""The most known faults, including finished faults. The oldest finished faults are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The required and the optional fields of a kind of fault, besides the filters."""
+    """The required and the optional fields of one kind of fault, in addition to the filters."""
 
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class _Known:
 
 
 class KnownFaults:
-    """The faults that were set over HTTP, by id; finished ones are kept, because their hits may still be read."""
+    """The faults that were set over HTTP, by id. Finished faults are kept, because their hits may still be read."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -115,7 +115,7 @@ class KnownFaults:
         return self._one(number).as_json(self._standing())
 
     def remove(self, number: int) -> dict[str, Any]:
-        """Remove a fault and forget it; return its final state."""
+        """Remove a fault and its id. Return its final state."""
         known = self._one(number)
         known.fault.remove()
         with self._lock:
@@ -123,7 +123,7 @@ class KnownFaults:
         return known.as_json(frozenset())
 
     def clear(self) -> list[dict[str, Any]]:
-        """Remove and forget all faults; return their final states."""
+        """Remove all faults and their ids. Return their final states."""
         self._faults.clear()
         with self._lock:
             known, self._by_id = list(self._by_id.values()), {}
@@ -133,7 +133,7 @@ class KnownFaults:
         return frozenset(id(each) for each in self._faults.standing())
 
     def _one(self, number: int) -> _Known:
-        found = self._by_id.get(number)  # not under the lock: it is held while a broker sets a fault
+        found = self._by_id.get(number)  # not under the lock, which is held while a broker sets a fault
         if found is None:
             raise Refused(404, f"there is no fault {number}")
         return found

@@ -1,6 +1,7 @@
 """The snapshots that were taken over HTTP, each under an id.
 
-Owns the ids, and the limit of their number: each snapshot keeps files. testing/snapshot.py describes their content.
+Owns the ids, and the limit on the number of snapshots, because each snapshot keeps files. testing/snapshot.py describes
+their content.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class KnownSnapshots:
             return self._count
 
     def check_room(self) -> None:
-        """Raise Refused if no more snapshots may be taken."""
+        """Raise Refused if the number of snapshots has reached its limit."""
         if len(self._by_id) >= KEPT:
             raise Refused(409, f"there are {KEPT} snapshots already, and no more are possible")
 
@@ -43,7 +44,7 @@ class KnownSnapshots:
         return found
 
     def remove(self, number: int) -> None:
-        """Delete a snapshot with its files."""
+        """Delete a snapshot and its files."""
         self.one(number).remove()
         with self._lock:
             self._by_id.pop(number, None)
@@ -52,6 +53,6 @@ class KnownSnapshots:
         return list(self._by_id)
 
     def close(self) -> None:
-        """Delete all snapshots with their files."""
+        """Delete all snapshots and their files."""
         for number in self.all():
             self.remove(number)

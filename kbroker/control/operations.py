@@ -22,20 +22,20 @@ if TYPE_CHECKING:  # the command line imports the declarations without loading a
     from kbroker.control.subject import Subject
 
 LOOK_S: Final = 0.02
-"""The seconds between two checks of a condition; only the server's thread waits, never the broker's."""
+"""The seconds between two checks of a condition. Only the server's thread waits, never the broker's."""
 
 
 @dataclass
 class Control:
-    """The state on which operations work."""
+    """The state that operations use."""
 
     subject: Subject
     known: KnownFaults
     snapshots: KnownSnapshots
     changing: threading.Lock = field(default_factory=threading.Lock)
-    """Held by work that must not run twice at the same time: moving the clock, a reset."""
+    """A lock for work that must not run twice at the same time: to move the clock, or to reset."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server stops, so that waiting operations end."""
+    """An event that is set when the server stops, so that waiting operations end."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Operation:
     """One method of one path. Exactly one of `work`, `wait` and `lines` is set.
 
     `work` runs in a thread of its own and may wait for the broker. `wait` is awaited in the server's loop, may take
-    long, and is cancelled when the client leaves. `lines` yields values for newline-delimited JSON until the reader
-    leaves.
+    long, and is cancelled when the client disconnects. `lines` yields values for newline-delimited JSON until the
+    reader disconnects.
     """
 
     method: str
@@ -52,7 +52,7 @@ class Operation:
     name: str
     summary: str
     answer: str
-    """The schema of the answer: see document.py."""
+    """The schema of the answer (see document.py)."""
     work: Callable[[Control, Values], Any] | None = None
     wait: Callable[[Control, Values], Coroutine[Any, Any, Any]] | None = None
     lines: Callable[[Control, Values], AsyncIterator[Any]] | None = None
@@ -62,12 +62,12 @@ class Operation:
 
     @cached_property
     def places(self) -> tuple[str, ...]:
-        """The names in the path."""
+        """The names of the parameters in the path."""
         return tuple(re.findall(r"{(\w+)", self.path))
 
 
 async def until(holds: Callable[[], bool], timeout_ms: int | None, ending: asyncio.Event) -> bool:
-    """Check until a condition holds; return False if it does not hold within `timeout_ms` (None: ten seconds)."""
+    """Wait until a condition holds. Return False if it does not hold within `timeout_ms` (None: ten seconds)."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (10_000 if timeout_ms is None else timeout_ms) / 1000
     while not holds():

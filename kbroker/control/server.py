@@ -1,7 +1,8 @@
 """The control API's server: web_server.py around the application.
 
 It uses Starlette and uvicorn instead of FastAPI. FastAPI needs pydantic, and takes 0.5 s and 25 MB to load instead of
-0.13 s and 13 MB. Its checks and its document come here from a table of operations (values.py, document.py).
+0.13 s and 13 MB. The checks and the document that FastAPI offers are here derived from a table of operations
+(values.py, document.py).
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from kbroker.web_connection import TimedH11Connection
 from kbroker.web_server import WebServer
 
 CONNECTIONS: Final = 100
-"""The most connections at once; more are answered with 503."""
+"""The most concurrent connections. More connections get the status 503."""
 _THREADS: Final = 2 * AT_ONCE + 8
-"""One thread for each turn, and some for readers of streams; Python's default is six on two processors."""
+"""One thread for each turn, and some for readers of streams. Python's default on two processors is six."""
 _LARGEST_HEAD: Final = 16 * 1024
 log = logging.getLogger(__name__)
 
 
 class ControlServer(WebServer):
-    """Serves the control API of one broker on a listening socket, until `stop`, also as a context manager.
+    """Serves the control API of one broker on a listening socket until `stop`. It is also a context manager.
 
-    The broker's own thread must not stop it: a running operation may be waiting for that thread.
+    The broker's own thread must not call `stop`, because a running operation may be waiting for that thread.
     """
 
     def __init__(self, subject: Subject, listening: socket.socket, *, public: bool = False) -> None:
-        """`public` admits requests by any host name; others only by an address or localhost."""
+        """Create the server. A `public` server accepts any host name; others accept only an address or localhost."""
         self._control = Control(subject, KnownFaults(subject.faults), KnownSnapshots())
         super().__init__(
             application(self._control, public=public),
@@ -49,6 +50,6 @@ class ControlServer(WebServer):
         )
 
     def stop(self) -> None:
-        """Stop, and delete the snapshots."""
+        """Stop the server, and delete the snapshots."""
         super().stop()
         self._control.snapshots.close()

@@ -1,7 +1,7 @@
-"""The controlled broker as the operations see it, and its form for `kbroker start`.
+"""The interface of the controlled broker for the operations, and its implementation for `kbroker start`.
 
-Owns the tools for a broker whose event loop belongs to other code. All methods are called from threads other than the
-broker's.
+Owns the test tools for a broker whose event loop belongs to other code. All methods are called from threads other than
+the broker's thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.testing.topics import Topics
 
 
 class Subject(Protocol):
-    """The interface of a controlled broker; `kbroker.Broker` has it."""
+    """The interface of a controlled broker. `kbroker.Broker` implements it."""
 
     @property
     def bootstrap_servers(self) -> str: ...
@@ -46,17 +46,17 @@ class Subject(Protocol):
     def groups(self) -> Groups: ...
 
     def reset(self) -> None:
-        """Return to the state at the start."""
+        """Return the broker to its state at the start."""
 
     def snapshot(self) -> Snapshot:
-        """Keep the broker's content."""
+        """Return a snapshot of the broker's content."""
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Return to the state of a snapshot."""
+        """Return the broker to the state of a snapshot."""
 
 
 class RunningBroker:
-    """A broker in a loop of this process; created in that loop's thread, once it serves."""
+    """A broker in a loop of this process. It is created in the loop's thread when the broker serves."""
 
     def __init__(self, node: BrokerNode, clock: SteeredClock) -> None:
         self._node = node
@@ -80,7 +80,7 @@ class RunningBroker:
 
     @property
     def requests(self) -> Requests:
-        """The requests of clients: recorded from the first access on."""
+        """The requests of clients, which are recorded from the first access on."""
         return self._steering.record()
 
     @property
@@ -92,13 +92,13 @@ class RunningBroker:
         return Groups(self._asking)
 
     def reset(self) -> None:
-        """Return to the state at the start: see testing/reset.py. The clock shows the machine's time."""
+        """Return the broker to its state at the start (see testing/reset.py). The clock shows the machine's time."""
         self._steering.reset(self._first)
 
     def snapshot(self) -> Snapshot:
-        """Keep the broker's content: see testing/snapshot.py."""
+        """Return a snapshot of the broker's content (see testing/snapshot.py)."""
         return self._steering.snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Return to the state of a snapshot: see testing/restoring.py."""
+        """Return the broker to the state of a snapshot (see testing/restoring.py)."""
         self._steering.restore(snapshot)

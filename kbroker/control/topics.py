@@ -1,6 +1,6 @@
-"""Topics over HTTP: their records, and writing to them without a client.
+"""Topics over HTTP: reads and writes their records without a client.
 
-Owns the limit of what is read for one answer; testing/topics.py reads the records.
+Owns the limit on the records in one answer; testing/topics.py reads the records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The values that a caller sends, in a JSON body or in a query, checked against their declaration.
 
-Owns the types of fields, the messages for wrong values, and the fields that several operations share: a timeout, and
-which requests to select. The OpenAPI document and the command line use the same declarations.
+Owns the types of fields, the messages for wrong values, and the fields that several operations share: the timeout, and
+the filters for requests. The OpenAPI document and the command line use the same declarations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONG: Final = 2**63 - 1
 
 
 class Refused(Exception):  # noqa: N818 - an outcome
-    """A request is refused; has the status of the answer, and a line with the reason."""
+    """Raised to refuse a request. Contains the status of the answer, and a line with the reason."""
 
     def __init__(self, status: int, text: str, code: str | None = None) -> None:
         super().__init__(text)
@@ -59,7 +59,7 @@ TIMEOUT: Final = Field(
 
 
 def parsed(body: bytes) -> Any:
-    """Read JSON. Raises Refused."""
+    """Parse JSON. Raises Refused."""
     try:
         return json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -72,14 +72,14 @@ def _no_number(name: str) -> Any:
 
 
 def checked(fields: Iterable[Field], given: Any) -> dict[str, Any]:
-    """Return a body's fields as Python values. Raises Refused with the error, and with the known fields."""
+    """Return a body's fields as Python values. Raises Refused with the error and the known fields."""
     if not isinstance(given, dict):
         raise Refused(400, "the body is to be a JSON object")
     return _checked(list(fields), given)
 
 
 def queried(fields: Iterable[Field], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return a query's fields: like `checked`, with numbers read from text."""
+    """Return a query's fields as `checked` does, with numbers parsed from text."""
     known = {field.name: field for field in fields}
     found: dict[str, Any] = {}
     for name, text in given:
@@ -120,7 +120,7 @@ def _value(field: Field, value: Any) -> Any:
 
 
 def _is_string(value: Any) -> bool:
-    """Whether it is text that can be encoded as UTF-8: JSON can contain a lone surrogate."""
+    """Whether a value is a text that can be encoded as UTF-8. JSON can contain a lone surrogate."""
     if not isinstance(value, str):
         return False
     try:

@@ -1,4 +1,4 @@
-"""The functions that answer requests, with the versions they serve: a module for each family of APIs."""
+"""The functions that answer requests, and the API versions that they serve. Each family of APIs has one module."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The APIs of access control lists.
 
-Owns the checks and filters that these requests share, and the error if there is no authorizer. Never decides who is
-authorized (authorized/).
+Owns the checks and filters that these requests share, and the error if there is no authorizer. Never decides whether a
+client is authorized: authorized/ does.
 
 DescribeAcls (key 29), versions 1-3: return the access control lists that match a filter.
 
-CreateAcls (key 30), versions 1-3: add access control lists, independently of each other; an existing one is no error.
+CreateAcls (key 30), versions 1-3: add access control lists, each independently. An existing ACL is not an error.
 
 DeleteAcls (key 31), versions 1-3: remove the access control lists that match filters, and return them.
 """
@@ -49,7 +49,7 @@ from kbroker.security.authorizer.acls import (
 from kbroker.security.authorizer.hosts import is_range, parse_range
 
 MAX_ACLS: Final = 10_000
-"""Most ACLs that one request may create (QuorumController's MAX_RECORDS_PER_USER_OP), and most filters of a request."""
+"""The most ACLs that a request may create, and its most filters (QuorumController's MAX_RECORDS_PER_USER_OP)."""
 
 
 class Filter(Protocol):
@@ -65,13 +65,13 @@ class Filter(Protocol):
 
 
 def check_enabled(ctx: RequestContext, text: str) -> None:
-    """Raise SECURITY_DISABLED if no authorizer is configured: nothing would enforce an ACL."""
+    """Raise SECURITY_DISABLED if no authorizer is configured, because nothing would enforce an ACL."""
     if ctx.services.authorizer is None:
         raise ApiError(ErrorCode.SECURITY_DISABLED, text)
 
 
 def check_known(*codes: int) -> None:
-    """Close the connection for code 0 (UNKNOWN), which Kafka cannot parse."""
+    """Raise CloseConnection if a code is 0 (UNKNOWN), which Kafka cannot parse."""
     if 0 in codes:
         raise CloseConnection("a request about ACLs has the code 0 (UNKNOWN)")
 
@@ -105,7 +105,7 @@ def filter_of(wanted: Filter) -> AclFilter:
 
 @handles(DescribeAclsRequest, DescribeAclsResponse, "1-3")
 async def describe_acls(ctx: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
-    """Return the matching ACLs; unknown codes match nothing."""
+    """Return the matching ACLs. A filter with an unknown code matches nothing."""
     check_filter(request)
     check_enabled(ctx, "No Authorizer is configured on the broker")
     answer = DescribeAclsResponse()
@@ -190,14 +190,14 @@ def _acl(asked: AclCreation) -> Acl:
 
 
 def _check_host(ctx: RequestContext, host: str) -> None:
-    """Refuse a host that is none, and a range of addresses that not every broker would understand. Raises ApiError."""
+    """Raise ApiError for an empty host, and for a range of addresses that not every broker would understand."""
     if not host:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Host pattern cannot be null or empty")
     if not is_range(host):
         return
     levels = ctx.services.controller.state.features
     if ctx.services.cluster is not None and levels.get(STREAMS_VERSION, 0) < 1:
-        # Older brokers take the range for the name of a host. They do not run beside this feature.
+        # Older brokers read the range as the name of a host. They cannot run in a cluster with this feature.
         text = "CIDR-based ACL host patterns require streams.version 1 in this cluster."
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
     if ctx.services.cluster is None and levels.get(METADATA_VERSION, 0) < RANGES_OF_HOSTS_SINCE:

@@ -2,8 +2,8 @@
 
 AlterConfigs and IncrementalAlterConfigs share the checks of a resource, and the code that stores its configs.
 
-Owns the order of checks (ConfigAdminManager, then the controller's validator). The shared part never knows the
-request's shape.
+Owns the order of checks (ConfigAdminManager, then the controller's validator). The shared part does not depend on the
+request's type.
 
 AlterConfigs (key 33), versions 0-2: replace all configs of a resource (KIP-133).
 
@@ -46,16 +46,16 @@ from kbroker.topic_names import check_topic_name
 
 R = TypeVar("R", bound="Resource")
 MAX_CONFIGS = 1_000
-"""The most configs of a resource in one request. Kafka allows 10,000 in a whole request; no resource has so many."""
+"""The most configs of a resource in one request. Kafka allows 10,000 in all; no resource has so many config keys."""
 KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups", CLIENT_METRICS: "client-metrics"}
 _KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, GROUP: GROUP_KEYS, CLIENT_METRICS: {}}
-"""The keys that allow append and subtract. Kafka's controller knows no types for client metrics, and refuses both."""
+"""The keys that allow append and subtract. Kafka's controller knows no types of client metrics, and refuses both."""
 _OPERATIONS = frozenset(int(op) for op in Op)
 _Result = TypeVar("_Result", AlterConfigsResourceResponse, IncrementalResourceResponse)
 
 
 class Resource(Protocol):
-    """A resource in either request."""
+    """A resource in a request of either API."""
 
     resource_type: int
     resource_name: str
@@ -64,7 +64,7 @@ class Resource(Protocol):
 async def outcomes(
     resources: Sequence[R], alter: Callable[[R], Coroutine[Any, Any, None]]
 ) -> list[tuple[R, int, str | None]]:
-    """Change each resource independently; return the error codes and messages. A repeated resource is refused."""
+    """Change each resource independently; return the error codes and messages. Refuse a resource that is repeated."""
     seen = await counted((resource.resource_type, resource.resource_name) for resource in resources)
     found: list[tuple[R, int, str | None]] = []
     for resource in resources:
@@ -81,7 +81,7 @@ async def outcomes(
 
 
 async def check_request(entries: Iterable[tuple[str, str | None]], kinds: Collection[int], resource_type: int) -> None:
-    """Do the checks that do not depend on the resource: duplicate keys, null values, a type that is not in `kinds`."""
+    """Check for duplicate keys, null values and a type that is not in `kinds`: checks that need no resource."""
     names: set[str] = set()
     nulls: list[str] = []
     for name, value in entries:
@@ -169,7 +169,7 @@ async def change(
         await controller.change_configs(kind, name, revise)
         if is_same and resource_type == BROKER and name:
             config.resolve_again()
-            ctx.services.tls.follow(config)  # files that its configs name may have new content
+            ctx.services.tls.follow(config)  # the files that its configs name may have new content
 
 
 def _result(result: type[_Result], resource: Resource, code: int, message: str | None) -> _Result:

@@ -46,7 +46,7 @@ def _description_refused(
 async def describe_client_quotas(
     ctx: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Return the quotas in effect. A filter may name each of three types once, so its fourth component is an error."""
+    """Return the quotas in effect. A filter may name each of three types once: a fourth component is an error."""
     components = [(each.entity_type, each.match_type, each.match) for each in request.components[:4]]
     wanted = QuotaFilter(components, strict=request.strict)
     entries = []
@@ -75,7 +75,7 @@ async def alter_client_quotas(ctx: RequestContext, request: AlterClientQuotasReq
             await turn
         entity = await each(parts.items(), lambda part: AlteredEntity(*part))
         answer = AlteredEntryData(error_message=None, entity=entity)
-        if len(parts) <= _TYPES:  # with more types, one of them does not exist
+        if len(parts) <= _TYPES:  # with more types, at least one type does not exist
             key = frozenset(parts.items())
             is_first = key not in known
             answer = known.setdefault(key, answer)
@@ -134,7 +134,7 @@ async def _check_address(ip: str) -> None:
 
 
 def _as_java(parts: _Parts) -> str:
-    """Return Kafka's text of an entity: its types in the order of a Java HashMap created for as many types."""
+    """Return Kafka's text of an entity. Types are in the order of a Java HashMap that was created for their number."""
     if len(parts) > _TYPES:
         return "ClientQuotaEntity"
     size = 1

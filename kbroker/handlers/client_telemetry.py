@@ -1,4 +1,4 @@
-"""The APIs of clients' metrics (KIP-714).
+"""The APIs of the metrics that clients push (KIP-714).
 
 Owns the common part of these APIs: the client instance of a connection, which ends with the connection that created it,
 as in Kafka. Never decides about subscriptions or pushes: telemetry/ does.
@@ -6,9 +6,9 @@ as in Kafka. Never decides about subscriptions or pushes: telemetry/ does.
 GetTelemetrySubscriptions (key 71), version 0: the metrics that a client should push, and how often (KIP-714).
 
 Behaviour: a single node serves the API, and advertises it only if it has a receiver for the metrics, as in Kafka. Every
-client that may connect may send the request.
+client that is allowed to connect may send the request.
 
-PushTelemetry (key 72), version 0: a client's measurements of itself (KIP-714).
+PushTelemetry (key 72), version 0: metrics that a client has measured about itself (KIP-714).
 
 Behaviour: the response waits until the receiver has accepted the metrics. The error for unreadable metrics is
 INVALID_RECORD, after which clients stop pushing. Without a receiver the broker decompresses and drops the metrics, as
@@ -40,18 +40,18 @@ from kbroker.telemetry.subscriptions import Texts
 log = logging.getLogger(__name__)
 
 _UNKNOWN: Final = "unknown"
-"""The software of a client that did not name it (ApiVersions before v3)."""
+"""The software name of a client that did not send one (ApiVersions before v3)."""
 CODECS: Final = (4, 3, 1, 2)
 """The compression types offered to clients, the best first: zstd, lz4, gzip, snappy."""
 
 
 def is_received(services: Services) -> bool:
-    """Whether there is a receiver for clients' metrics. Only then the broker advertises the APIs."""
+    """Whether there is a receiver for clients' metrics. Without a receiver the broker does not advertise the APIs."""
     return services.telemetry is not None and services.telemetry.receiver is not None
 
 
 def telemetry_of(ctx: RequestContext) -> ClientTelemetry:
-    """Return the broker's telemetry; raises ApiError in a cluster, which has no subscriptions."""
+    """Return the broker's telemetry. Raises ApiError in a cluster, which stores no subscriptions."""
     if ctx.services.telemetry is None:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     return ctx.services.telemetry
@@ -117,7 +117,7 @@ async def get_telemetry_subscriptions(
 
 @handles(PushTelemetryRequest, PushTelemetryResponse, "0", advertised=is_received)
 async def push_telemetry(ctx: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
-    """Refuse a push that is too early, too large or for other subscriptions; pass the rest to the receiver."""
+    """Refuse a push that is too early, too large or for other subscriptions. Pass other pushes to the receiver."""
     telemetry = telemetry_of(ctx)
     instance_id = bytes(request.client_instance_id)
     if instance_id in RESERVED_UUIDS:

@@ -2,16 +2,19 @@
 
 DescribeCluster (key 60), versions 0-2: the cluster's id, controller and brokers (KIP-700).
 
-DescribeQuorum (key 55), versions 0-2: the voters on the cluster's metadata, and the progress of each (KIP-595).
+DescribeQuorum (key 55), versions 0-2: the voters of the metadata quorum, and the progress of each voter (KIP-595).
 
 Behaviour: a single node answers like a Kafka node that is its own controller: it is the only voter, and the leader. Its
-metadata log is the journal (controller/embedded_store.py); the changes since the start count as offsets. Requests use
-Kafka's name of the metadata log. In a cluster ZooKeeper has the metadata: the API is neither served nor advertised.
+metadata log is the journal (controller/embedded_store.py); an offset is the number of changes since the start. Requests
+use Kafka's name of the metadata log. In a cluster ZooKeeper stores the metadata, so the API is neither served nor
+advertised.
 
 UpdateFeatures (key 57), versions 0-2: change finalized feature levels (KIP-584, `kafka-features.sh`).
 
-Behaviour: all updates or none; controller/features.py has the rules and the table of features. In a cluster the
-controller checks the levels that the other brokers have registered, and responds once its own broker has the change.
+Behaviour: applies all updates or none. The rules and the table of features are in controller/features.py. In a cluster
+the controller checks the levels that the other brokers have registered, and responds once its own broker has the
+change.
+
 Version notes: v0-1 also return a result for each feature; v0 has no upgrade type and always means an upgrade, as in
 Kafka's controller.
 """
@@ -46,7 +49,7 @@ from kbroker.protocol.messages.cluster import (
 _BROKERS, _CONTROLLERS = 1, 2
 TOPIC: Final = "__cluster_metadata"
 _EPOCH: Final = 1
-"""The leader's epoch, which never changes, because no other node can be the leader."""
+"""The leader's epoch. It never changes, because no other node can become the leader."""
 _LAST_WITH_RESULTS = 1
 
 
@@ -106,7 +109,7 @@ async def describe_quorum(ctx: RequestContext, request: DescribeQuorumRequest) -
 
 
 def _is_metadata(request: DescribeQuorumRequest) -> bool:
-    """Return whether the request names the metadata log's only partition, and nothing else."""
+    """Whether the request names only the metadata log's only partition."""
     if len(request.topics) != 1 or request.topics[0].topic_name != TOPIC:
         return False
     partitions = request.topics[0].partitions
@@ -140,7 +143,7 @@ async def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -
         by_name[asked.feature] = FeatureUpdate(asked.feature, asked.max_version_level, kind)
         await turn
     services = ctx.services
-    # This needs no turns: the first fault ends the request, and there are only a few features.
+    # This loop needs no yield: the first fault ends the request, and there are only a few features.
     await services.controller.update_features(
         list(by_name.values()), validate_only=request.validate_only, timeout_ms=request.timeout_ms
     )

@@ -1,10 +1,11 @@
-"""The APIs at the beginning of a connection: ApiVersions, and SASL requests that come at the wrong time.
+"""The APIs at the beginning of a connection: ApiVersions, and SASL requests that arrive at the wrong time.
 
 ApiVersions (key 18), versions 0-5: the APIs of this broker, derived from the registry of handlers. Produce is
-advertised from version 0 although 0-2 are refused: older librdkafka decides on compression by it (KAFKA-18659). The
-finalized features are those of the cluster's state. Before v4, the response omits a supported feature whose lowest
-level is 0, because older clients cannot read it (KAFKA-17492). From v5 on a client may name the cluster and the broker
-that it wants to reach; another one answers REBOOTSTRAP_REQUIRED (KIP-1242).
+advertised from version 0 although 0-2 are refused, because older librdkafka decides from it whether to compress
+(KAFKA-18659). The finalized features are those of the cluster's state. Before v4, the response omits a supported
+feature whose lowest level is 0, because older clients cannot read it (KAFKA-17492). From v5 on a client may name the
+cluster and the broker that it wants to reach. If another broker receives the request, it returns REBOOTSTRAP_REQUIRED
+(KIP-1242).
 
 SaslHandshake (key 17), versions 0-1, and SaslAuthenticate (key 36), versions 0-2. Authentication itself takes place
 before any handler (network/sasl_gate.py). A request that reaches these handlers is too late, too soon after the last
@@ -33,7 +34,7 @@ from kbroker.protocol.messages.connections import (
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _LONGEST = 1_000
-"""The most characters of a client software's name, and of its version. Both are kept as long as the connection."""
+"""The most characters of a client software's name, and of its version. Both are kept until the connection ends."""
 _PRODUCE, _API_VERSIONS = 0, 18
 _FIRST_SOFTWARE_VERSION = 3
 _LEVEL_0_SINCE = 4
@@ -52,7 +53,7 @@ def _keys(services: Services, *, in_cluster: bool) -> list[int]:
 
 @handles(ApiVersionsRequest, ApiVersionsResponse, "0-5")
 def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> ApiVersionsResponse:
-    """Return all APIs; `request` is None for a version that this broker does not know (KIP-511)."""
+    """Return all APIs. `request` is None if this broker does not know the request's version (KIP-511)."""
     if request is None:
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_advertised(_API_VERSIONS)])
     if ctx.version >= _FIRST_ASKED_BROKER and (request.cluster_id is None) != (request.node_id == _NO_NODE):
@@ -85,12 +86,12 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> Api
 
 @handles(SaslHandshakeRequest, SaslHandshakeResponse, "0-1")
 def sasl_handshake(_ctx: RequestContext, _request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-    """Refuse it."""
+    """Refuse a handshake outside authentication."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
 @handles(SaslAuthenticateRequest, SaslAuthenticateResponse, "0-2")
 def sasl_authenticate(_ctx: RequestContext, _request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
-    """Refuse it."""
+    """Refuse an authentication request outside authentication."""
     text = "SaslAuthenticate request received after successful authentication"
     return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=text)

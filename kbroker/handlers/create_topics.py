@@ -87,7 +87,7 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
 
 
 def check_room(ctx: RequestContext, partitions: int) -> None:
-    """Raise ApiError if a single node's disks are full. In a cluster other brokers may have room: do not check."""
+    """Raise ApiError if a single node's disks are full. A cluster is not checked: other brokers may have room."""
     if ctx.services.cluster is None and not ctx.services.replicas.logs.has_room(partitions):
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The disk is full: no log directory has room for a partition.")
 
@@ -97,7 +97,7 @@ def _may_be(name: str, seen: Mapping[str, int]) -> bool:
 
 
 async def _check_total(ctx: RequestContext, topics: Sequence[CreatableTopic], seen: Mapping[str, int]) -> None:
-    """Refuse a request with so many partitions that planning them would exhaust memory."""
+    """Refuse a request with so many partitions that planning their replicas would exhaust memory."""
     default = ctx.services.config.get_int("num.partitions")
     total = 0
     for topic in topics:
@@ -113,7 +113,7 @@ async def _check_total(ctx: RequestContext, topics: Sequence[CreatableTopic], se
 
 
 async def plan_of(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
-    """Plan a requested topic, and store nothing; raises ApiError."""
+    """Return the plan of a requested topic, without storing it. Raises ApiError."""
     controller = ctx.services.controller
     controller.check_new_name(topic.name)
     nulls: list[str] = []
@@ -140,7 +140,8 @@ async def plan_of(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
 
 
 _Entries = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
-"""The configs in the response, by the configs that a topic sets. Topics that set the same configs share them."""
+"""The config entries in the response, keyed by the configs that a topic sets. Topics with the same configs share them.
+"""
 
 
 def _created(ctx: RequestContext, plan: TopicState, entries: _Entries) -> CreatableTopicResult:
@@ -215,7 +216,7 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
 
 
 async def _check_growth(state: ClusterState, topics: Sequence[CreatePartitionsTopic], seen: Mapping[str, int]) -> None:
-    """Refuse all of a request that would add too many partitions to topics that it names once. Raises ApiError."""
+    """Refuse the complete request if the topics that it names once would get too many partitions. Raises ApiError."""
     total = 0
     for topic in topics:
         held = state.topics.get(topic.name) if seen[topic.name] == 1 else None
@@ -231,5 +232,5 @@ def _assignments(topic: CreatePartitionsTopic) -> Sequence[Sequence[int]] | None
     if topic.assignments is None:
         return None
     if len(topic.assignments) > MAX_PARTITIONS_PER_REQUEST:
-        return [()] * len(topic.assignments)  # refused for their number
+        return [()] * len(topic.assignments)  # refused because of their number
     return [assignment.broker_ids for assignment in topic.assignments]

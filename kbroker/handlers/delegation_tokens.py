@@ -1,7 +1,7 @@
 """The APIs of delegation tokens (KIP-48).
 
-Owns the check whether a client may send these requests at all, and the errors of whole requests. Never changes a token
-(security/tokens/).
+Owns the check whether a client may send these requests at all, and the errors of complete requests. Never changes a
+token: security/tokens/ does.
 
 CreateDelegationToken (key 38), versions 1-3: create a token for the client or, since version 3, for another owner.
 
@@ -10,7 +10,7 @@ sent once the token is in effect on this broker.
 
 RenewDelegationToken (key 39), versions 1-2: extend a token's validity, up to the token's maximum.
 
-ExpireDelegationToken (key 40), versions 1-2: change when a token expires, or expire it at once.
+ExpireDelegationToken (key 40), versions 1-2: change when a token expires, or expire it immediately.
 
 Behaviour: a client that has authenticated with the token stays connected until its session ends.
 
@@ -48,11 +48,11 @@ from kbroker.security.tokens.token import Token, TokenSettings
 log = logging.getLogger(__name__)
 
 NO_TIME: Final = -1
-"""The times in the response if a request was refused before it had any."""
+"""The value of times in the response to a refused request."""
 
 
 def is_allowed(ctx: RequestContext) -> bool:
-    """Return whether the client may send requests about tokens: it must have authenticated, but not with a token."""
+    """Whether the client may send requests about tokens: it must have authenticated, but not with a token."""
     protocol = ctx.services.config.listeners.protocols.get(ctx.listener)
     if ctx.principal.by_token or protocol == "PLAINTEXT":
         return False
@@ -60,7 +60,7 @@ def is_allowed(ctx: RequestContext) -> bool:
 
 
 def settings_of(ctx: RequestContext) -> TokenSettings:
-    """Return the settings of tokens; raises DELEGATION_TOKEN_AUTH_DISABLED without a secret."""
+    """Return the settings of tokens. Raises DELEGATION_TOKEN_AUTH_DISABLED if no secret is configured."""
     settings = ctx.services.tokens
     if settings is None:
         raise ApiError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
@@ -68,12 +68,12 @@ def settings_of(ctx: RequestContext) -> TokenSettings:
 
 
 def token_id_of(ctx: RequestContext, hmac: bytes) -> str:
-    """Return the id of the token with an HMAC. Raises DELEGATION_TOKEN_NOT_FOUND."""
+    """Return the id of the token that has this HMAC. Raises DELEGATION_TOKEN_NOT_FOUND."""
     return existing(ctx.services.controller.state.tokens.by_hmac(hmac)).info.token_id
 
 
 def existing(token: Token | None) -> Token:
-    """Return the token. Raises DELEGATION_TOKEN_NOT_FOUND for None."""
+    """Return `token`. Raises DELEGATION_TOKEN_NOT_FOUND if it is None."""
     if token is None:
         raise ApiError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
     return token

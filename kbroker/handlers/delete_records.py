@@ -38,7 +38,7 @@ def _result(index: int, code: int, low_watermark: int = -1) -> DeleteRecordsPart
 
 @handles(DeleteRecordsRequest, DeleteRecordsResponse, "0-2", mirrored(DeleteRecordsResponse, low_watermark=-1))
 async def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Delete records of one partition after another. If a request repeats a partition, only its last offset counts."""
+    """Delete records from one partition after another. If a partition is repeated, only its last offset counts."""
     topics: dict[str, dict[int, int]] = {}
     behind: list[_Behind] = []
     for topic in request.topics:
@@ -62,7 +62,7 @@ async def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> 
 async def _deleted_by_all(
     answer: DeleteRecordsResponse, behind: list[_Behind], timeout_ms: int
 ) -> DeleteRecordsResponse:
-    """Return the response once the other replicas have also deleted the records (Kafka: DelayedDeleteRecords)."""
+    """Return the response when the other replicas have also deleted the records (Kafka: DelayedDeleteRecords)."""
     loop = asyncio.get_running_loop()
     waits: list[tuple[_Behind, GiveUp, asyncio.Future[ErrorCode]]] = []
     for each_one in behind:

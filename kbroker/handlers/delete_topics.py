@@ -77,7 +77,7 @@ async def _within_quota(
 async def _found(
     state: ClusterState, names: Iterable[str], ids: Iterable[bytes], results: list[DeletableTopicResult]
 ) -> dict[bytes, str]:
-    """Return the topics to delete, and add results for those that cannot be deleted."""
+    """Return the topics to delete, and add results for the topics that cannot be deleted."""
     deletable: dict[bytes, str] = {}
     for topic_id in ids:
         known = state.topic_names.get(topic_id)
@@ -103,7 +103,7 @@ async def _found(
 
 
 async def _sort(request: DeleteTopicsRequest, refused: list[DeletableTopicResult]) -> tuple[list[str], list[bytes]]:
-    """Return the names and the ids that occur once, and add results for the others."""
+    """Return the names and the ids that occur once, and add results for repeated names and ids."""
     names: dict[str, int] = {}
     ids: dict[bytes, int] = {}
     for name in request.topic_names:
@@ -128,7 +128,7 @@ async def _sort(request: DeleteTopicsRequest, refused: list[DeletableTopicResult
 
 
 async def _once(counts: Mapping[_Key, int], refuse: Callable[[_Key], None]) -> list[_Key]:
-    """Return the keys that occur once, and refuse the others."""
+    """Return the keys that occur once, and refuse repeated keys."""
     once = []
     for key, count in counts.items():
         if count == 1:

@@ -79,7 +79,7 @@ async def describe_configs(ctx: RequestContext, request: DescribeConfigsRequest)
 
 
 async def _wanted(resource: DescribeConfigsResource) -> dict[str, int]:
-    """Return the requested keys, each with its place in the response; an empty result means all."""
+    """Return the requested keys, each with its position in the response. An empty result means all keys."""
     wanted: dict[str, int] = {}
     for key in resource.configuration_keys or ():
         wanted.setdefault(key, len(wanted))
@@ -88,10 +88,10 @@ async def _wanted(resource: DescribeConfigsResource) -> dict[str, int]:
 
 
 class _Views:
-    """The configs of a request's resources: each is looked up once, and topics with equal configs share a result.
+    """The configs of a request's resources. Each resource is looked up once; topics with equal configs share a result.
 
-    A few more bytes in a request repeat a resource, and so all its configs in the response. Therefore repeated results
-    have a limit.
+    A few bytes in a request can repeat a resource, and the response then repeats all its configs. Therefore the number
+    of repeated results has a limit.
     """
 
     def __init__(self, ctx: RequestContext, request: DescribeConfigsRequest) -> None:
@@ -102,7 +102,7 @@ class _Views:
         self._topics: dict[tuple[tuple[str, str], ...], list[DescribeConfigsResourceResult]] = {}
 
     def of(self, resource: DescribeConfigsResource, wanted: Mapping[str, int]) -> list[DescribeConfigsResourceResult]:
-        """Return a resource's configs, in the order of the requested keys if there are any; raises ApiError."""
+        """Return a resource's configs, in the order of the requested keys if any are requested. Raises ApiError."""
         key = (resource.resource_type, resource.resource_name)
         entries = self._seen.get(key)
         known = entries is not None
@@ -132,7 +132,7 @@ class _Views:
 
 
 def _size(entry: DescribeConfigsResourceResult) -> int:
-    """Return roughly how many bytes a config adds to a response."""
+    """Return the approximate number of bytes that a config adds to a response."""
     synonyms = sum(len(each.name) + len(each.value or "") + 8 for each in entry.synonyms)
     return len(entry.name) + len(entry.value or "") + len(entry.documentation or "") + synonyms + 12
 
@@ -146,7 +146,7 @@ def _topic_configs(ctx: RequestContext, name: str) -> Mapping[str, str]:
 
 
 def check_keeps_groups(ctx: RequestContext) -> None:
-    """Raise ApiError in a cluster without group.version: its Java brokers (3.9) have no group configs."""
+    """Raise ApiError in a cluster without group.version: its Java brokers (version 3.9) have no group configs."""
     if ctx.services.cluster is not None and not ctx.services.controller.state.features.get(GROUP_VERSION):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {GROUP}")
 
@@ -208,7 +208,7 @@ def _entry(request: DescribeConfigsRequest, entry: Described) -> DescribeConfigs
 async def list_config_resources(
     ctx: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """List names by type. v0 lists only client metrics; a cluster stores none of these."""
+    """Return names by type. v0 lists only client metrics, and a cluster stores no client metrics."""
     supported = {CLIENT_METRICS} if ctx.version == 0 else {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
     wanted = (await distinct(request.resource_types)).keys() or supported
     if not wanted <= supported:

@@ -66,7 +66,7 @@ async def describe_topic_partitions(
 
 
 async def _from(first: str, names: Iterable[str]) -> set[str]:
-    """Return the set of names that do not sort before `first`."""
+    """Return the names that are equal to or greater than `first`."""
     found: set[str] = set()
     for name in names:
         if name >= first:

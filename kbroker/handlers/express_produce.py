@@ -1,8 +1,8 @@
-"""Most Produce requests: those that differ from an earlier request of the same connection only in the batch.
+"""The fast path of Produce, for requests that differ from an earlier request of the connection only in the batch.
 
-Owns what such a request has in common with the earlier one: the bytes around the batch, the partition, and the layout
-of the response. Responds in about half the time, or leaves the request to produce.py, the reference, which handles all
-other requests and all errors. (tests/broker/test_express_produce.py checks that both behave the same.)
+Owns the common parts of such a request and the earlier request: the bytes around the batch, the partition, and the
+layout of the response. Responds in about half the time, or leaves the request to produce.py, the reference, which
+handles all other requests and all errors. (tests/broker/test_express_produce.py checks that both behave the same.)
 
     frame   api_key i16, version i16, correlation_id i32, [ as before ] size of the batch, batch [ tags, all empty ]
 """
@@ -43,10 +43,10 @@ _BEGIN = 8
 """Where the repeated part of a frame begins: after the correlation id."""
 _EMPTY_TAGS = bytes(3)
 _NO_OFFSET = bytes(8)
-"""The base offset of a produced batch."""
+"""The base offset in a batch that a producer sends."""
 _FIRST_FLEXIBLE = 9
 _KEPT = 64
-"""The most known requests of one connection."""
+"""The most requests that are remembered for one connection."""
 _SIZE = struct.Struct(">i")
 _OFFSET, _TIME, _START = 0x1122334455667788, 0x2233445566778811, 0x3344556677881122
 _unpack_header = HEADER_FIELDS.unpack_from
@@ -70,11 +70,11 @@ class KnownRequest:
 
     @property
     def holds(self) -> bool:
-        """Whether the broker still has the same object for the partition."""
+        """Whether the broker still uses the same object for the partition."""
         return self._partition is not None and self._get(self._key) is self._partition
 
     def answer(self, frame: memoryview, position: int, correlation_id: int, out: bytearray) -> bool:
-        """Append the batch at `position` to the log and the response to `out`. Return False if it did neither."""
+        """Append the batch at `position` to the log, and the response to `out`. Return False if it did neither."""
         if self._flexible:
             size = frame[position]
             if size < 128:
@@ -151,7 +151,7 @@ class KnownRequests:
         self._by_bytes.clear()
 
     def answer(self, frame: memoryview, version: int, correlation_id: int, out: bytearray) -> bool:
-        """Respond to a frame that repeats a known request. Return False if it does not."""
+        """Respond to a frame that repeats a known request. Return False if the frame is not a repetition."""
         end = self._end
         if version != self._version or len(frame) < end + HEADER_BYTES:
             return False
@@ -181,7 +181,7 @@ class KnownRequests:
             return
         partition = ctx.services.replicas.get((name, topic.partition_data[0].index))
         if partition is not None and partition.is_replicated and request.acks == -1:
-            return  # Its responses wait for other replicas, even future ones.
+            return  # Its responses wait for other replicas, even for replicas that are added later.
         # The request must equal our own encoding. Then the batch is where we expect it, and no unknown fields follow
         # it.
         if name not in INTERNAL_TOPICS and frame[position:] == encode(request, version):
@@ -193,7 +193,7 @@ def _uvarint_bytes(value: int) -> int:
 
 
 def _layout(version: int, flexible: bool, name: str, topic_id: Any, index: int) -> tuple[Any, Any, bool]:
-    """Return a response's packing function, the bytes around its numbers, and whether it has a log start.
+    """Return the packing function of a response, the bytes around its numbers, and whether it has a log start offset.
 
     The function encodes a response with recognizable numbers, and finds these numbers in the bytes.
     """

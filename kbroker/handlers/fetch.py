@@ -5,9 +5,9 @@ yet, the request waits until its partitions have `min_bytes`, a partition change
 over. A short request (`DelayedFetch`) then reads all its partitions again.
 
 For a request with many partitions, this module owns the last result of each partition, and the set of partitions that
-have moved since. Such a request reads in slices. After an append to one partition, a waiting fetch checks only that
-partition, however many others it names. A waiting request keeps only the sizes of its data, so that it keeps no deleted
-file open; it reads the data again for the response.
+have changed since then. Such a request reads a few partitions at a time. After an append to one partition, a waiting
+fetch checks only that partition, however many others it names. A waiting request keeps only the sizes of its data, so
+that it keeps no deleted file open; it reads the data again for the response.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse, Partiti
 FEW = 64
 """The most topics and partitions together of a short request, including those of its session."""
 READ_AT_ONCE = 32
-"""The most moved partitions that are checked between two turns: some 0.1 ms."""
+"""The most changed partitions that are checked before other tasks get a turn: about 0.1 ms."""
 
 
 def _on_error(_request: FetchRequest, code: int, _message: str | None) -> FetchResponse:
@@ -48,7 +48,7 @@ class DelayedFetch:
         self._timer = self._loop.call_later(fetch.max_wait_ms / 1000, self._try, True)
 
     def poke(self) -> None:
-        """Schedule one new attempt for all changes within this turn of the loop."""
+        """Schedule one new attempt for all changes within this iteration of the event loop."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._try, False)
@@ -74,7 +74,7 @@ class DelayedFetch:
 
 @handles(FetchRequest, FetchResponse, "4-18", _on_error)
 def fetch(ctx: RequestContext, request: FetchRequest, kind: type[Fetch] = Fetch) -> Reply[FetchResponse]:
-    """Read now, or wait. `kind` may be a class that reads fewer partitions than requested."""
+    """Read now, or wait for more data. `kind` may be a subclass that reads fewer partitions than requested."""
     left = FEW - len(request.topics) - len(request.forgotten_topics_data)
     session = ctx.services.fetch_sessions.get(request.session_id) if request.session_id else None
     if session is not None:
@@ -92,7 +92,7 @@ def fetch(ctx: RequestContext, request: FetchRequest, kind: type[Fetch] = Fetch)
 
 
 async def _fetch_many(ctx: RequestContext, request: FetchRequest, kind: type[Fetch]) -> FetchResponse:
-    """Read now, or wait."""
+    """Read many partitions now, or wait for more data."""
     work = kind(ctx, request)
     await work.prepare_many()
     many = _Many(work)
@@ -125,16 +125,16 @@ class _Watch:
 
 
 class _Many:
-    """The last results of a request's partitions, each by its place in the request."""
+    """The last results of a request's partitions, by the partition's position in the request."""
 
     def __init__(self, work: Fetch) -> None:
         self._work = work
         self._found: list[PartitionData | None] = [None] * len(work.items)
-        """The last result of each partition; None if it has data to send, which is read again."""
+        """The last result of each partition. It is None if there is data to send, because the data is read again."""
         self._sizes: dict[int, int] = {}
         self._total = 0
         self._urgent: set[int] = set()
-        """The places of urgent results: the client must get them at once, or waiting would not add data."""
+        """The positions of urgent results: the client must get them immediately, or a wait would not add data."""
         self._readable = False
         self.moved: dict[int, None] = {}
         self._watches: list[tuple[Partition, _Watch]] = []
@@ -148,7 +148,7 @@ class _Many:
         return is_due(self._total, work.min_bytes, bool(self._urgent), work.hold) or not self._readable
 
     def watch(self, place: int) -> None:
-        """Register for changes of a partition, before the first look at it."""
+        """Register for changes of a partition, before the partition is read for the first time."""
         partition = self._work.items[place][2]
         if partition is None:
             return
@@ -184,7 +184,7 @@ class _Many:
     # -- waiting
 
     async def wait(self, seconds: float) -> None:
-        """Return once there is enough data, or `max_wait_ms` is over."""
+        """Return when there is enough data, or `max_wait_ms` is over."""
         loop = asyncio.get_running_loop()
         for place in self._sizes:
             self._found[place] = None
@@ -198,7 +198,7 @@ class _Many:
             timer.cancel()
 
     def poke(self, place: int) -> None:
-        """Record that a partition has moved, and schedule one check for all changes within this turn."""
+        """Record that a partition has changed, and schedule one check for all changes in this iteration of the loop."""
         self.moved[place] = None
         if self._waiting is not None and not self._scheduled:
             self._scheduled = True
@@ -235,7 +235,7 @@ class _Many:
     # -- the answer
 
     async def answer(self) -> FetchResponse:
-        """Return the response, after reading again the partitions that have data to send or have moved since."""
+        """Read again the partitions that have data to send or have changed, and return the response."""
         found: list[PartitionData] = []
         size = 0
         for place, data in enumerate(self._found):

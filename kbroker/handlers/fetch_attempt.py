@@ -1,8 +1,8 @@
-"""One Fetch request: reads its partitions and builds its response.
+"""Reads the partitions of one Fetch request, and builds its response.
 
 Owns the read of one partition, for a consumer or a follower; the content of the response, which a session
-(fetch_session.py) may shorten; and the decision whether to respond yet. The same code prepares and answers short and
-long requests; long ones some partitions at a time. Never waits: fetch.py does. Reads no byte of a record: a read
+(fetch_session.py) may shorten; and the decision whether to respond yet. The same code serves short and long requests.
+It handles a long request a few partitions at a time. Never waits: fetch.py does. Reads no byte of a record: a read
 returns a list of slices of segment files.
 """
 
@@ -36,7 +36,7 @@ _FIRST_RACK_VERSION = 11
 _FIRST_HINT_VERSION = 16
 _STORAGE_ERROR_VERSION = 6
 _BYTES_ALWAYS, _BYTES_OF_PARTITION, _BYTES_OF_ABORTED = 20, 50, 16
-"""The bytes of a response without its records. A partition's bytes include its share of its topic's bytes."""
+"""The size of a response without its records. The bytes of a partition include its share of the bytes of its topic."""
 _USUAL = frozenset(
     {
         ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -50,19 +50,19 @@ _USUAL = frozenset(
 _LED_ELSEWHERE = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
 
 _AT_ONCE = 16
-"""Partitions of a long request that are prepared, or answered, between two turns."""
+"""The number of partitions of a long request that are prepared or answered before other tasks get a turn."""
 
 Item = tuple[Key, FetchPartition, Partition | None]
 
 
 def is_of_follower(request: FetchRequest) -> bool:
-    """Whether a request comes from a replica, as the request claims, and not from a consumer."""
+    """Whether a request claims to come from a replica, and not from a consumer."""
     state = request.replica_state
     return (request.replica_id if state is None else state.replica_id) >= 0
 
 
 class Fetch:
-    """One request in progress."""
+    """A Fetch request that is in progress."""
 
     __slots__ = (
         "_cached",
@@ -84,7 +84,7 @@ class Fetch:
     )
 
     def __init__(self, ctx: RequestContext, request: FetchRequest) -> None:
-        """Begin. The caller has to call `prepare` or `prepare_many` next."""
+        """Create the request. The caller must call `prepare` or `prepare_many` next."""
         self._ctx = ctx
         self._request = request
         self._version = ctx.version
@@ -124,7 +124,7 @@ class Fetch:
             self._add([(key, cached.wanted) for key, cached in session.partitions.items()])
 
     async def prepare_many(self) -> None:
-        """Do the work of `prepare` for a long request. The caller reads the partitions later."""
+        """Do the work of `prepare` for a long request. The caller reads the partitions afterwards."""
         now_ms = self._ctx.services.clock.monotonic_ms()
         session = self._session = await self._sessions.begin_divided(self._request, self._version, now_ms)
         wanted: dict[Key, FetchPartition] = {}
@@ -144,7 +144,7 @@ class Fetch:
             await turn
 
     def _add(self, wanted: Iterable[tuple[Key, FetchPartition]]) -> None:
-        """Look up partitions, and add them to those to read."""
+        """Look up partitions, and add them to the partitions to read."""
         names, get = self._ctx.services.controller.state.topic_names, self._ctx.services.replicas.get
         by_id, items = self._version > 12, self.items
         for key, want in wanted:
@@ -172,7 +172,7 @@ class Fetch:
             if data.records:
                 size += data.records.size
                 left = max(0, self.max_bytes - size)
-                urgent |= data.records.cut_short  # waiting would not add to it
+                urgent |= data.records.cut_short  # a wait would not add data
             if data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0:
                 urgent = True
             found.append(data)
@@ -185,11 +185,11 @@ class Fetch:
 
     @property
     def is_readable(self) -> bool:
-        """Whether waiting makes sense: a request without any known partition gets its response at once."""
+        """Whether a wait makes sense: a request without any known partition gets its response immediately."""
         return any(partition is not None for _, _, partition in self.items)
 
     def waiters_of(self, partition: Partition) -> dict[Waiter, None]:
-        """Return the partition's waiters for more data: consumers wait for committed records, followers for any."""
+        """Return the partition's waiters for more data. Consumers wait for committed records, followers for all."""
         return partition.waiters if self._replica == _CONSUMER else partition.end_waiters
 
     def read(
@@ -201,9 +201,10 @@ class Fetch:
         first: bool,
         is_new: bool,
     ) -> PartitionData:
-        """Return a partition's current data: at most `left` bytes, but from the `first` one at least a whole batch.
+        """Return at most `left` bytes of a partition. The `first` partition returns at least one complete batch.
 
-        If the request `is_new`, a follower's fetch offset reports its progress to the leader. After a wait it does not.
+        If the request `is_new`, a follower's fetch offset reports its progress to the leader. After a wait it must not
+        be reported again.
         """
         if partition is None:
             return self.missing(key)
@@ -278,7 +279,7 @@ class Fetch:
         return PartitionData(key[2], code, -1, aborted_transactions=[], records=b"")
 
     def _preferred(self, partition: Partition, offset: int) -> int | None:
-        """Return the replica from which a consumer should read instead of this leader, or None."""
+        """Return the replica that a consumer should read instead of this leader, or None."""
         cluster = self._ctx.services.cluster
         if cluster is None or not cluster.replica_manager.is_rack_aware:
             return None
@@ -292,7 +293,7 @@ class Fetch:
     def _check_replica(self, partition: Partition, want: FetchPartition) -> ErrorCode:
         """Return the error if a partition of a cluster must not be read. Consumers may also read from followers.
 
-        (KIP-392: consumers that send a rack; and tools that compare replicas, -2.)
+        These are consumers that send a rack (KIP-392), and tools that compare replicas (replica id -2).
         """
         replicas = self._ctx.services.replicas
         if not partition.leading and replicas.get(partition.key) is not partition:
@@ -311,7 +312,7 @@ class Fetch:
         return PartitionData(index, code, -1, aborted_transactions=None, records=b"")
 
     async def answer_many(self, found: list[PartitionData]) -> FetchResponse:
-        """Return the response to a long request from the data `found` for each item."""
+        """Return the response to a long request. `found` contains the data of each item."""
         pieces = [slice(start, start + _AT_ONCE) for start in range(0, len(found), _AT_ONCE)]
         if self._metering is not None:
             size = 0
@@ -363,18 +364,18 @@ class Fetch:
         return response
 
     def _hint(self, topic: FetchableTopicResponse, data: PartitionData) -> None:
-        """Add the current leader of a partition that is led elsewhere."""
+        """Add the current leader of a partition that another broker leads."""
         hints = self._hints = self._hints or LeaderHints(self._ctx)
         leader = hints.leader(topic.topic_id, topic.topic, data.partition_index)
         if leader is not None:
             data.current_leader = LeaderIdAndEpoch(*leader)
 
     def _must_pause(self, size: int) -> bool:
-        """Charge the client's quotas for a response of `size` bytes; return whether it must pause instead."""
+        """Charge the client's quotas for a response of `size` bytes. Return whether the client must pause instead."""
         return self._metering is not None and self._metering.settle_fetch(_BYTES_ALWAYS + size) > 0
 
     def _size(self, items: list[Item], found: list[PartitionData]) -> int:
-        """Return roughly how many bytes some items add to a response. Items that the response omits do not count."""
+        """Return the approximate size in bytes of some items. Items that the response omits do not count."""
         session, size = self._session, 0
         for (key, _, _), data in zip(items, found, strict=True):
             cached = None if session is None else session.partitions.get(key)
@@ -384,7 +385,7 @@ class Fetch:
         return size
 
     def _nothing(self) -> FetchResponse:
-        """Return an empty response, which does not change the state of its session."""
+        """Return an empty response that does not change the state of its session."""
         return FetchResponse(session_id=0 if self._session is None else self._session.id)
 
 
@@ -400,8 +401,8 @@ def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | N
 
 
 def is_due(size: int, min_bytes: int, urgent: bool, may_wait: bool) -> bool:
-    """Return whether a response with `size` bytes is due.
+    """Whether a response of `size` bytes is due.
 
-    `urgent` means that the client must get a result at once, or that waiting would not add data.
+    `urgent` means that the client must get a result immediately, or that waiting would not add data.
     """
     return urgent or not may_wait or size >= min_bytes

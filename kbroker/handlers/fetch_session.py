@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): the broker remembers a consumer's partitions, so requests and responses have only changes.
+"""Fetch sessions (KIP-227): the broker remembers a consumer's partitions, so that messages contain only changes.
 
 Owns the cache of sessions and their rules (FetchManager, FetchSession of Apache Kafka): epochs, eviction, and the
 partitions that an incremental response must contain. Never reads a log.
@@ -20,29 +20,29 @@ _MAX_EPOCH = 0x7FFFFFFF
 _STALE_MS = 120_000
 _FIRST_ID_VERSION = 13
 _MAX_PARTITIONS = 500_000
-"""The most partitions of all sessions together, some 150 MB. A request may even name partitions that do not exist."""
+"""The most partitions of all sessions together: about 150 MB. A request may even name partitions that do not exist."""
 _AT_ONCE = 64
-"""The partitions that a long request changes between two turns."""
+"""The number of partitions that a long request changes before other tasks get a turn."""
 
 Key = tuple[str, bytes, int]
 """Topic name ("" if the client sends ids), topic id, partition."""
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch of the following request. The epoch after the largest is 1."""
+    """Return the epoch of the next request. The epoch after the largest epoch is 1."""
     return 1 if epoch == _MAX_EPOCH else epoch + 1
 
 
 @dataclass(slots=True)
 class CachedPartition:
-    """A partition in a session: its parameters from the request, and the last response."""
+    """A partition in a session: its parameters from the request, and its last response."""
 
     wanted: FetchPartition
     high_watermark: int = -1
     log_start_offset: int = -1
 
     def has_changed(self, data: PartitionData) -> bool:
-        """Return whether an incremental response must contain this partition."""
+        """Whether an incremental response must contain this partition."""
         return (
             data.error_code != 0
             or bool(data.records)
@@ -53,7 +53,7 @@ class CachedPartition:
         )
 
     def must_answer(self, data: PartitionData) -> bool:
-        """Remember a partition's response; return whether an incremental response must contain the partition."""
+        """Remember a partition's response. Return whether an incremental response must contain the partition."""
         changed = self.has_changed(data)
         self.high_watermark = data.high_watermark if data.error_code == 0 else -1
         self.log_start_offset = data.log_start_offset
@@ -61,14 +61,14 @@ class CachedPartition:
 
 
 class Session:
-    """One consumer's session, or a follower's. The order of `partitions` is the order of fetching."""
+    """The session of one consumer or follower. `partitions` is in the order in which partitions are fetched."""
 
     __slots__ = ("epoch", "id", "is_of_follower", "last_used_ms", "partitions", "size", "uses_topic_ids")
 
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: float, *, of_follower: bool = False) -> None:
         self.id = session_id
         self.is_of_follower = of_follower
-        """Whether this session may replace consumers' sessions, and no consumer's session may replace it."""
+        """Whether a follower opened this session. It may evict consumers' sessions, but they must not evict it."""
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.uses_topic_ids = uses_topic_ids
         self.partitions: dict[Key, CachedPartition] = {}
@@ -187,7 +187,7 @@ class FetchSessions:
         return session_id
 
     def _evict(self, size: int, now_ms: float, for_follower: bool) -> bool:
-        """Evict the longest unused session if it is stale, else the smallest one if it is smaller than the new one.
+        """Evict the longest unused session if it is stale, else the smallest session if it is smaller than the new one.
 
         Only a follower's new session evicts a follower's session that is not stale. A follower's new session may evict
         a consumer's session of any size.

@@ -1,9 +1,9 @@
 """FindCoordinator (key 10), versions 0-6.
 
-Behaviour: the coordinator of a group (key type 0) is the leader of its partition of `__consumer_offsets`, that of a
-transactional id (1) the leader of its partition of `__transaction_state`, and that of a share partition (2, v6,
-"group:topic id:partition") the leader of its partition of `__share_group_state`. The first request creates these
-topics. Since v4 one request has several keys, and each result has its own error without a text. Without share groups
+Behaviour: each key belongs to a partition of an internal topic, whose leader is the coordinator. The topic is
+`__consumer_offsets` for a group (key type 0), `__transaction_state` for a transactional id (1), and
+`__share_group_state` for a share partition (2, v6, "group:topic id:partition"). The first request creates these topics.
+Since v4 one request has several keys, and each result has its own error without a text. Without share groups
 (share.version 0) share partitions have no coordinator: COORDINATOR_NOT_AVAILABLE, as in Kafka while their topic is
 created.
 """
@@ -65,7 +65,7 @@ _TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC, SHARE: SHARE_S
 def _coordinator(
     ctx: RequestContext, key_type: int
 ) -> GroupCoordinator | TransactionCoordinator | ShareCoordinator | None:
-    """Return the coordinator of a type of keys; None if share groups are not enabled."""
+    """Return the coordinator of a key type; None for share partitions if share groups are not enabled."""
     services = ctx.services
     if key_type == SHARE:
         return services.shares if has_share_groups(services) else None
@@ -75,7 +75,7 @@ def _coordinator(
 async def _asked(
     ctx: RequestContext, request: FindCoordinatorRequest
 ) -> GroupCoordinator | TransactionCoordinator | ShareCoordinator | None:
-    """Return the coordinator whose topic the request needs; None if it has no valid key."""
+    """Return the coordinator whose internal topic the request needs. Return None if the request has no valid key."""
     if request.key_type != SHARE:
         some = request.coordinator_keys or ctx.version < BATCHED_SINCE
         return _coordinator(ctx, request.key_type) if some else None
@@ -104,7 +104,7 @@ async def _find_all(ctx: RequestContext, request: FindCoordinatorRequest) -> Fin
 
 
 async def _hosted(ctx: RequestContext, key_type: int) -> None:
-    """Wait until this broker hosts its replicas of the new topic: the client sends its next request at once."""
+    """Wait until this broker hosts its replicas of the new topic: the client's next request follows immediately."""
     if _coordinator(ctx, key_type) is not None:
         await ctx.services.replicas.hosted_of(_TOPICS[key_type])
 
@@ -127,7 +127,7 @@ def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
 
 
 def _is_share_key(key: str) -> bool:
-    """Return whether a key has the form group:topic id:partition."""
+    """Whether a key has the form group:topic id:partition."""
     parts = key.split(":")
     if len(parts) != 3 or not parts[0].strip():
         return False

@@ -31,9 +31,9 @@ _ALWAYS: Final = frozenset(
 )  # fmt: skip
 _ADD_PARTITIONS_OF_BROKERS_SINCE: Final = 4
 _PAUSE_SECONDS: Final = 1.0
-"""The shortest time between two reads of the hosts due to an unknown address, since anyone may connect at any rate."""
+"""The shortest time between two reads of the hosts because of unknown addresses. Anyone may connect at any rate."""
 _HOLDS_SECONDS: Final = 30.0
-"""The age of the known hosts after which a request from a known broker triggers a new read."""
+"""The age at which the known hosts are read again when a known broker sends a request."""
 _READ_SECONDS: Final = 5.0
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -42,7 +42,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 class BrokerHosts:
     """The addresses of brokers. `listener` is the inter-broker listener; `registered()` returns the hosts on it.
 
-    If `registered` raises Unreachable or Denied, unknown clients are disconnected, and may try again.
+    If `registered` raises Unreachable or Denied, unknown clients are disconnected. They may try again.
     """
 
     def __init__(self, listener: str, registered: Callable[[], Awaitable[Iterable[str]]]) -> None:
@@ -59,7 +59,7 @@ class BrokerHosts:
             self._reading.cancel()
 
     def knows(self, host: str) -> bool:
-        """Whether an address such as "/192.0.2.1" was a broker's at the last read. May begin a new read."""
+        """Whether an address such as "/192.0.2.1" belonged to a broker at the last read. May start a new read."""
         found = _address(host) in self._known or (_address(host).is_loopback and self._has_loopback())
         if found and asyncio.get_running_loop().time() - self._tried_at > _HOLDS_SECONDS:
             self._begin(0)
@@ -69,7 +69,7 @@ class BrokerHosts:
         return any(each.is_loopback for each in self._known)
 
     async def knows_now(self, host: str) -> bool:
-        """Do the check of `knows` after a new read. Raises CloseConnection if the read fails."""
+        """Read the hosts again, then do the check of `knows`. Raises CloseConnection if the read fails."""
         asked_at = asyncio.get_running_loop().time()
         while self._read_at < asked_at:
             await asyncio.shield(self._begin(self._tried_at + _PAUSE_SECONDS - asked_at))
@@ -78,7 +78,7 @@ class BrokerHosts:
     def _begin(self, delay: float) -> asyncio.Task[None]:
         if self._reading is None:
             self._reading = asyncio.create_task(self._read(delay))
-            # The task may end while nobody awaits it: retrieve its exception.
+            # Retrieve the task's exception, because the task may end while nobody awaits it.
             self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._reading
 
@@ -113,7 +113,7 @@ def _address(host: str) -> Address:
 
 
 def only_from_brokers(api: Api, handler: Handler, hosts: BrokerHosts) -> Handler:
-    """Return a handler that refuses inter-broker requests of other clients with CLUSTER_AUTHORIZATION_FAILED."""
+    """Return a handler that refuses (CLUSTER_AUTHORIZATION_FAILED) a request that does not come from a broker."""
     if api.name == "Fetch":
         is_of_broker: Callable[[RequestContext, Any], bool] = _fetches_as_follower
     elif api.name == "AddPartitionsToTxn":

@@ -2,41 +2,47 @@
 
 ListGroups (key 16), versions 0-5.
 
-Behaviour: lists the groups that this broker coordinates; v4 filters by state (KIP-518), v5 by type (KIP-848).
+Behaviour: lists the groups that this broker coordinates; since v4 filters by state (KIP-518), since v5 by type
+(KIP-848).
 
 DescribeGroups (key 15), versions 0-6.
 
-Behaviour: state, protocol and members of classic groups; metadata and protocol only while a group is Stable. If a
-request repeats a group, the response repeats its description, within a limit.
-Version notes: v3 adds the authorized operations. A group that does not exist is Dead; since v6 it is also an error.
+Behaviour: returns the state, protocol and members of classic groups. Metadata and protocol are returned only while a
+group is Stable. If a request repeats a group, the response repeats its description, within a limit.
 
-DeleteGroups (key 42), versions 0-3 (an error message, which Kafka fills in for groups of other kinds only).
+Version notes: v3 adds the authorized operations. The state of a group that does not exist is Dead. Since v6 it also has
+an error.
+
+DeleteGroups (key 42), versions 0-3. v3 adds an error message, which Kafka sets only for groups of other types.
 
 Behaviour: deletes groups without members, with their offsets. Other groups get NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND.
 
 Owns the results for groups that a request names more than once. As in Apache Kafka, each occurrence gets a result. The
-work is done once for each group, and the size of the results is limited: a few more bytes in a request repeat a group,
-and so its whole description in the response. Results beyond the limit are INVALID_REQUEST.
+work is done once for each group. The size of repeated results is limited, because a few bytes in a request can repeat a
+group, and the response then repeats its complete description. Results beyond the limit are INVALID_REQUEST.
 
 JoinGroup (key 11), versions 0-9.
 
 Behaviour: the request is parked until the group's next generation begins. v1 adds the rebalance timeout, v4
 MEMBER_ID_REQUIRED (KIP-394), v5 static members (KIP-345), v9 skip_assignment.
+
 Version notes: v7 made the protocol's name nullable; older clients receive an empty name.
 
 SyncGroup (key 14), versions 0-5.
 
 Behaviour: the leader sends the assignment, and each member receives its own part once the assignment is in the log.
+
 Version notes: since v5 the protocol's type and name are not optional.
 
 Heartbeat (key 12), versions 0-4.
 
-Behaviour: keeps a member's session, and notifies the member when it must join again (REBALANCE_IN_PROGRESS).
+Behaviour: keeps a member's session alive, and notifies the member when it must join again (REBALANCE_IN_PROGRESS).
 
 LeaveGroup (key 13), versions 0-5.
 
-Behaviour: since v3 the request has a list of members, and each member gets its own error. An entry with an instance id
-but no member id is an administrator's removal. v5 adds reasons, which are logged.
+Behaviour: since v3 the request has a list of members, and each member gets its own error. An administrator removes a
+member by an entry with an instance id but no member id. v5 adds reasons, which are logged.
+
 Version notes: before v3 the response's error is that of its only member.
 
 ConsumerGroupHeartbeat (key 68), versions 0-1.
@@ -44,12 +50,14 @@ ConsumerGroupHeartbeat (key 68), versions 0-1.
 Behaviour: a member uses one request to join, heartbeat, acknowledge and leave (KIP-848). The response has an assignment
 only if it changed or if the member requests all. If "consumer" is missing from group.coordinator.rebalance.protocols,
 or the feature group.version is 0, the error is UNSUPPORTED_VERSION, as clients expect.
-Version notes: v1 has patterns, and member ids that clients generate (KIP-1082).
+
+Version notes: v1 adds subscriptions by pattern, and member ids that clients generate (KIP-1082).
 
 ConsumerGroupDescribe (key 69), versions 0-1.
 
 Behaviour: returns state, epochs, members and assignments of consumer groups (KIP-848); other groups are
 GROUP_ID_NOT_FOUND. If a request repeats a group, the response repeats its description, within a limit.
+
 Version notes: v1 has the protocol of each member.
 """
 
@@ -95,7 +103,8 @@ from kbroker.protocol.messages.groups import (
 from kbroker.protocol.messages.streams_groups import DescribedStreamsGroup, StreamsGroupDescribeRequest
 
 ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""The operations of a group, by AclOperation's codes: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
+"""The operations on a group, as bits of AclOperation's codes: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
+"""
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
 Group = TypeVar("Group", DescribedGroup, DescribedConsumerGroup, DescribedStreamsGroup)
@@ -128,7 +137,7 @@ async def described(
     describe: Callable[[Iterable[str]], Awaitable[list[Group]]],
     response: Callable[..., Any],
 ) -> list[Group]:
-    """Return the descriptions of the requested groups, each from one call of `describe`."""
+    """Return the descriptions of the requested groups. `describe` is called once for each group."""
     names = await distinct(asked)
     groups = await describe(names)
     if request.include_authorized_operations:
@@ -187,7 +196,7 @@ async def with_repeats(
 
 
 async def distinct(asked: Iterable[Key]) -> dict[Key, None]:
-    """Return the keys without duplicates, in order."""
+    """Return the keys without duplicates, in their order."""
     found: dict[Key, None] = {}
     for key in asked:
         found[key] = None
@@ -196,7 +205,7 @@ async def distinct(asked: Iterable[Key]) -> dict[Key, None]:
 
 
 async def counted(asked: Iterable[Key]) -> Counter[Key]:
-    """Return how often each key occurs."""
+    """Return the number of occurrences of each key."""
     counts: Counter[Key] = Counter()
     for key in asked:
         counts[key] += 1
@@ -205,7 +214,7 @@ async def counted(asked: Iterable[Key]) -> Counter[Key]:
 
 
 async def paired(keys: Iterable[Key], answers: Iterable[Answer]) -> dict[Key, Answer]:
-    """Return answers by their keys."""
+    """Return the answers as a mapping by key."""
     found: dict[Key, Answer] = {}
     for key, answer in zip(keys, answers, strict=True):
         found[key] = answer
@@ -240,7 +249,7 @@ async def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> SyncGrou
 
 @handles(HeartbeatRequest, HeartbeatResponse, "0-4")
 def heartbeat(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
-    """Keep a session alive."""
+    """Keep a member's session alive."""
     return ctx.services.groups.heartbeat(request)
 
 
@@ -257,7 +266,7 @@ async def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveG
 def consumer_group_heartbeat(
     ctx: RequestContext, request: ConsumerGroupHeartbeatRequest, *, may_see: MaySee = everything
 ) -> Reply[ConsumerGroupHeartbeatResponse]:
-    """Keep a member in its consumer group; its pattern matches only topics that it `may_see`."""
+    """Keep a member in its consumer group. Its pattern matches only topics for which `may_see` returns true."""
     groups = ctx.services.groups
     if not groups.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)

@@ -3,20 +3,20 @@
 Only a node of a cluster imports this module.
 
 LeaderAndIsr (key 4), versions 5-7: the controller sets the leaders and followers of the partitions that are hosted
-here. Behaviour: handles one partition at a time, each with its own error, and other requests in between; see
+here. Behaviour: handles one partition at a time, and other requests in between. Each partition has its own error. See
 replica_manager/manager.py.
 
 StopReplica (key 5), versions 3-4: this broker stops being leader or follower of partitions (KIP-570). Behaviour:
 renames deleted partitions before the response is sent, and deletes their files later. See replica_manager/manager.py.
 
-UpdateMetadata (key 6), versions 7-8: the controller sends the live brokers and the changes of partitions. Behaviour
+UpdateMetadata (key 6), versions 7-8: the controller sends the live brokers and the changed partitions. Behaviour
 (Apache Kafka 3.9, KafkaApis.handleUpdateMetadataRequest): refuses a request for an earlier registration of this broker,
 and a request from a controller that is not the latest.
 
 AllocateProducerIds (key 67), version 0: a broker requests a block of producer ids (KIP-730). Behaviour: see
 controller/cluster/producer_ids.py.
 
-AlterPartition (key 56), versions 2-3: a leader requests other in-sync replicas (KIP-497). Behaviour: see
+AlterPartition (key 56), versions 2-3: a leader requests a change of the in-sync replicas (KIP-497). Behaviour: see
 controller/cluster/alter_partition.py. Version 3 has broker epochs, which a cluster on ZooKeeper does not check.
 
 ControlledShutdown (key 7), version 3: the controller moves the leadership of a broker's partitions before the broker
@@ -49,7 +49,7 @@ from kbroker.protocol.messages.inter_broker import (
 
 @handles(LeaderAndIsrRequest, LeaderAndIsrResponse, "5-7", cluster=True)
 async def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-    """Make this broker leader or follower, after reading the configs of new topics and creating their files."""
+    """Read the configs of new topics, create their files, then make this broker the leader or a follower."""
     cluster = in_cluster(ctx.services)
     manager = cluster.replica_manager
     unread = cluster.metadata.read_configs([topic.topic_name for topic in request.topic_states])
@@ -84,7 +84,7 @@ async def update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -
 def allocate_producer_ids(
     ctx: RequestContext, request: AllocateProducerIdsRequest
 ) -> Awaitable[AllocateProducerIdsResponse]:
-    """Allocate a block."""
+    """Allocate a block of producer ids."""
     return in_cluster(ctx.services).controller.allocate_producer_ids(request)
 
 

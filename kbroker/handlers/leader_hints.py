@@ -2,7 +2,8 @@
 
 Owns the choice of the source: LeaderAndIsr precedes UpdateMetadata, so the local replica may know a newer leader than
 the cluster's metadata (KafkaApis.getCurrentLeader). A client trusts the response even if it names the old leader again.
-If that broker has left meanwhile, librdkafka writes nothing for two seconds. Serves no API: Produce and Fetch use it.
+If the old leader has left the cluster meanwhile, librdkafka sends nothing for two seconds. Serves no API: Produce and
+Fetch use it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kbroker.handlers.registry import RequestContext
 
 
 class LeaderHints:
-    """The leaders in one response; `nodes` are those that the client can reach."""
+    """The leaders to name in one response. `nodes` returns the brokers that the client can reach."""
 
     __slots__ = ("_ctx", "_nodes")
 
@@ -27,7 +28,7 @@ class LeaderHints:
         return list(self._nodes.values())
 
     def leader(self, topic_id: bytes, topic: str, index: int) -> tuple[int, int] | None:
-        """Return leader (-1: none) and leader epoch of a partition, by topic id or name; None if it is unknown."""
+        """Return the leader (-1: none) and leader epoch of a partition, by topic id or name. None if it is unknown."""
         services = self._ctx.services
         state = services.controller.state
         name = state.topic_names.get(topic_id, topic)

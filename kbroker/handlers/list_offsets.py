@@ -37,13 +37,13 @@ _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDIN
 _READ_COMMITTED = 1
 _CONSUMER = -1
 _DEBUGGING = -2
-"""The replica id of tools such as ReplicaVerificationTool, to which a follower answers from its own log."""
+"""The replica id of tools such as ReplicaVerificationTool. A follower answers these tools from its own log."""
 _FIRST_NOT_AVAILABLE_VERSION = 5
 
 
 @handles(ListOffsetsRequest, ListOffsetsResponse, "1-11", mirrored(ListOffsetsResponse))
 async def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Look up each partition."""
+    """Look up the offset of each partition."""
     asked: dict[tuple[str, int], int] = {}
     for topic in request.topics:
         for wanted in topic.partitions:
@@ -133,7 +133,7 @@ async def _by_timestamp(
 async def offset_for_leader_epoch(
     ctx: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Look up each partition."""
+    """Look up the end offset of each partition."""
     return await _by_topic(request, lambda topic, partition: _end_of_epoch(ctx, topic, partition))
 
 

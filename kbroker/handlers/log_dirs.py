@@ -1,6 +1,6 @@
 """The APIs of log directories (KIP-113).
 
-DescribeLogDirs (key 35), versions 1-5: sizes of partitions and of their disks (KIP-113, 827, 1066).
+DescribeLogDirs (key 35), versions 1-5: return the sizes of partitions and of their disks (KIP-113, 827, 1066).
 
 AlterReplicaLogDirs (key 34), versions 1-2: begin to move partitions to other log directories (KIP-113).
 
@@ -37,7 +37,7 @@ def _description_failed(_request: DescribeLogDirsRequest, code: int, _message: s
 
 @handles(DescribeLogDirsRequest, DescribeLogDirsResponse, "1-5", _description_failed)
 async def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    """Measure every log directory. Null topics mean all partitions."""
+    """Return the size of every log directory. If `topics` is null, return all partitions."""
     wanted: set[Key] | None = None
     if request.topics is not None:
         wanted = set()
@@ -83,7 +83,7 @@ def _offline(manager: LogDirectory) -> DescribeLogDirsResult:
 
 
 async def _wanted(request: AlterReplicaLogDirsRequest) -> dict[tuple[str, int], str]:
-    """Return the target directory of each partition. The last one counts for a repeated partition, as in Kafka."""
+    """Return the target directory of each partition. If a partition is repeated, the last entry counts, as in Kafka."""
     wanted: dict[tuple[str, int], str] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -106,7 +106,7 @@ async def _moves_failed(
 async def alter_replica_log_dirs(
     ctx: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """Begin each move."""
+    """Begin to move each partition to its target directory."""
     wanted = await _wanted(request)
     return await _grouped(wanted, lambda key, directory: _begin(ctx, *key, directory))
 

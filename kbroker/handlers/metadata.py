@@ -1,6 +1,6 @@
 """Metadata (key 3), versions 0-13: returns brokers, topics and leaders, and creates missing topics if allowed.
 
-Null topics mean all (an empty list in v0). While a topic is being auto-created, the error is
+If `topics` is null (in v0: empty), all topics are returned. While a topic is being auto-created, the error is
 UNKNOWN_TOPIC_OR_PARTITION, as in Apache Kafka: the client retries.
 """
 
@@ -30,17 +30,17 @@ from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 log = logging.getLogger(__name__)
 
 TOPIC_OPERATIONS = 0b1101_1111_1000
-"""The bits of a topic's operations, all of which are allowed without an authorizer (AclEntry.supportedOperations)."""
+"""The bits of the operations on a topic. Without an authorizer all are allowed (AclEntry.supportedOperations)."""
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 NOT_ASKED = -(2**31)
 _FIRST_ID_VERSION = 12
 _LISTENERS_SINCE = 6
-"""Clients of older versions do not know LISTENER_NOT_FOUND (KafkaApis: errorUnavailableListeners)."""
+"""The first version whose clients know LISTENER_NOT_FOUND (KafkaApis: errorUnavailableListeners)."""
 
 
 @handles(MetadataRequest, MetadataResponse, "0-13", mirrored(MetadataResponse, topic_authorized_operations=NOT_ASKED))
 async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Describe the current cluster. Topics that this request creates are in the responses to later requests."""
+    """Describe the current cluster. Topics that this request creates are returned only to later requests."""
     await ctx.services.first_metadata()
     services = ctx.services
     state = services.controller.state
@@ -69,11 +69,11 @@ async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataRes
 
 
 class _View(NamedTuple):
-    """How topics are described to a client."""
+    """The parameters by which topics are described to a client."""
 
     operations: int
     hidden: frozenset[int]
-    """The live brokers without the client's listener: the client could not reach the partitions that they lead."""
+    """The live brokers without the client's listener. The client cannot reach the partitions that they lead."""
     hidden_code: ErrorCode
 
 
@@ -84,7 +84,7 @@ def _hidden_code(version: int) -> ErrorCode:
 async def _asked(
     ctx: RequestContext, wanted: Sequence[MetadataRequestTopic], view: _View, absent: list[str]
 ) -> list[MetadataResponseTopic]:
-    """Describe the named topics: by id if any has an id, else by name. Add topics that may be created to `absent`."""
+    """Describe the named topics: by id if any has an id, else by name. Add to `absent` the topics to create."""
     names: dict[str, None] = {}
     ids: dict[bytes, None] = {}
     check = ctx.version < _FIRST_ID_VERSION
@@ -113,7 +113,7 @@ async def _asked(
 
 
 def _check(topic: MetadataRequestTopic, version: int) -> None:
-    """Refuse null names, and topic ids, in versions that do not support topic ids."""
+    """Refuse null names and topic ids in versions that do not support topic ids."""
     if topic.name is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic name can not be null for version {version}")
     if topic.topic_id != ZERO_UUID:
@@ -134,7 +134,7 @@ async def _by_id(state: ClusterState, ids: Iterable[bytes], view: _View) -> list
 
 
 async def _create(ctx: RequestContext, names: Sequence[str]) -> None:
-    """Create topics. Like CreateTopics, create none if they have too many partitions in all."""
+    """Create topics. Create none if they have too many partitions together, like CreateTopics."""
     controller = ctx.services.controller
     plans, partitions, refused = [], 0, ""
     for name in names:

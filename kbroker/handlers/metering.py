@@ -1,11 +1,11 @@
-"""Measures how much of its client's quotas a request uses, and the resulting pause of the client.
+"""Measures how much a request uses of its client's quotas, and how long the client must pause.
 
 Owns the counts for the current request of a connection: its size, its time on the loop, the fetched bytes, and the
-created and deleted partitions. Never mutes a connection (network/connection.py), and never knows a limit (quota/). A
-meter exists only while there are quotas; handlers find it in their context.
+created and deleted partitions. Never mutes a connection (network/connection.py does), and knows no limit (quota/ does).
+A meter exists only while there are quotas; handlers find it in their context.
 
-The time is the time on the loop to decode the request, to handle it, and to encode and send its response. Time after
-the decision about the response counts for the next request, as in Kafka, where it is the time of the network threads.
+The time is the time on the loop to decode the request, to handle it, and to encode and send its response. The time
+after the pause is decided counts for the next request, as the time of the network threads does in Kafka.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BETWEEN_BROKERS: Final = frozenset(
         "ReadShareGroupStateSummary",
     }
 )
-"""APIs without a pause."""
+"""The APIs that never cause a pause."""
 
 
 class Metering:
@@ -58,7 +58,7 @@ class Metering:
     def __init__(self, quotas: ClientQuotas) -> None:
         self._quotas = quotas
         self.running = False
-        """Whether the current request is metered. It is not if it began before there were quotas."""
+        """Whether the current request is metered. A request that began before there were quotas is not metered."""
         self.user = ""
         self.client_id: str | None = None
         self.size = 0
@@ -67,10 +67,10 @@ class Metering:
         self.mutated_until_ms = 0.0
         self._spent = 0.0
         self._since: float | None = None
-        """When the loop began its current work on this request; None while it does other work."""
+        """The time at which the loop resumed its work on this request; None while the loop does other work."""
 
     def begin(self, principal: Principal, client_id: str | None, size: int, since: float) -> None:
-        """Begin a request of `size` bytes. The loop has worked on it since `since`, a time of `now`."""
+        """Begin a request of `size` bytes. `since` is the time, as of `now`, at which the loop began to work on it."""
         self.user, self.client_id, self.size = principal.name, client_id, size
         self.running, self.pause_ms = True, None
         self.mutated_until_ms = 0.0
@@ -79,7 +79,7 @@ class Metering:
     # --- the time
 
     def timed(self, steps: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
-        """Return a coroutine that runs `steps` and counts their time."""
+        """Return a coroutine that runs `steps` and measures their time on the loop."""
         return cast("Coroutine[Any, Any, _T]", self._timed(steps))
 
     @coroutine
@@ -114,7 +114,7 @@ class Metering:
         return spent * _PERCENT
 
     def sent(self, seconds: float) -> None:
-        """Count the rest of the time of encoding, and `seconds` of sending, after the pause is settled."""
+        """Count the rest of the encoding time, and `seconds` of sending, after the pause is settled."""
         if self.pause_ms is not None:
             percent = (self._spent + seconds) * _PERCENT
             self._quotas.worked.note(self.user, self.client_id, percent, self._quotas.now_ms())
@@ -122,7 +122,7 @@ class Metering:
     # --- usage
 
     def settle(self, *, produces: bool, counts_time: bool) -> int:
-        """Return the client's pause in ms for all that the finished request used of its quotas."""
+        """Return how long the client must pause, in ms, because of the quotas that the finished request used."""
         if self.pause_ms is None:
             now_ms = self._quotas.now_ms()
             pause_ms = max(0, int(self.mutated_until_ms - now_ms))
@@ -137,9 +137,9 @@ class Metering:
         return self._quotas.worked.record(self.user, self.client_id, self._take_time(), now_ms)
 
     def settle_fetch(self, size: int, *, is_sent: bool = False) -> int:
-        """Settle the pause for a Fetch response of `size` bytes, which are not charged if the client has to pause.
+        """Settle the pause for a Fetch response of `size` bytes. A client that must pause is not charged for them.
 
-        If it `is_sent` in any case, they are charged.
+        With `is_sent` the response is sent in any case, and its bytes are always charged.
         """
         now_ms = self._quotas.now_ms()
         fetched = self._quotas.fetched
@@ -150,7 +150,7 @@ class Metering:
         return pause_ms
 
     def largest_fetch(self) -> float | None:
-        """Return the most bytes that one fetch may return without causing a pause by itself; None means no limit."""
+        """Return the most bytes that one fetch may return without causing a pause by itself. None means no limit."""
         return self._quotas.fetched.at_once(self.user, self.client_id)
 
     def mutate(self, count: int, *, strict: bool) -> None:

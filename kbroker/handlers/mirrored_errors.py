@@ -1,8 +1,8 @@
-"""Error responses to a request that failed as a whole, for APIs whose elements each have their own error.
+"""Error responses to a request that failed completely, for APIs in which each element has its own error.
 
 Owns the derivation of the response, and of a single element, from the schema. The response has one element for each
-element of the request, with its name, id or index, and the error code in the schema's field for it. Never knows an API;
-the caller passes other values of a response. (Kafka: AbstractRequest.getErrorResponse, written there for each API.)
+element of the request, with its name, id or index, and the error code in the schema's field for it. Knows no API: the
+caller passes the other values of a response. (Kafka implements AbstractRequest.getErrorResponse for each API.)
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ _NAMES: Final = frozenset(
         "transactional_id", "resource_type", "resource_name", "entity", "key",
     }
 )  # fmt: skip
-"""The fields that name an element. A response repeats no other field of the request."""
+"""The fields that identify an element. A response repeats only these fields of the request."""
 
 
 def mirrored(
     response: type[_Answer], asked: str = "topics", *, default_message: bool = False, **fields: Any
 ) -> Callable[[Any, int, str | None], Coroutine[Any, Any, _Answer]]:
-    """Return a function that makes an error response with an element for each element of the request's list `asked`.
+    """Return a function that builds an error response with one element for each element of the list `asked`.
 
-    With `default_message`, the text is Kafka's for the code, not the failure's own. `fields` are values of elements.
+    With `default_message`, the error message is Kafka's text for the code, not the text of the failure. `fields` are
+    values of elements.
     """
     answers = answers_of(response)
 
@@ -46,14 +47,14 @@ def mirrored(
 
 
 def answers_of(response: type[Any]) -> FieldSpec:
-    """Return the response's list that has an element, with its own error, for each element of the request."""
+    """Return the response's list in which each element of the request has an element with its own error."""
     specs: list[FieldSpec] = response.SPECS
     (answers,) = (spec for spec in specs if _has_code(spec))
     return answers
 
 
 async def failed(cls: type[_Answer], source: Any, code: int, **fields: Any) -> _Answer:
-    """Return the element of a response, of class `cls`, for one element of the request, with an error."""
+    """Return an element of class `cls` for a response: the result of one element of the request, with an error."""
     (made,) = await _elements(cls, (source,), code, fields)
     answer: _Answer = made
     return answer
@@ -78,12 +79,12 @@ async def _elements(cls: type[Any], sources: Iterable[Any], code: int, fields: d
 
 
 def _named(cls: type[Any], source: Any) -> Any:
-    """Return an element with the names of its source. The source is an element of the request, or just a name."""
+    """Return an element with the names of its source. The source is an element of the request, or only a name."""
     names = [spec.name for spec in cls.SPECS if spec.name in _NAMES]
     if not hasattr(source, "SPECS"):
         return cls(**{names[0]: source}) if names else cls()
     values = {name: getattr(source, name, None) for name in names}
-    # Replace a null name by the field's default: not every version of the response allows null.
+    # Replace a null name with the field's default, because not every version of the response allows null.
     return cls(**{name: value for name, value in values.items() if value is not None})
 
 

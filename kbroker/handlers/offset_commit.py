@@ -2,15 +2,18 @@
 
 OffsetCommit (key 8), versions 2-10.
 
-Behaviour: stores a group's positions, from members of the current generation, or from any client while the group has no
-members. The handler answers for missing topics and partitions; the coordinator handles the others.
+Behaviour: stores a group's positions, if a member of the current generation sends them, or any client while the group
+has no members. The handler returns the errors of missing topics and partitions; the coordinator handles the other
+partitions.
+
 Version notes: v2-4 have a retention time; v9 returns GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; v10 names topics
 by id (UNKNOWN_TOPIC_ID).
 
 TxnOffsetCommit (key 28), versions 0-6: add a group's positions to a transaction.
 
 Behaviour: the positions are pending until the transaction ends, and are then committed or dropped. Members of the
-current generation may commit, and so may clients that name no member at all.
+current generation may commit, and clients that send no member id.
+
 Version notes: v3 has the member (KIP-447); up to v4 AddOffsetsToTxn must have added the group to the transaction, since
 v5 this request adds it (KIP-890); before v2 the error is COORDINATOR_NOT_AVAILABLE instead of
 COORDINATOR_LOAD_IN_PROGRESS, which old producers do not expect; v6 names topics by id (UNKNOWN_TOPIC_ID), and returns
@@ -18,8 +21,8 @@ GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH instead of ILLEGAL_GENERATION (KIP-131
 
 OffsetDelete (key 47), version 0.
 
-Behaviour: deletes positions of a group in topics that it does not consume (GROUP_SUBSCRIBED_TO_TOPIC otherwise). A
-group with members that is not a consumer group is NON_EMPTY_GROUP as a whole (KIP-496).
+Behaviour: deletes positions of a group in topics that it does not consume (GROUP_SUBSCRIBED_TO_TOPIC otherwise). For a
+group that has members but is not a consumer group, the complete request fails with NON_EMPTY_GROUP (KIP-496).
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ _txn_commit_failed = mirrored(TxnOffsetCommitResponse)
 
 
 class _Refused(Generic[_Response]):
-    """The results of one request for missing topics and partitions, by topic name or by topic id."""
+    """The errors of one request for missing topics and partitions, grouped by topic name or topic id."""
 
     def __init__(
         self, response: type[_Response], topic: type[Any], partition: type[Any], *, by_id: bool = False
@@ -77,7 +80,7 @@ class _Refused(Generic[_Response]):
         self._topics: dict[str | bytes, Any] = {}
 
     async def existing(self, state: ClusterState, topics: Sequence[Any]) -> list[Any]:
-        """Return the topics with their existing partitions; add results for the others."""
+        """Return the topics with their existing partitions, and add errors for the missing ones."""
         known = []
         for topic in topics:
             code = _resolve(state, topic, self._by_id)
@@ -103,7 +106,7 @@ class _Refused(Generic[_Response]):
         return self._topics.setdefault(topic.topic_id if self._by_id else topic.name, answer)
 
     async def with_decided(self, decided: _Response) -> _Response:
-        """Return the response: these results, then the coordinator's."""
+        """Return the response: first these errors, then the coordinator's results."""
         if not self._topics:
             return decided
         for topic in decided.topics:
@@ -115,7 +118,7 @@ class _Refused(Generic[_Response]):
 
 
 def _resolve(state: ClusterState, topic: Any, by_id: bool) -> ErrorCode:
-    """Fill in the topic's name or id: the one that the request does not have."""
+    """Set the topic's name if the request contains its id, or its id if the request contains its name."""
     if by_id:
         topic.name = state.topic_names.get(topic.topic_id, "")
         return ErrorCode.NONE if topic.name else ErrorCode.UNKNOWN_TOPIC_ID
@@ -130,7 +133,7 @@ def _resolve(state: ClusterState, topic: Any, by_id: bool) -> ErrorCode:
 def _are_still_there(
     asked: Sequence[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic], before: ClusterState, now: ClusterState
 ) -> bool:
-    """Return whether all requested topics still exist: no offset of a deleted topic may be stored."""
+    """Whether all requested topics still exist. The offset of a deleted topic must not be stored."""
     if now.topics is before.topics:
         return True
     return all(
@@ -183,7 +186,7 @@ async def txn_offset_commit(ctx: RequestContext, request: TxnOffsetCommitRequest
 async def _decided(
     ctx: RequestContext, request: TxnOffsetCommitRequest, refused: _Refused[TxnOffsetCommitResponse]
 ) -> TxnOffsetCommitResponse | ErrorCode:
-    """Commit the existing partitions, and add results for the others to `refused`. Raises ApiError."""
+    """Commit the offsets of existing partitions, and add errors for the others to `refused`. Raises ApiError."""
     groups, services = ctx.services.groups, ctx.services
     while True:
         state = services.controller.state

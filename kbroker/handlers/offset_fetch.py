@@ -1,8 +1,9 @@
 """OffsetFetch (key 9), versions 1-10.
 
-Behaviour: returns a group's positions, -1 if there is none. An unknown group or topic is not an error. Null topics (v2)
-request all topics. With require_stable (v7) the error is UNSTABLE_OFFSET_COMMIT for positions that an open transaction
-may change. The response repeats the results of repeated elements, within a limit (groups.py).
+Behaviour: returns a group's positions, -1 if there is none. An unknown group or topic is not an error. Since v2, null
+topics request all topics. With require_stable (since v7) the error is UNSTABLE_OFFSET_COMMIT for positions that an open
+transaction may change. The response repeats the results of repeated elements, within a limit (groups.py).
+
 Version notes: v8 has several groups, each with its topics and its error in `groups` (KIP-709); v9 has a member id and
 epoch, which only groups of KIP-848 check; v10 names topics by id (UNKNOWN_TOPIC_ID).
 """
@@ -48,9 +49,9 @@ _Begun = tuple[
     OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup],
     Callable[[OffsetFetchResponseGroup], OffsetFetchResponseGroup],
 ]
-"""A group's answer, or an awaitable of it, and the function that finishes the answer."""
+"""A group's answer, or an awaitable of the answer, and the function that completes it."""
 _Asked = tuple[int, str, str | None, int]
-"""The identity of a group in a request: its place if it names topics, its id, the member id, and the epoch."""
+"""The identity of a group in a request: its position if it names topics, its id, the member id, and the epoch."""
 
 
 @handles(OffsetFetchRequest, OffsetFetchResponse, "1-10", _failed)
@@ -126,7 +127,7 @@ async def _bound_metadata(groups: Sequence[OffsetFetchResponseGroup]) -> None:
 
 
 async def _begin(ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool) -> _Begun:
-    """Fetch one group's offsets. Results for unknown topic ids are last."""
+    """Begin to fetch one group's offsets. Results for unknown topic ids are last."""
     version, state, groups = ctx.version, ctx.services.controller.state, ctx.services.groups
     if version < TOPIC_IDS_SINCE:
         return await groups.fetch_offsets(group, require_stable=require_stable), lambda response: response
@@ -168,7 +169,7 @@ def _with_ids(response: OffsetFetchResponseGroup, state: ClusterState) -> Offset
 
 
 async def _of_one(group: OffsetFetchResponseGroup, asked: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponse:
-    """Return the response of the versions with a single group. In version 1 only partitions have an error."""
+    """Return the response in the versions with a single group. In version 1 only partitions have an error."""
     if group.error_code and version < _GROUP_ERROR_SINCE:
         group = await fetch_error(asked, group.error_code)
     await _bound_metadata([group])

@@ -2,11 +2,12 @@
 
 ElectLeaders (key 43), versions 0-2: elect leaders on request (KIP-460).
 
-Behaviour: for a single node see controller/single_broker.py. In a cluster the controller elects; the response is sent
-once this broker's own metadata has the new leaders; leaders that it does not have in time get REQUEST_TIMED_OUT. If all
-partitions are requested (null), the response omits those that need no election; a single node still names their topics,
-like Kafka 4.4.
-Version notes: v0 elects only preferred leaders, and has no error of the whole request.
+Behaviour: for a single node see controller/single_broker.py. In a cluster the controller elects. The response is sent
+when this broker's own metadata contains the new leaders; partitions whose leader does not arrive in time get
+REQUEST_TIMED_OUT. If all partitions are requested (null), the response omits those that need no election; a single node
+still names their topics, like Kafka 4.4.
+
+Version notes: v0 elects only preferred leaders, and has no error for the complete request.
 
 The APIs of reassignments (KIP-455).
 
@@ -14,7 +15,8 @@ AlterPartitionReassignments (key 45), versions 0-1: begin or cancel reassignment
 
 Behaviour: for a single node see controller/single_broker.py; for a cluster, controller/cluster/reassignment.py. The
 response is sent once all reassignments have begun.
-Version notes: v1 has a field that makes the controller refuse targets of another size (KIP-860).
+
+Version notes: v1 adds a field that makes the controller refuse a change of the number of replicas (KIP-860).
 
 ListPartitionReassignments (key 46), version 0: the partitions that are being reassigned (KIP-455).
 
@@ -59,7 +61,7 @@ Results = Mapping[Partition, ApiError | None]
 
 @handles(ElectLeadersRequest, ElectLeadersResponse, "0-2", mirrored(ElectLeadersResponse, "topic_partitions"))
 async def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Elect leaders, wait until this broker's metadata has the new leaders, and respond."""
+    """Elect leaders, wait until this broker's metadata contains the new leaders, and respond."""
     state = ctx.services.controller.state
     kind = request.election_type if ctx.version else PREFERRED
     if kind not in (PREFERRED, UNCLEAN):
@@ -105,7 +107,7 @@ async def _elected(
 
 
 async def _unknown(cluster: ClusterServices, leaders: dict[Partition, int], timeout_ms: int) -> dict[Partition, int]:
-    """Wait until this broker's metadata has the new leaders; after the timeout, return partitions without theirs."""
+    """Wait until this broker's metadata has the new leaders. Return the partitions without one after the timeout."""
 
     def are_known(state: ClusterState) -> bool:
         for partition, leader in list(leaders.items()):
@@ -169,7 +171,7 @@ async def _alteration(
     )
 
 
-if TYPE_CHECKING:  # only a cluster needs it
+if TYPE_CHECKING:  # only a cluster needs this value
     from kbroker.controller.cluster.assigned_replicas import Replicas
 
 

@@ -1,13 +1,13 @@
 """Produce (key 0), versions 3-13: append one batch to each partition.
 
-The hot path: this module never opens a batch, and passes its bytes unchanged from the network buffer to the log. If the
-log has to open a batch, and that takes longer than a moment, the batch is appended last (produce_answers.py). With
-acks=0 there is no response, and an error closes the connection. produce_in_transaction.py handles transactional
-batches, since it has to ask the transaction coordinator.
+The hot path: this module never opens a batch, and passes its bytes unchanged from the network buffer to the log. A
+batch that the log must open is appended last if that takes long (produce_answers.py). With acks=0 there is no response,
+and an error closes the connection. produce_in_transaction.py handles transactional batches, since it must send a
+request to the transaction coordinator.
 
-A request with many partitions is cut into pieces. Each piece is handled like a short request, with a turn between
-pieces. A fault of the whole request is found before the first piece is appended. If a piece fails later, only its
-partitions get the error.
+A request with many partitions is cut into pieces. Each piece is handled like a short request, and other requests get a
+turn between pieces. A fault of the complete request is found before the first piece is appended. If a piece fails
+later, only its partitions get the error.
 
 Version notes: up to v11 the producer must have added the partition to the transaction before; since v12 Produce adds it
 (KIP-890).
@@ -57,7 +57,7 @@ from kbroker.topic_names import INTERNAL_TOPICS
 FEW = 64
 """The most topics and partitions together of a short request."""
 AT_ONCE = 8
-"""The partitions to which a request appends between two turns: some 0.1 ms."""
+"""The number of partitions to which a request appends before other tasks get a turn: about 0.1 ms."""
 
 
 def _on_error(
@@ -77,11 +77,11 @@ _failed = mirrored(ProduceResponse, "topic_data", base_offset=-1)
 def produce(
     ctx: RequestContext, request: ProduceRequest, *, checked: bool = False, later: list[Uncommitted] | None = None
 ) -> Reply[ProduceResponse]:
-    """Append, one partition at a time.
+    """Append the batches to their partitions, one after another.
 
-    `checked` means that the request has no fault for which it is refused as a whole. Then it may be a piece of a larger
-    request, and its uncommitted batches are added to `later`. A request with several partitions is always checked
-    before the first append; a request with one partition only if its batch is unusual.
+    `checked` means that the request has no fault for which it is refused completely. A checked request may be a piece
+    of a larger request; then its uncommitted batches are added to `later`. A request with several partitions is always
+    checked before the first append; a request with one partition only if its batch is unusual.
     """
     left = FEW - len(request.topic_data)
     for topic in request.topic_data if left >= 0 else ():
@@ -156,7 +156,7 @@ def produce(
 
 
 async def _produce_many(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
-    """Produce all pieces of a request, in order; raises ApiError before the first.
+    """Append all pieces of a request, in order. Raises ApiError before the first append.
 
     With acks=all, wait for the other replicas after all pieces are appended.
     """
@@ -169,7 +169,7 @@ async def _produce_many(ctx: RequestContext, request: ProduceRequest) -> Produce
         try:
             answer = await awaited(produce(ctx, piece, checked=True, later=done.uncommitted))  # type: ignore[call-arg]
         except CloseConnection as error:
-            answer, closing = None, error  # with acks=0, raise it after the other pieces
+            answer, closing = None, error  # with acks=0, raise the error after the other pieces
         except Exception as error:  # noqa: BLE001 - earlier pieces are in the log and must be reported
             code, answer = code_of_unexpected(error), None
             if request.acks == 0:
@@ -189,7 +189,7 @@ async def _produce_many(ctx: RequestContext, request: ProduceRequest) -> Produce
 
 
 class _Done:
-    """The results of the pieces so far."""
+    """The results of the pieces that are already appended."""
 
     def __init__(self) -> None:
         self.uncommitted: list[Uncommitted] = []

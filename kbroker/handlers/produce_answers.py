@@ -1,12 +1,12 @@
 """Produce's results for refused, failed and appended batches, transactional or not.
 
 Owns the checks before the log receives a batch, their order, and the form of errors. Also owns the append of batches
-that must be opened, which takes longer than a request may hold the loop. With acks=all on partitions with other
+that must be opened, which would block the loop for too long in one step. With acks=all on partitions with other
 replicas, it waits for the high watermark of each partition, for the end of leadership, or for the request's timeout
 (Apache Kafka: DelayedProduce). Serves no API: produce.py and produce_in_transaction.py use it.
 
-Between a batch's first check and its append the partition may change. Therefore the partition checks the batch again at
-the append, by its settings at that time.
+Between a batch's first check and its append the partition may change. Therefore the partition checks the batch again
+during the append, with its current settings.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ _PREFIX = struct.Struct(">8xi4xb")
 
 
 def check_first_batches(request: ProduceRequest) -> bool:
-    """Check for faults that refuse a request as a whole, before any append; raises ApiError.
+    """Raise ApiError for a fault that makes the complete request invalid, before any append.
 
-    As in Kafka (RequestUtils.hasTransactionalRecords) the check ends at the first transactional batch, and returns
-    True. Faults of later batches are errors of their partitions only.
+    Return True at the first transactional batch, without checking later batches, as in Kafka
+    (RequestUtils.hasTransactionalRecords). Faults of later batches are errors of their partitions only.
     """
     for topic in request.topic_data:
         for data in topic.partition_data:
@@ -94,7 +94,7 @@ def check_first_batches(request: ProduceRequest) -> bool:
 
 
 def _opens_with_transaction(records: Buffer) -> bool:
-    """Whether the first batch is transactional; raises ApiError if the bytes cannot be a batch."""
+    """Whether the first batch is transactional. Raises ApiError if the bytes cannot be a batch."""
     if len(records) < _UP_TO_MAGIC:
         return False
     length, magic = _PREFIX.unpack_from(records)
@@ -114,7 +114,7 @@ def refusal(
     """Return the error for a partition whose batch must not be appended, or None.
 
     The order of checks is that of KafkaApis.handleProduceRequest: the topic, the batch, the append. check_first_batches
-    has checked the request as a whole before.
+    has already checked the complete request.
     """
     batches = list(_batches(data.records or b""))
     attributes = batches[0][1] if batches else 0
@@ -143,7 +143,7 @@ def refusal(
 
 
 def _batches(records: memoryview | bytes) -> Iterator[tuple[int, int]]:
-    """Yield (magic, attributes) of each whole batch, or _CORRUPT for bytes that cannot be a batch."""
+    """Yield (magic, attributes) of each complete batch, or _CORRUPT for bytes that cannot be a batch."""
     position, end = 0, len(records)
     while end - position >= _UP_TO_MAGIC:
         length, magic = _PREFIX.unpack_from(records, position)
@@ -200,7 +200,7 @@ def add_leader_hints(ctx: RequestContext, answer: ProduceResponse) -> None:
 
 
 class Uncommitted(NamedTuple):
-    """A batch in the log that ends before `offset`, and the partition's `answer`, which waits for its commit."""
+    """A batch in the log that ends before `offset`. `answer`, the partition's result, waits for its commit."""
 
     partition: Partition
     offset: int
@@ -208,7 +208,8 @@ class Uncommitted(NamedTuple):
 
 
 Groups = dict[Partition, tuple[int, list[PartitionProduceResponse]]]
-"""Partition -> the offset up to which (exclusive) records must be committed, and the answers that wait for this."""
+"""Partition -> the offset up to which (exclusive) records must be committed, and the results that wait for the commit.
+"""
 
 
 def appended(
@@ -240,7 +241,7 @@ def finished(
     *,
     failed: bool,
 ) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
-    """Return the response to a request, or a future of it if some batches are not committed yet.
+    """Return the response to a request, or a future of the response if some batches are not committed yet.
 
     With acks=0 there is no response; the connection is closed if a partition `failed`. If the request is a piece of a
     larger one, its uncommitted batches are added to `later`.
@@ -268,7 +269,7 @@ def all_committed(
 
 
 class _DelayedProduce:
-    """One waiting request."""
+    """A Produce request that waits for the commit of its batches."""
 
     __slots__ = ("_ctx", "_failed", "_left", "_response", "_timer", "_version", "_waits", "future")
 
@@ -345,7 +346,7 @@ async def append_in_slices(
     *,
     failed: bool,
 ) -> ProduceResponse | None:
-    """Open and append one batch after another. Return the response, which already has the other partitions."""
+    """Open and append one batch after another. Return the response, which already contains the other partitions."""
     if any(item.opening.check is not None for item in unopened):
         unopened = [_kept(item) for item in unopened]
     for item in unopened:
@@ -360,7 +361,7 @@ async def append_in_slices(
 
 
 def _kept(item: Unopened) -> Unopened:
-    """Return a batch with its own copy of the bytes: a check may wait, and the receive buffer is used again."""
+    """Return a batch with its own copy of the bytes, because a check may wait while the receive buffer is reused."""
     records = memoryview(bytearray(item.records))
     return item._replace(records=records, opening=item.opening.on(records))
 
@@ -374,7 +375,7 @@ async def _append(ctx: RequestContext, acks: int, item: Unopened) -> AppendInfo:
                 opened = await _judged(partition, opened, opening.check)
             now_ms = services.clock.now_ms()
             return partition.append(item.records, acks, now_ms, CLIENT, item.guard, opened=opened)
-        except TakesLonger as longer:  # the topic's settings have changed: open it again
+        except TakesLonger as longer:  # the topic's settings have changed: open the batch again
             opening = longer.opening
 
 

@@ -1,7 +1,7 @@
 """Produce with a transactional id: verify every partition with the transaction coordinator, then append.
 
 Owns the order of these two steps; transaction_verification.py translates the coordinator's errors. Serves no API:
-produce.py passes requests on to this module.
+produce.py calls this module.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Job(NamedTuple):
 
 
 class _Work:
-    """One request in progress."""
+    """One transactional Produce request in progress."""
 
     def __init__(self, ctx: RequestContext, request: ProduceRequest, later: list[Uncommitted] | None) -> None:
         self.ctx = ctx
@@ -110,7 +110,7 @@ class _Work:
             self.failed = True
             return
         if len(data.records) < HEADER_BYTES:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # like Kafka, which reads beyond the end
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # like Kafka, which reads beyond the end of the bytes
         attributes, producer_id, epoch, sequence = _PRODUCER.unpack_from(data.records)
         question = None
         if attributes & TRANSACTIONAL and producer_id >= 0:
@@ -132,7 +132,7 @@ class _Work:
         return verify(self.ctx.services, self.transactional_id, self.producer, self.questions, self.client)
 
     def append(self, verdicts: Mapping[TopicPartition, Verdict]) -> _Result:
-        """Append the verified batches. Return the response, or an awaitable of it if work is left."""
+        """Append the verified batches. Return the response, or an awaitable of the response if work is left."""
         now_ms = self.ctx.services.clock.now_ms()
         for job in self.jobs:
             verdict = Verdict(ErrorCode.NONE, UNCHECKED) if job.question is None else verdicts[job.question.key]
@@ -165,7 +165,7 @@ class _Work:
 def produce_in_transaction(
     ctx: RequestContext, request: ProduceRequest, later: list[Uncommitted] | None
 ) -> Reply[ProduceResponse]:
-    """Verify, then append. If the request is a piece of a larger one, add its uncommitted batches to `later`."""
+    """Verify all partitions, then append. If the request is a piece, add its uncommitted batches to `later`."""
     work = _Work(ctx, request, later)
     verdicts = work.verify()
     if isinstance(verdicts, dict) and not _is_too_early(work, verdicts):
@@ -179,7 +179,7 @@ async def _later(work: _Work, answer: Verdicts | Awaitable[Verdicts]) -> Produce
 
 
 async def _try(work: _Work, answer: Verdicts | Awaitable[Verdicts]) -> ProduceResponse | None:
-    """Retry a little while the previous transaction is ending, which a producer of version 2 does not know."""
+    """Retry for a short time while the previous transaction ends. A producer of version 2 cannot know about this."""
     config, clock = work.ctx.services.config, work.ctx.services.clock
     pause_ms = config.get_int("add.partitions.to.txn.retry.backoff.ms")
     until_ms = clock.monotonic_ms() + config.get_int("add.partitions.to.txn.retry.backoff.max.ms")

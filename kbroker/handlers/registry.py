@@ -1,12 +1,12 @@
-"""The handler of each API, and the versions it serves.
+"""The registry of APIs: the handler of each API, and the versions that it serves.
 
 Owns the registry, which `@handles` fills. ApiVersions is derived from it: APIs that are not registered are not
-advertised, and some are advertised only while they have a use. Never calls a handler: dispatch.py does.
+advertised, and some are advertised only while they are useful. Never calls a handler: dispatch.py does.
 
 A handler is `def api(ctx, request) -> response`, run on the event loop. If a request may be long or its response may
-have to wait, the handler is a coroutine function, or returns an awaitable; it yields as long_work.py describes.
-`ctx.version` is the request's version; a handler uses it only if *behaviour* differs between versions. It may return
-None, which means no response at all (Produce with acks=0).
+have to wait, the handler is a coroutine function, or returns an awaitable. It yields to the loop as long_work.py
+describes. `ctx.version` is the request's version; a handler uses it only if *behaviour* differs between versions. If a
+handler returns None, no response is sent (Produce with acks=0).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.security.principal import ANONYMOUS, Principal
 
 
 class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure of the program
-    """The connection must be closed without a response (Kafka's reaction to unreadable and unknown requests).
+    """Closes the connection without a response, as Kafka does after an unreadable or unknown request.
 
     After a failed authentication, `farewell` is a framed response that is sent before the close.
     """
@@ -33,10 +33,10 @@ class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure 
 
 
 class RequestContext:
-    """The data of a request, without its body, for handlers. A connection has one, which changes with each request.
+    """The data of a request, except its body, for handlers. A connection has one, and updates it for each request.
 
     `client_host` is Kafka's form of a peer address ("/127.0.0.1"), `client_port` the peer's port. `listener` is the
-    name of the listener of the connection.
+    name of the connection's listener.
     """
 
     __slots__ = (
@@ -67,18 +67,18 @@ class RequestContext:
         """The principal's rights (authorizer.Rights); None before the first use of an authorizer."""
         self.version = 0
         self.limited: tuple[int, Principal, Any, bool] | None = None
-        """The result of the last lookup of quotas, and the keys of the lookup (Dispatcher)."""
+        """The result of the last lookup of quotas, and the keys of this lookup (Dispatcher)."""
         self.metering: Metering | None = None
-        """The meter of the client's quotas; None until there are any."""
+        """The meter of the client's quotas; None as long as there are no quotas."""
         self.follows = False
-        """Whether the client is another broker that fetches from this one as a follower."""
+        """Whether the client is another broker that fetches from this broker as a follower."""
         self.known_requests: Any = None
         """The earlier requests that this connection may repeat (express_produce.KnownRequests)."""
         self.on_closed: dict[object, Callable[[], None]] | None = None
-        """What to call when the connection has ended (when_closed)."""
+        """The functions to call after the connection has ended (when_closed)."""
 
     def when_closed(self, key: object, call: Callable[[], None]) -> None:
-        """Let `call` be called when the connection has ended, in place of an earlier call of the same key."""
+        """Call `call` after the connection has ended. It replaces an earlier call with the same key."""
         if self.on_closed is None:
             self.on_closed = {}
         self.on_closed[key] = call
@@ -92,7 +92,7 @@ class RequestContext:
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
 Reply: TypeAlias = _Answer | Awaitable[_Answer | None] | None
-"""The result of a handler; see the module's docstring."""
+"""The result of a handler. See the docstring of this module."""
 Handler = Callable[[RequestContext, Any], Any]
 
 
@@ -100,8 +100,8 @@ Handler = Callable[[RequestContext, Any], Any]
 class Api:
     """One served API: its request and response classes, the versions served, and the function.
 
-    `on_error` builds the response to a request that failed as a whole (an ApiError), because each API has another field
-    for the error. Like a handler, it may be a coroutine function.
+    `on_error` builds the response to a request that failed completely (an ApiError), because the field for the error
+    differs between APIs. Like a handler, it may be a coroutine function.
     """
 
     key: int
@@ -112,9 +112,9 @@ class Api:
     handler: Handler
     on_error: Callable[[Any, int, str | None], Any]
     cluster: bool = False
-    """Whether only a node of a cluster serves it."""
+    """Whether only a node of a cluster serves the API."""
     advertised: Callable[[Services], bool] = lambda _services: True
-    """Whether ApiVersions lists the API at present. Requests are answered even if not."""
+    """Whether ApiVersions lists the API at present. The API answers requests even if it is not listed."""
 
 
 APIS: dict[int, Api] = {}
@@ -139,8 +139,8 @@ def handles(
     """Register a function for an API in `versions` ("3-13").
 
     `on_error(request, code, message)` builds the response for an ApiError; without it the response's `error_code` field
-    is set (and `error_message`, if it has one). `cluster`: only a node of a cluster serves it.
-    `advertised` decides whether ApiVersions lists the API at present.
+    is set (and `error_message`, if it has one). `cluster`: only a node of a cluster serves it. `advertised` returns
+    whether ApiVersions lists the API at present.
     """
 
     def default_error(_request: Any, code: int, message: str | None) -> Any:

@@ -1,6 +1,6 @@
 """The APIs of SCRAM credentials (KIP-554).
 
-DescribeUserScramCredentials (key 50), version 0: mechanisms and iterations, of all users or of some.
+DescribeUserScramCredentials (key 50), version 0: return the mechanisms and iterations of all users or of some users.
 
 AlterUserScramCredentials (key 51), version 0: set and remove credentials, independently for each user.
 
@@ -93,7 +93,7 @@ async def alter_user_scram_credentials(
     changes: dict[str, _Change] = {}
     refused: dict[str, ApiError] = {}
     for change in asked:
-        if change.name not in refused:  # the response has only the first fault of a user
+        if change.name not in refused:  # the response contains only the first fault of a user
             try:
                 if changes.pop(change.name, None) is not None:
                     text = "A user credential cannot be altered twice in the same request"
@@ -118,7 +118,7 @@ async def alter_user_scram_credentials(
 
 
 def _revise(change: _Change) -> Callable[[Mapping[str, str]], dict[str, str]]:
-    """Return a function that computes a user's new configs from the old. Both functions raise ApiError."""
+    """Return a function that computes a user's new configs from the old ones. Both functions raise ApiError."""
     if not change.name:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     mechanism = MECHANISM_TYPES.get(change.mechanism)

@@ -1,8 +1,8 @@
-"""The parts of the broker that handlers use. The composition root (broker/node.py) puts these together.
+"""The parts of the broker that handlers use. The composition root (broker/node.py) connects these parts.
 
-Owns these objects, and two waits that several APIs share: for the first UpdateMetadata of a cluster, and until a change
-is in effect. A change is in effect once it is stored, published to all, and applied on this broker. Never changes
-anything, and never sends a request.
+Owns these objects, and two waits that several APIs share: the wait for the first UpdateMetadata of a cluster, and the
+wait until a change is in effect. A change is in effect once it is stored, published to all, and applied on this broker.
+Never changes anything, and never sends a request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.shard import ProducerIdSupply
 
-if TYPE_CHECKING:  # only a cluster needs these
+if TYPE_CHECKING:  # only a cluster needs these modules
     from kbroker.controller.cluster.cluster_controller import ClusterController
     from kbroker.controller.member.metadata import MemberMetadata
     from kbroker.replica_manager.manager import ReplicaManager
@@ -40,12 +40,13 @@ if TYPE_CHECKING:  # only a cluster needs these
 
 A = TypeVar("A")
 FIRST_METADATA_MS = 5000
-"""How long a started broker waits for its first UpdateMetadata, in ms. After this time its responses name no topics."""
+"""How long a started broker waits for its first UpdateMetadata, in ms. After this time its responses contain no topics.
+"""
 
 
 @dataclass(slots=True)
 class ClusterServices:
-    """The additional parts of a node of a cluster."""
+    """The additional parts that a node of a cluster has."""
 
     broker_epoch: Callable[[], int]
     """This broker's epoch: the id of the transaction that created its znode, -1 while it is not registered."""
@@ -57,18 +58,18 @@ class ClusterServices:
 
 
 class TopicConfigs(Protocol):
-    """Judges configs of topics by what this broker, or its cluster, has."""
+    """Decides whether topic configs can have an effect with the features of this broker or its cluster."""
 
     async def look(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """Find out what `why_without_effect` has to know of these configs; raises ApiError if that is not possible."""
+        """Fetch the information that `why_without_effect` needs about these configs. Raises ApiError if this fails."""
 
     def why_without_effect(self, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-        """Return why a topic's new configs cannot have the effect that they promise; None if they can."""
+        """Return the reason why a topic's new configs cannot have their effect. Return None if they can."""
 
 
 @dataclass(slots=True)
 class Services:
-    """The broker's parts, by role. `metadata` is read through `controller.state`."""
+    """The parts of the broker, by role. `metadata` is read through `controller.state`."""
 
     node_id: int
     config: BrokerConfig
@@ -82,7 +83,7 @@ class Services:
     transactions: TransactionCoordinator
     shares: ShareCoordinator
     share: ShareDelivery
-    """The share partitions in use."""
+    """The share partitions that are in use."""
     markers: Target
     tls: TlsListeners
     tokens: TokenSettings | None = None
@@ -90,11 +91,11 @@ class Services:
     cluster: ClusterServices | None = None
     """The parts of a node of a cluster; None on a single node."""
     telemetry: ClientTelemetry | None = None
-    """Clients' metrics; None in a cluster, which stores no subscriptions to them."""
+    """The metrics that clients push; None in a cluster, which stores no subscriptions to these metrics."""
     authorizer: Authorizer | None = None
-    """Decides about clients' rights; None if all requests are allowed."""
+    """Decides what clients are allowed to do; None if all requests are allowed."""
     record_checks: TopicConfigs | None = None
-    """Knows which configs of topics can have an effect; None if all can."""
+    """Decides which configs of topics can have an effect; None if all configs can."""
     on_levels_changed: Callable[[], None] = lambda: None
     """Called after a change of a logger's level."""
 
@@ -106,7 +107,7 @@ class Services:
         return timeout_ms - int(self.clock.monotonic_ms() - began_ms)
 
     async def in_effect(self, answer: A) -> A:
-        """Return `answer` once all earlier decisions are in effect. Raises OSError."""
+        """Return `answer` when all earlier decisions are in effect. Raises OSError."""
         published = self.controller.published()
         if published is not None:
             await published
@@ -117,14 +118,14 @@ class Services:
         return answer
 
     async def first_metadata(self) -> None:
-        """Wait for the first UpdateMetadata after the start of this broker, if it is a node of a cluster."""
+        """Wait for the first UpdateMetadata after the start of this broker, if the broker is a node of a cluster."""
         first_update = self.cluster.metadata.first_update(FIRST_METADATA_MS) if self.cluster is not None else None
         if first_update is not None:
             await first_update
 
 
 async def look_for_effect(services: Services, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Find out what `check_effect` has to know; raises ApiError."""
+    """Fetch the information that `check_effect` needs. Raises ApiError."""
     if services.record_checks is not None:
         await services.record_checks.look(before, after)
 
@@ -149,7 +150,7 @@ def in_cluster(services: Services) -> ClusterServices:
 
 
 def has_share_groups(services: Services) -> bool:
-    """Return whether share groups are enabled, by the feature share.version."""
+    """Whether the feature share.version enables share groups."""
     return services.controller.state.features.get(SHARE_VERSION, 0) >= 1
 
 

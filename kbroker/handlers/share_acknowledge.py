@@ -1,7 +1,7 @@
 """ShareAcknowledge (key 79), versions 1-2: acknowledge acquired records of a share group (KIP-932).
 
-Owns the request's epoch of its session, and the end of the session with the last one. The acknowledgements themselves
-are in share_acknowledgements.py.
+Owns the check of the session epoch, and the end of the session at its last epoch. The acknowledgements themselves are
+in share_acknowledgements.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _on_error(_request: ShareAcknowledgeRequest, code: int, _message: str | None
 async def share_acknowledge(
     ctx: RequestContext, request: ShareAcknowledgeRequest, may_read: MayRead = lambda _topic: True
 ) -> ShareAcknowledgeResponse:
-    """Acknowledge, and answer once that is stored. A request with the last epoch ends the session."""
+    """Store the acknowledgements, then respond. A request with the last epoch ends the session."""
     share = delivery_of(ctx, request)
     assert request.group_id is not None
     assert request.member_id is not None

@@ -1,7 +1,7 @@
 """The acknowledgements in ShareFetch and ShareAcknowledge requests, which mean the same in both.
 
-Owns their checks, in the order of Apache Kafka (KafkaApis.handleAcknowledgements), and the results by partition.
-Serves no API itself. Decisions about records are made in share_partition/.
+Owns the checks of acknowledgements, in the order of Apache Kafka (KafkaApis.handleAcknowledgements), and the results by
+partition. Serves no API itself. Decisions about records are made in share_partition/.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _TYPES_AT_ONCE: Final = 4096
 
 
 class Result(NamedTuple):
-    """What has become of the acknowledgements for one partition."""
+    """The result of the acknowledgements for one partition."""
 
     code: int = ErrorCode.NONE
     message: str | None = None
 
 
 def delivery_of(ctx: RequestContext, request: ShareFetchRequest | ShareAcknowledgeRequest) -> ShareDelivery:
-    """Return the broker's share partitions, for a request with a group and a member; raises ApiError."""
+    """Return the broker's share partitions, for a request with a group and a member. Raises ApiError."""
     if not has_share_groups(ctx.services):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     if request.group_id is None or not request.member_id or len(request.member_id) > _MOST_MEMBER_ID:
@@ -48,7 +48,7 @@ async def acknowledge(
     request: ShareFetchRequest | ShareAcknowledgeRequest,
     may_read: MayRead,
 ) -> dict[PartitionKey, Result]:
-    """Check and carry out a request's acknowledgements; return their results once they are stored."""
+    """Check and apply a request's acknowledgements. Return their results once these are stored."""
     results: dict[PartitionKey, Result] = {}
     without: list[PartitionKey] = []
     waiting: dict[PartitionKey, asyncio.Future[ErrorCode]] = {}
@@ -98,7 +98,7 @@ async def _decide(
     batches: list[AckBatch],
     waiting: dict[PartitionKey, asyncio.Future[ErrorCode]],
 ) -> Result:
-    """Carry out the acknowledgements for one partition; `waiting` gets what is not stored yet."""
+    """Apply the acknowledgements for one partition. Results that are not stored yet are added to `waiting`."""
     assert request.group_id is not None
     assert request.member_id is not None
     hosted = share.get(request.group_id, *key)
@@ -114,7 +114,7 @@ async def _decide(
 
 
 async def _are_sound(batches: list[AckBatch], *, renews: bool, version: int) -> bool:
-    """Whether batches are in order, with one type for all or one for each offset (validateAcknowledgementBatches)."""
+    """Whether batches are in order and have one type, or one type for each offset (validateAcknowledgementBatches)."""
     highest = AcknowledgeType.RENEW if version >= 2 else AcknowledgeType.REJECT
     before = -1
     for first, last, types in batches:

@@ -1,8 +1,8 @@
 """ShareFetch (key 78), versions 1-2: acquire records for a member of a share group, and acknowledge earlier ones.
 
-Owns the request's session, the order of its checks, and the answer (KafkaApis.handleShareFetchRequest, KIP-932). The
-acknowledgements are in share_acknowledgements.py and take effect before records are acquired; reading and waiting are
-in share_fetch_attempt.py. As in Apache Kafka, membership in the group is not checked, only the session.
+Owns the request's session, the order of its checks, and the answer (KafkaApis.handleShareFetchRequest, KIP-932).
+Acknowledgements (share_acknowledgements.py) take effect before records are acquired. share_fetch_attempt.py reads and
+waits. As in Apache Kafka, only the session is checked, not the membership in the group.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _on_error(_request: ShareFetchRequest, code: int, _message: str | None) -> S
 async def share_fetch(
     ctx: RequestContext, request: ShareFetchRequest, may_read: MayRead = lambda _topic: True
 ) -> ShareFetchResponse:
-    """Acknowledge, then acquire records, at once or after a wait. A request with the last epoch ends the session."""
+    """Apply acknowledgements, then acquire records, with or without a wait. The last epoch ends the session."""
     share = delivery_of(ctx, request)
     assert request.group_id is not None
     has_acknowledgements = await _has_acknowledgements(request)
@@ -86,7 +86,7 @@ async def _has_acknowledgements(request: ShareFetchRequest) -> bool:
 async def _session_of(
     ctx: RequestContext, share: ShareDelivery, request: ShareFetchRequest, *, has_acknowledgements: bool
 ) -> ShareSession:
-    """Return the request's session, with the partitions that the request adds and removes; raises ApiError."""
+    """Return the request's session, after adding and removing the request's partitions. Raises ApiError."""
     assert request.group_id is not None
     assert request.member_id is not None
     group, member, epoch = request.group_id, request.member_id, request.share_session_epoch
@@ -98,7 +98,7 @@ async def _session_of(
         try:
             session = share.open_session(group, member, ctx)
         except ApiError:
-            await share.pause(max(request.max_wait_ms, 0))  # or the client would ask again at once
+            await share.pause(max(request.max_wait_ms, 0))  # or the client would retry immediately
             raise
     else:
         session = share.sessions.proceed(group, member, epoch)
@@ -123,7 +123,7 @@ async def _session_of(
 async def _fetch(
     ctx: RequestContext, share: ShareDelivery, request: ShareFetchRequest, session: ShareSession, may_read: MayRead
 ) -> dict[PartitionKey, PartitionData]:
-    """Acquire records of the session's partitions; return what to answer for them."""
+    """Acquire records of the session's partitions. Return the answers for these partitions."""
     answers: dict[PartitionKey, PartitionData] = {}
     wanted: list[tuple[PartitionKey, str]] = []
     state = ctx.services.controller.state
@@ -142,14 +142,14 @@ async def _fetch(
         return answers
     if request.share_acquire_mode not in _ACQUIRE_MODES:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
-    begin = max(request.share_session_epoch, 0) % len(wanted)  # so that each partition is the first one at times
+    begin = max(request.share_session_epoch, 0) % len(wanted)  # so that each partition is sometimes the first
     attempt = ShareFetchAttempt(ctx, share, request, session, wanted[begin:] + wanted[:begin])
     await attempt.run()
     return attempt.answers | answers
 
 
 async def _told(session: ShareSession, answers: dict[PartitionKey, PartitionData]) -> dict[PartitionKey, PartitionData]:
-    """Return the answers that a response in a session has to contain."""
+    """Return the answers that the response in a session must contain."""
     told = {}
     for key, answer in answers.items():
         if session.must_tell(key, has_records=bool(answer.records), has_error=bool(answer.error_code)):

@@ -1,12 +1,12 @@
 """One ShareFetch in progress: reads its partitions, acquires records, and waits for more.
 
 Owns the wait for min bytes and max wait (DelayedShareFetch of Apache Kafka), the reading, and the slices of the log
-that are returned: the whole batches of the acquired records, of which no byte is decoded. Whether a record may be had
-is decided in share_partition/. Never answers: share_fetch.py does.
+that are returned: the complete batches of the acquired records. Decodes no byte of a record. share_partition/ decides
+whether a record may be acquired. Never responds: share_fetch.py does.
 
-A fetch that reads holds a lock on its share partitions, so that two fetches do not read the same records. Every way out
-gives the locks back, also the end of the connection. A fetch whose session has ended, or has gone on with another
-request, acquires nothing.
+A fetch that reads holds a lock on its share partitions, so that two fetches do not read the same records. The fetch
+releases the locks however it ends, even if the connection is closed. It acquires nothing if its session has ended, or
+has received another request.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from kbroker.share_partition.states import Acquired, Limits, Span
 
 _RECORD_LIMIT: Final = 1
 _AT_ONCE: Final = 64
-"""How many headers of batches are read between two turns: some 0.2 ms."""
+"""The number of batch headers that are read before other tasks get a turn: about 0.2 ms."""
 
 
 class _Read(NamedTuple):
-    """What one partition has for a fetch."""
+    """The data that one partition has for a fetch."""
 
     hosted: Hosted
     state: SharePartition
@@ -46,7 +46,7 @@ class _Read(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """A batch of a slice: where it is in the file, and its offsets."""
+    """A batch of a slice: its position in the file, and its offsets."""
 
     position: int
     size: int
@@ -59,7 +59,7 @@ def empty(index: int, code: int = 0) -> PartitionData:
 
 
 class ShareFetchAttempt:
-    """A fetch of `wanted` partitions, by their topics' names, for the member of a session."""
+    """A fetch of the partitions in `wanted` (by topic name) for the member of a session."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ShareFetchAttempt:
         self._has_changed = False
         self._waiting: asyncio.Future[None] | None = None
         self.answers: dict[PartitionKey, PartitionData] = {}
-        """What to answer for each partition that has records, an error, or at least was read."""
+        """The answer for each partition that was read, has records, or has an error."""
         assert request.group_id is not None
         self._group = request.group_id
         self._reads_committed = share.settings.reads_committed(self._group)
@@ -90,7 +90,7 @@ class ShareFetchAttempt:
         self._min_bytes = min(request.min_bytes, self._max_bytes)
 
     async def run(self) -> None:
-        """Acquire records, at once or after a wait; raises ApiError if the session has ended meanwhile."""
+        """Acquire records, with or without a wait. Raises ApiError if the session has ended meanwhile."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._request.max_wait_ms / 1000
         self._session.waiting = self
@@ -120,13 +120,13 @@ class ShareFetchAttempt:
         hosted.waiters[self] = None
 
     def poke(self) -> None:
-        """Try again soon: something has changed."""
+        """Schedule a new attempt, because something has changed."""
         self._has_changed = True
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     async def _wait(self, until: float) -> None:
-        """Return once something has changed since the attempt began, or the time is over."""
+        """Return when something has changed since the attempt began, or when the time is over."""
         if self._has_changed:
             await turn
             return
@@ -142,7 +142,7 @@ class ShareFetchAttempt:
     # -- one attempt
 
     async def _attempt(self, *, is_last: bool) -> bool:
-        """Read and acquire what there is, if it is enough; return whether the fetch has ended."""
+        """Read and acquire the available records, if these are enough. Return whether the fetch has ended."""
         await self._lock_all()
         self._check_session()
         try:
@@ -167,7 +167,7 @@ class ShareFetchAttempt:
             raise ApiError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
 
     async def _lock_all(self) -> None:
-        """Lock the share partitions from which records can be acquired. Those that have failed are answered for."""
+        """Lock the share partitions from which records can be acquired. Add an error for each failed partition."""
         limits = self._share.settings.limits(self._group)
         for key, hosted in list(self._hosted.items()):
             if hosted.failure:
@@ -184,7 +184,7 @@ class ShareFetchAttempt:
         self._locked.clear()
 
     async def _read_all(self) -> dict[PartitionKey, _Read]:
-        """Look for records in the locked share partitions. No byte is read yet."""
+        """Find records in the locked share partitions, without reading a byte of them."""
         reads: dict[PartitionKey, _Read] = {}
         locked, left = list(self._locked), self._max_bytes
         share = max(self._max_bytes // len(locked), 1) if locked else 0
@@ -218,7 +218,7 @@ class ShareFetchAttempt:
     # -- records
 
     async def _acquire(self, key: PartitionKey, read: _Read, left: int) -> int:
-        """Acquire up to `left` records of a partition, and put them into its answer; return how many."""
+        """Acquire up to `left` records of a partition, and add them to its answer. Return their number."""
         self._check_session()
         answer = self.answers[key] = empty(key[1], read.code)
         if read.code or not read.piece.size or left <= 0:
@@ -245,7 +245,7 @@ class ShareFetchAttempt:
             self._share.give_back(self._session, read.hosted)
             self._check_session()
         if read.hosted.state is not read.state:
-            answer.error_code = read.hosted.failure  # dropped meanwhile: others may get these records
+            answer.error_code = read.hosted.failure  # dropped meanwhile: other members may acquire these records
             return 0
         taken = 0
         for first, last, count in got:
@@ -258,7 +258,7 @@ class ShareFetchAttempt:
         return taken
 
     async def _scan(self, read: _Read, wanted: int, limits: Limits) -> tuple[list[_Batch], list[Span]]:
-        """Return the batches of a slice, as many as needed, and the offsets of those of aborted transactions."""
+        """Return as many batches of a slice as needed, and the offsets of batches of aborted transactions."""
         piece, found, aborted = read.piece, [], []
         segment = piece.segment
         assert segment is not None
@@ -285,7 +285,7 @@ class ShareFetchAttempt:
 
 
 class _Aborted:
-    """Follows the aborted transactions through the batches of a slice, as a consumer with read_committed does."""
+    """Tracks the aborted transactions in the batches of a slice, as a consumer with read_committed does."""
 
     def __init__(self, transactions: Sequence[tuple[int, int]]) -> None:
         self._coming = sorted(transactions, key=lambda each: each[1], reverse=True)
@@ -310,7 +310,7 @@ class _Aborted:
 
 
 async def _without(got: Sequence[Acquired], spans: Sequence[Span]) -> list[Acquired]:
-    """Return acquired records without those of some spans; both are in order."""
+    """Return the acquired records outside some spans. Both arguments are in order."""
     left: list[Acquired] = []
     place = 0
     for first, last, count in got:
@@ -331,7 +331,7 @@ async def _without(got: Sequence[Acquired], spans: Sequence[Span]) -> list[Acqui
 
 
 def _is_cut_short(read: _Read) -> bool:
-    """Whether waiting would not make a slice larger: more records are in later segments, or need checks first."""
+    """Whether a wait cannot make a slice larger: more records are in later segments, or need checks first."""
     piece = read.piece
     return piece.size > 0 and (piece.cut_short or piece.segment is not read.hosted.partition.log.segments.items[-1])
 

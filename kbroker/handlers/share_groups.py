@@ -1,8 +1,8 @@
-"""The APIs of share groups (KIP-932): of their members and of administrators.
+"""The APIs of share groups (KIP-932), for their members and for administrators.
 
 ShareGroupHeartbeat (key 76), version 1: a member joins, stays and leaves. The response has an assignment only if it
-changed or if the member sends its subscription. Behaviour: new share partitions are initialised at the share
-coordinator after the response, and assigned once that is done.
+changed or if the member sends its subscription. Behaviour: the share coordinator initialises new share partitions after
+the response. They are assigned when this is done.
 
 ShareGroupDescribe (key 77), version 1: state, epochs, members and assignments of share groups; other groups are
 GROUP_ID_NOT_FOUND.
@@ -11,9 +11,9 @@ DescribeShareGroupOffsets (key 90), versions 0-1: start offsets of share partiti
 
 AlterShareGroupOffsets (key 91), version 0: new start offsets, for a group without members.
 
-DeleteShareGroupOffsets (key 92), version 0: deletes the states of a group's share partitions in some topics.
+DeleteShareGroupOffsets (key 92), version 0: deletes the states of a group's share partitions of the named topics.
 
-If the feature share.version is 0, the error of all is UNSUPPORTED_VERSION. If a request repeats a group, the response
+If the feature share.version is 0, all these APIs return UNSUPPORTED_VERSION. If a request repeats a group, the response
 repeats its answer, within a limit (groups.py).
 """
 
@@ -47,12 +47,12 @@ MOST_ID_LENGTH = 36
 
 
 def is_member_id(text: str) -> bool:
-    """Return whether a member may have this id."""
+    """Whether a text is allowed as a member id."""
     return 0 < len(text) <= MOST_ID_LENGTH
 
 
 def _share_groups(ctx: RequestContext) -> ShareGroups:
-    """Return the share groups of this broker; raises ApiError if they are not enabled."""
+    """Return the share groups of this broker. Raises ApiError if share groups are not enabled."""
     groups = ctx.services.groups.share_groups
     if groups is None or not has_share_groups(ctx.services):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)

@@ -1,8 +1,8 @@
-"""The requests of share partitions' leaders and of group coordinators to the share coordinator (KIP-932).
+"""The requests that leaders of share partitions and group coordinators send to the share coordinator (KIP-932).
 
 InitializeShareGroupState (key 83), version 0: begin the state of share partitions, or replace it.
 
-ReadShareGroupState (key 84), version 0: return the whole state to a share partition's new leader.
+ReadShareGroupState (key 84), version 0: return the complete state to a share partition's new leader.
 
 WriteShareGroupState (key 85), versions 0-1: change a state. Version 1 has the delivery complete count (KIP-1226).
 
@@ -10,9 +10,9 @@ DeleteShareGroupState (key 86), version 0: delete states.
 
 ReadShareGroupStateSummary (key 87), versions 0-1: epochs and offsets. Version 1 has the delivery complete count.
 
-Behaviour (Kafka: ShareCoordinatorService): each share partition has its own error. A request without a group, without
-topics or, except InitializeShareGroupState, with a topic without partitions gets an empty response. If a request
-repeats a partition, its last entry is the one that is answered.
+Behaviour (Kafka: ShareCoordinatorService): each share partition has its own error. A request without a group or without
+topics gets an empty response. So does a request with a topic without partitions, except InitializeShareGroupState. If a
+request repeats a partition, only its last entry is answered.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ R = TypeVar("R")
 async def _answers(
     request: Any, ask: Callable[[SharePartition, Any], R | Awaitable[R]]
 ) -> list[tuple[bytes, list[tuple[int, R]]]]:
-    """Return the answer of `ask` for each partition, by topic; of a repeated partition, the last one."""
+    """Return the answer of `ask` for each partition, by topic. If a partition is repeated, its last entry counts."""
     asked: list[tuple[bytes, int, R | Awaitable[R]]] = []
     found: dict[bytes, dict[int, R]] = {}
     for topic in request.topics:
@@ -73,7 +73,7 @@ async def _answers(
 
 
 async def _asks_nothing(request: Any, *, whole_topics: bool = True) -> bool:
-    """Return whether a request gets an empty response."""
+    """Whether a request gets an empty response."""
     if not request.group_id or not request.topics:
         return True
     for topic in request.topics if whole_topics else ():
@@ -102,7 +102,7 @@ async def _results(answers: Iterable[tuple[bytes, list[tuple[int, Done]]]]) -> l
 async def initialize_share_group_state(
     ctx: RequestContext, request: InitializeShareGroupStateRequest
 ) -> InitializeShareGroupStateResponse:
-    """Begin states."""
+    """Create or replace the states of share partitions."""
     shares = share_coordinator(ctx.services)
     if await _asks_nothing(request, whole_topics=False):
         return InitializeShareGroupStateResponse()

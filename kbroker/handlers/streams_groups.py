@@ -2,20 +2,23 @@
 
 StreamsGroupHeartbeat (key 88), versions 0-1.
 
-Behaviour: a member joins, heartbeats, gives up tasks and leaves by one request; the response has its tasks if they
-have changed, and what keeps the group from running (`status`). The broker creates the internal topics of the topology,
-with the member's rights. If "streams" is missing from group.coordinator.rebalance.protocols, or the feature
+Behaviour: a member uses one request to join, heartbeat, give up tasks and leave. The response has the member's tasks if
+they have changed, and the reasons why the group cannot run (`status`). The broker creates the internal topics of the
+topology, with the member's rights. If "streams" is missing from group.coordinator.rebalance.protocols, or the feature
 streams.version is 0, the error is UNSUPPORTED_VERSION.
-Version notes: v1 has a 64-bit acceptable recovery lag, and tells a member of missing client tags.
+
+Version notes: v1 has a 64-bit acceptable recovery lag, and notifies a member of missing client tags.
 
 StreamsGroupDescribe (key 89), versions 0-1.
 
 Behaviour: returns state, topology, members and tasks of streams groups; other groups are GROUP_ID_NOT_FOUND.
-Version notes: v1 has the assignor's name. Its description of the topology is never stored: that takes a plugin.
+
+Version notes: v1 has the assignor's name. The topology description of v1 is never stored, because this needs a plugin.
 
 StreamsGroupTopologyDescriptionUpdate (key 93), version 0.
 
-Behaviour: UNSUPPORTED_VERSION, as in Apache Kafka without a plugin for these descriptions. No heartbeat asks for it.
+Behaviour: returns UNSUPPORTED_VERSION, like Apache Kafka without a plugin for these descriptions. No heartbeat response
+requests a description.
 """
 
 from __future__ import annotations
@@ -48,16 +51,16 @@ from kbroker.protocol.messages.topics import CreatableTopic, CreatableTopicConfi
 from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 
 MayCreate = Callable[[str], bool]
-"""Whether the client may create a topic of a name."""
+"""Whether the client may create a topic with this name."""
 _CREATION_MS = 1_000
 """How long a heartbeat waits for the creation of internal topics in a cluster."""
 _SHOWN = 3
 _LONGEST_TEXT = 32_767
-"""The most bytes of a string that clients read; Kafka closes the connection instead of sending a longer one."""
+"""The most bytes of a string that clients can read. Kafka closes the connection instead of sending a longer string."""
 
 
 def _check_enabled(ctx: RequestContext) -> None:
-    """Raise UNSUPPORTED_VERSION if there are no streams groups."""
+    """Raise UNSUPPORTED_VERSION if streams groups are not enabled."""
     enabled = ctx.services.groups.config.streams.enabled
     if not enabled or ctx.services.controller.state.features.get(STREAMS_VERSION, 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
@@ -67,7 +70,7 @@ def _check_enabled(ctx: RequestContext) -> None:
 async def streams_group_heartbeat(
     ctx: RequestContext, request: StreamsGroupHeartbeatRequest, *, may_create: MayCreate = lambda _topic: True
 ) -> StreamsGroupHeartbeatResponse:
-    """Keep a member in its streams group, and create the topics that the group lacks."""
+    """Keep a member in its streams group, and create the missing topics of the group."""
     _check_enabled(ctx)
     if request.topology is not None:
         await _check_names(request.topology)
@@ -91,12 +94,12 @@ async def streams_group_heartbeat(
 
 
 def _readable(text: str) -> str:
-    """Return the beginning of a text with many names, or long ones, that clients can read."""
+    """Return the beginning of a text that is too long for clients, because it contains many or long names."""
     return text.encode()[:_LONGEST_TEXT].decode(errors="ignore")
 
 
 async def _check_names(topology: Topology) -> None:
-    """Refuse internal topics of the cluster, and names that no topic can have; raises STREAMS_INVALID_TOPOLOGY."""
+    """Raise STREAMS_INVALID_TOPOLOGY for the cluster's internal topics, and for names that no topic can have."""
     internal: dict[str, None] = {}
     invalid: dict[str, None] = {}
     for name in await topics_in(topology):
@@ -116,7 +119,7 @@ async def _check_names(topology: Topology) -> None:
 async def _create(
     ctx: RequestContext, group_id: str, missing: Sequence[TopicInfo], response: StreamsGroupHeartbeatResponse
 ) -> None:
-    """Create internal topics; tell of what failed before, and try that again only after two heartbeat intervals."""
+    """Create internal topics. Return earlier failures; retry these only after two heartbeat intervals."""
     groups, now_ms = ctx.services.groups, ctx.services.clock.monotonic_ms()
     failed = groups.failed_topics.of((topic.name for topic in missing), now_ms)
     if failed:
@@ -156,7 +159,7 @@ def _creatable(topic: TopicInfo) -> CreatableTopic:
 
 
 def _add_detail(response: StreamsGroupHeartbeatResponse, text: str) -> None:
-    """Add to the status of missing internal topics."""
+    """Add a text to the status of missing internal topics."""
     for status in response.status or ():
         if status.status_code == StatusCode.MISSING_INTERNAL_TOPICS:
             status.status_detail = f"{status.status_detail}; {text}"
@@ -184,7 +187,7 @@ async def streams_group_describe(
 def streams_group_topology_description_update(
     ctx: RequestContext, _request: StreamsGroupTopologyDescriptionUpdateRequest
 ) -> StreamsGroupTopologyDescriptionUpdateResponse:
-    """Refuse a description of a topology: nothing here would keep it."""
+    """Refuse a description of a topology, because this broker cannot store it."""
     _check_enabled(ctx)
     text = "The broker has no streams group topology description plugin configured."
     raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)

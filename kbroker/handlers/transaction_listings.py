@@ -3,14 +3,15 @@
 DescribeTransactions (key 65), version 0: the state of transactions, for administrators (KIP-664).
 
 Behaviour: returns an entry with an error code for each transactional id. While the coordinator writes markers, the
-entry has only the partitions that still lack one.
+entry contains only the partitions without a marker.
 
 ListTransactions (key 66), versions 0-2: the transactional ids that this broker coordinates (KIP-664).
 
 Behaviour: filters by state and producer id, since v1 by the duration of an open transaction, since v2 by a pattern that
-must match the whole id (KIP-1152). The response names unknown states, which match nothing.
-Differs from Kafka: patterns have RE2's syntax, without back references and lookaround, so that no pattern takes more
-than linear time.
+must match the complete id (KIP-1152). The response names unknown states, which match nothing.
+
+Differs from Kafka: patterns have RE2's syntax, without back references and lookaround, so that every match takes linear
+time.
 
 DescribeProducers (key 61), version 0: the idempotent producers whose state a partition keeps (KIP-664).
 """
@@ -46,7 +47,7 @@ from kbroker.topic_names import topic_name_fault
 from kbroker.txn.transaction import NAMES, Transaction
 
 MAX_REPEATED = 1_000_000
-"""The most partitions that one response repeats because the request repeats their transaction: some 4 MB."""
+"""The most partitions in one response that repeat a transaction because the request repeats it: about 4 MB."""
 _BY_NAME = {name: state for state, name in NAMES.items()}
 
 
@@ -59,7 +60,7 @@ _BY_NAME = {name: state for state, name in NAMES.items()}
 async def describe_transactions(
     ctx: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """Describe transactional ids. A repeated id shares its first result, within a limit."""
+    """Describe transactional ids. If an id is repeated, its first result is repeated, within a limit."""
     known: dict[str, TransactionState] = {}
     left = MAX_REPEATED
     states = []
@@ -136,7 +137,7 @@ def _filter(
 def _compile(pattern: str | None) -> Any:
     if not pattern:
         return None
-    import re2  # late, as in regexes.py
+    import re2  # imported late, as in regexes.py
 
     options = re2.Options()
     options.log_errors = False
@@ -147,7 +148,7 @@ def _compile(pattern: str | None) -> Any:
 
 
 MAX_REPEATED_PRODUCERS = 100_000
-"""The most producers that one response repeats because the request repeats their partition: some 4 MB."""
+"""The most producers in one response that repeat a partition because the request repeats it: about 4 MB."""
 
 
 def _failed(index: int, code: ErrorCode, message: str | None) -> PartitionResponse:
@@ -156,7 +157,7 @@ def _failed(index: int, code: ErrorCode, message: str | None) -> PartitionRespon
 
 @handles(DescribeProducersRequest, DescribeProducersResponse, "0", mirrored(DescribeProducersResponse))
 async def describe_producers(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    """List producers, one partition at a time. A repeated partition shares its first list, within a limit."""
+    """List producers, one partition at a time. A repeated partition gets its first list again, within a limit."""
     known: dict[Partition, list[ProducerState]] = {}
     left = MAX_REPEATED_PRODUCERS
 
@@ -182,7 +183,7 @@ async def describe_producers(ctx: RequestContext, request: DescribeProducersRequ
 
 
 def _refused(ctx: RequestContext, topic: str, index: int) -> PartitionResponse | None:
-    """Return the error for a partition without a replica on this broker, or None. A follower uses its own log."""
+    """Return the error if this broker has no replica of the partition, or None. A follower uses its own log."""
     fault = topic_name_fault(topic)
     if fault is not None:
         return _failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}")

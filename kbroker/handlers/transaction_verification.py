@@ -5,8 +5,8 @@ TxnOffsetCommit use it.
 
 If a partition already has an open transaction of this producer and epoch, no request is needed. Otherwise the
 coordinator checks that the partition is part of the transaction. Producers of version 2 never add partitions
-themselves: for them the coordinator adds the partition. The append gets the guard that was taken before the request
-(producer_state.py).
+themselves, so the coordinator adds the partition for them. The append receives the guard that was created before the
+request (producer_state.py).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, TopicPartition
 
 
 class Client(Enum):
-    """What a producer supports, by the version of its request."""
+    """The errors and features that a producer knows, derived from the version of its request."""
 
     KNOWS_LITTLE = 0
     KNOWS_ABORTABLE = 1
-    """Knows TRANSACTION_ABORTABLE."""
+    """The producer knows the error TRANSACTION_ABORTABLE."""
     ADDS_IMPLICITLY = 2
-    """Transaction version 2."""
+    """The producer uses transaction version 2."""
 
 
 class Question(NamedTuple):
-    """A partition to append to, and the first sequence of the batch (-1 for offsets)."""
+    """A partition to append to, and the first sequence number of the batch (-1 for offsets)."""
 
     partition: Partition
     sequence: int
@@ -59,7 +59,7 @@ Verdicts = dict[TopicPartition, Verdict]
 def verify(
     services: Services, transactional_id: str, producer: Identity, questions: Sequence[Question], client: Client
 ) -> Verdicts | Awaitable[Verdicts]:
-    """Return a verdict for each partition, or an awaitable if the coordinator is remote or its write not committed."""
+    """Return a verdict for each partition, or an awaitable if the answer needs a remote coordinator or a commit."""
     epoch_bump = client is Client.ADDS_IMPLICITLY
     if not epoch_bump and not services.config.get_bool("transaction.partition.verification.enable"):
         return {question.key: Verdict(ErrorCode.NONE, UNCHECKED) for question in questions}
@@ -107,7 +107,7 @@ _NO_PRODUCER_OF_IT = frozenset(
 
 
 def _translated(code: ErrorCode, client: Client) -> ErrorCode:
-    """Return the code that this producer expects here (AddPartitionsToTxnManager)."""
+    """Return the error code that this producer expects in this case (AddPartitionsToTxnManager)."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and client is Client.KNOWS_LITTLE:

@@ -2,33 +2,38 @@
 
 InitProducerId (key 22), versions 0-5: a producer id and epoch, for idempotence or for transactions.
 
-Behaviour: without a transactional id, returns a new producer id with epoch 0. With one, returns its producer id with
-the next epoch, which fences all other producers of the transactional id. An open transaction is aborted first
-(CONCURRENT_TRANSACTIONS: the client retries). Since v3 a producer may send its id and epoch, and keeps the id unless
-another producer has taken over the transactional id.
+Behaviour: without a transactional id, returns a new producer id with epoch 0. With a transactional id, returns its
+producer id with the next epoch, which fences all other producers with the same transactional id. An open transaction is
+aborted first (CONCURRENT_TRANSACTIONS: the client retries). Since v3 a producer may send its id and epoch, and keeps
+the id unless another producer has taken over the transactional id.
+
 Version notes: before v4 the error is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
+
 Gaps: v6 (two-phase commit, KIP-939) is not released in Apache Kafka 4.4 either.
 
 AddOffsetsToTxn (key 25), versions 0-4: add the offsets of a group to a transaction.
 
-Behaviour: adds the group's partition of `__consumer_offsets`, like AddPartitionsToTxn. Producers of transaction version
-2 do not send this request, because TxnOffsetCommit adds the partition for them.
+Behaviour: adds the group's partition of `__consumer_offsets`, like AddPartitionsToTxn. Producers with transaction
+version 2 do not send this request, because TxnOffsetCommit adds the partition for them.
+
 Version notes: before v2 the error is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
 
 EndTxn (key 26), versions 0-5: commit or abort a transaction.
 
 Behaviour: the response is sent once the outcome is in the log; the markers follow. txn/end_txn.py describes the
 responses to retries.
+
 Version notes: before v2 the error is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. v5 is for transaction version
-2: the end of a transaction begins a new producer epoch, which the response has, with another producer id if the epochs
-are used up (KIP-890).
+2: the end of a transaction begins a new producer epoch, which the response has, with another producer id if there are
+no more epochs (KIP-890).
 
 AddPartitionsToTxn (key 24), versions 0-5: add partitions to a transaction, before the producer writes to them.
 
 Behaviour: adds all partitions or none. If one does not exist, the others get OPERATION_NOT_ATTEMPTED.
-Version notes: producers of transaction version 1 send v0-3, and may not write to internal topics; before v2 the error
-is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. Brokers send v4-5. These name several transactions at once, and
-with `verify_only` check that partitions are in a transaction (TRANSACTION_ABORTABLE if they are not).
+
+Version notes: producers with transaction version 1 send v0-3, and are not allowed to write to internal topics; before
+v2 the error is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. Brokers send v4-5. These versions name several
+transactions, and with `verify_only` check that partitions are in a transaction (TRANSACTION_ABORTABLE if they are not).
 """
 
 from __future__ import annotations
@@ -68,7 +73,7 @@ def _failed(code: int) -> InitProducerIdResponse:
 
 
 def _fenced(code: ErrorCode, version: int, since: int) -> ErrorCode:
-    """Return an error code for the client: versions before `since` do not have PRODUCER_FENCED."""
+    """Return the error code for the client. Versions before `since` do not know PRODUCER_FENCED."""
     return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and version < since else code
 
 
@@ -92,7 +97,7 @@ async def init_producer_id(ctx: RequestContext, request: InitProducerIdRequest) 
 
 @handles(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, "0-4")
 async def add_offsets_to_txn(ctx: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
-    """Add a group's offsets."""
+    """Add a group's offsets to a transaction."""
     version = ctx.version
     partition = (OFFSETS_TOPIC, ctx.services.groups.partition_for(request.group_id))
     producer = Identity(request.producer_id, request.producer_epoch)
@@ -185,7 +190,7 @@ async def _one(
 
 
 async def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Collection[TopicPartition]:
-    """Return the named partitions without duplicates, in order."""
+    """Return the named partitions without duplicates, in their order."""
     wanted: dict[TopicPartition, None] = {}
     for topic in topics:
         for index in topic.partitions:

@@ -25,9 +25,9 @@ from kbroker.txn.marker_sender import Answers, Marker
 from kbroker.txn.transaction import TopicPartition
 
 AT_ONCE = 20
-"""The partitions that get a marker between two turns: about a millisecond."""
+"""The number of partitions that get a marker before other tasks get a turn: about one ms."""
 _Answer = tuple[int, Answers | Awaitable[Answers]]
-"""A producer id, and the codes of some of its partitions."""
+"""A producer id, and the error codes of some of its partitions."""
 
 
 async def _on_error(request: WriteTxnMarkersRequest, code: int, _message: str | None) -> WriteTxnMarkersResponse:
@@ -41,7 +41,7 @@ async def _on_error(request: WriteTxnMarkersRequest, code: int, _message: str | 
 
 @handles(WriteTxnMarkersRequest, WriteTxnMarkersResponse, "1-2", _on_error)
 async def write_txn_markers(ctx: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    """Write markers of one producer after the other."""
+    """Write the markers of one producer after another."""
     for asked in request.markers:
         if asked.producer_id < 0 or asked.producer_epoch < 0:
             raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # like Kafka, which cannot build such a batch
@@ -80,7 +80,7 @@ async def _write(ctx: RequestContext, asked: WritableTxnMarker, answers: list[_A
 
 
 async def _partitions(asked: WritableTxnMarker) -> Collection[TopicPartition]:
-    """Return the partitions of a marker without duplicates, in order."""
+    """Return the partitions of a marker without duplicates, in their order."""
     wanted: dict[TopicPartition, None] = {}
     for topic in asked.topics:
         for index in topic.partition_indexes:

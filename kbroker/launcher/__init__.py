@@ -1,1 +1,1 @@
-"""Several brokers and their ZooKeeper as processes on one machine, which `kbroker cluster` starts."""
+"""The launcher of `kbroker cluster`: it runs several brokers and their ZooKeeper as processes on one machine."""

@@ -18,7 +18,7 @@ from typing import Final
 from kbroker.launcher import tied
 
 Pause = Callable[[float], None]
-"""Waits for some seconds; raises an exception to end the waiting."""
+"""A function that waits for some seconds. It may raise an exception to end the wait."""
 
 _CHECK_S: Final = 0.05
 _TAIL_BYTES: Final = 16 * 1024
@@ -26,11 +26,11 @@ _MOST_WORDS: Final = 500
 
 
 class LauncherError(Exception):
-    """A program cannot be started, or a request cannot be carried out; the text is one line for people."""
+    """Raised if a program cannot be started, or a request cannot be carried out. The text is one line for people."""
 
 
 class Child:
-    """One program. It can be started any number of times, once at a time.
+    """One program. It can be started any number of times, but only one process of it runs at a time.
 
     The thread that calls `start` must live as long as the program.
     """
@@ -41,10 +41,10 @@ class Child:
         self._log_begin = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._killed: str | None = None
-        """The reason why this object killed the last run; None if it did not."""
+        """The reason why this object killed the last run; None if it did not kill the run."""
 
     def start(self, command: Sequence[str]) -> None:
-        """Start the program; its output is appended to the log file."""
+        """Start the program. Its output is appended to the log file."""
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         whole = [sys.executable, "-IS", tied.__file__, str(os.getpid()), *command]
         with open(self.log_file, "ab") as log:
@@ -56,7 +56,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None if the program does not run."""
+        """The process id; None if the program does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     @property
@@ -65,12 +65,12 @@ class Child:
 
     @property
     def ran(self) -> bool:
-        """Whether the program was ever started."""
+        """Whether the program has been started at least once."""
         return self._process is not None
 
     @property
     def ended(self) -> int | None:
-        """The exit status of the last run, negative for a signal; None while it runs and before the first run."""
+        """The exit status of the last run, negative for a signal. None while it runs, and before the first run."""
         return None if self._process is None else self._process.poll()
 
     def how_ended(self) -> str:
@@ -81,13 +81,13 @@ class Child:
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
     def describe_end(self) -> str:
-        """Describe how the last run ended, and its last output unless it was killed."""
+        """Describe how the last run ended. Add the last output, unless the run was killed."""
         if self.ended == -signal.SIGKILL:
             return self._killed or "killed (signal 9): by somebody, or for want of memory"
         return f"{self.how_ended()}; it printed last: {self.last_words()}"
 
     def stop(self, timeout_s: float, pause: Pause = time.sleep) -> bool:
-        """Send the program SIGTERM, and kill it after `timeout_s`; return whether it ended without the kill."""
+        """Send SIGTERM to the program, and kill it after `timeout_s`. Return whether it ended without being killed."""
         if not self.running:
             return True
         self._signal(signal.SIGTERM)
@@ -98,7 +98,7 @@ class Child:
         return False
 
     def kill(self, why: str = "killed by order") -> None:
-        """Kill the program; `why` is the reason to report."""
+        """Kill the program. `why` is the reason to report."""
         if self._process is not None:
             if self.running:
                 self._killed = why
@@ -119,12 +119,12 @@ class Child:
         self._process.send_signal(number)  # does nothing if the process has ended
 
     def last_words(self) -> str:
-        """Return the last line of this run's output, shortened, with unprintable characters as "?"."""
+        """Return the last line of this run's output, shortened, with "?" for unprintable characters."""
         line = next(reversed(self.tail(1)), "it has printed nothing")
         return "".join(char if char.isprintable() else "?" for char in line[:_MOST_WORDS])
 
     def tail(self, lines: int) -> list[str]:
-        """Return the last lines of this run, without empty ones."""
+        """Return the last lines of this run's output, without empty lines."""
         try:
             with open(self.log_file, "rb") as log:
                 end = log.seek(0, os.SEEK_END)
@@ -136,7 +136,7 @@ class Child:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, pause: Pause = time.sleep) -> bool:
-    """Check until `condition` holds; return whether it did within `timeout_s`."""
+    """Wait until `condition` holds. Return whether it held within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:

@@ -1,7 +1,7 @@
-"""The connection from `kbroker cluster kill` and the like to the launcher: a socket in the cluster's directory.
+"""The connection from commands such as `kbroker cluster kill` to the launcher: a socket in the cluster's directory.
 
-Owns the socket and its protocol: a line of JSON for the request, a line of JSON for the answer. It is a Unix socket
-that only its owner may use; no port is opened. Never decides the meaning of a request.
+Owns the socket and its protocol: a line of JSON for the request, a line of JSON for the answer. The socket is a Unix
+socket that only its owner may use, so no port is opened. Never interprets a request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Request = dict[str, Any]
 
 
 class NobodyThere(LauncherError):  # noqa: N818 - a state
-    """No launcher runs in a directory."""
+    """Raised if no launcher runs in a directory."""
 
 
 class ControlSocket:
@@ -53,7 +53,7 @@ class ControlSocket:
         return self._socket.fileno()
 
     def answer(self, handle: Callable[[Request], Request]) -> None:
-        """Accept one request and answer it; a client that sends nothing, or disconnects, is ignored."""
+        """Accept one request and answer it. A client that sends nothing, or disconnects, is ignored."""
         connection, _ = self._socket.accept()
         with connection, contextlib.suppress(OSError, ValueError):
             connection.settimeout(_LINE_TIMEOUT_S)
@@ -62,7 +62,7 @@ class ControlSocket:
                 connection.sendall(json.dumps(handle(request)).encode() + b"\n")
 
     def close(self) -> None:
-        """Release the directory."""
+        """Close the socket, and release the lock on the directory."""
         self._socket.close()
         with contextlib.suppress(OSError), _reachable(self._directory) as path:
             os.unlink(path)
@@ -76,7 +76,7 @@ class ControlSocket:
 
 
 def ask_launcher(directory: Path, request: Request, timeout_s: float) -> Request:
-    """Send a request to the launcher of a directory; raises NobodyThere, and LauncherError if it refuses."""
+    """Send a request to the launcher of a directory. Raises NobodyThere, or LauncherError if it refuses."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
         try:
@@ -105,7 +105,7 @@ def _line(connection: socket.socket) -> bytes:
 
 @contextmanager
 def _reachable(directory: Path) -> Iterator[str]:
-    """Yield a short path of the socket: the kernel allows some hundred bytes, and a directory may need more."""
+    """Yield a short path of the socket. The kernel allows some hundred bytes, and a directory may need more."""
     if not os.path.isdir("/proc/self/fd"):
         yield str(directory / _NAME)
         return
@@ -117,7 +117,7 @@ def _reachable(directory: Path) -> Iterator[str]:
 
 
 def _locked(directory: Path) -> int:
-    """Return the descriptor of a lock that is held as long as this process lives."""
+    """Return the descriptor of a lock that lasts as long as this process lives."""
     descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,7 +128,7 @@ def _locked(directory: Path) -> int:
 
 
 def launcher_runs(directory: Path) -> bool:
-    """Whether a launcher runs in a directory, even if it is stopping."""
+    """Whether a launcher runs in a directory, even if the launcher is stopping."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_LINE_TIMEOUT_S)
         try:

@@ -1,6 +1,6 @@
-"""The running cluster as JSON for programs: in the cluster's directory, and in the file that --ready-file names.
+"""The description of the running cluster as JSON, in the cluster's directory and in the file of --ready-file.
 
-Owns its format:
+Owns the format of the description:
 
     {"bootstrap_servers": "h:p,h:p", "zookeeper": "h:p/chroot", "pid": launcher, "zookeeper_pid": pid or null,
      "brokers": [{"node_id": 1, "host": "h", "port": p, "pid": pid or null, "data_dir": "...",
@@ -25,7 +25,7 @@ FILE_NAME: Final = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class BrokerDescription:
-    """A broker; `pid` is None while it does not run, `ended` is None while it runs."""
+    """A broker. `pid` is None while it does not run; `ended` is None while it runs."""
 
     node_id: int
     host: str
@@ -35,7 +35,7 @@ class BrokerDescription:
     metrics: str | None = None
     ended: str | None = None
     registry: str | None = None
-    """The URL of its schema registry."""
+    """The URL of the broker's schema registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class ClusterDescription:
     brokers: list[BrokerDescription] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the description as JSON values."""
+        """Return the description as values for JSON."""
         return asdict(self)
 
 
 def write_description(description: ClusterDescription, path: Path) -> None:
-    """Write the file atomically: a waiting program may read it at once."""
+    """Write the file atomically, because a waiting program may read it immediately."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(json.dumps(description.as_json()) + "\n")
@@ -64,7 +64,7 @@ def write_description(description: ClusterDescription, path: Path) -> None:
 
 
 def read_description(directory: Path) -> ClusterDescription:
-    """Read a launcher's file in a cluster's directory; raises LauncherError."""
+    """Read the file of a launcher in a cluster's directory. Raises LauncherError."""
     path = directory / FILE_NAME
     try:
         return _parsed(json.loads(path.read_bytes()))
@@ -77,7 +77,7 @@ def read_description(directory: Path) -> ClusterDescription:
 
 
 def remove_stale(path: Path) -> None:
-    """Remove an earlier launcher's file, which could be mistaken for this launcher's; keep a running launcher's."""
+    """Remove an earlier launcher's file, which could be mistaken for this launcher's. Keep a running launcher's."""
     try:
         pid = _parsed(json.loads(path.read_bytes())).pid
         if pid > 0 and pid != os.getpid():
@@ -88,7 +88,7 @@ def remove_stale(path: Path) -> None:
     except (ValueError, TypeError, KeyError, ProcessLookupError):
         pass
     except OSError:
-        return  # an unreadable file is reported when it is written
+        return  # an unreadable file is reported when the launcher writes it
     with contextlib.suppress(OSError):
         path.unlink()
 

@@ -34,12 +34,12 @@ OWN_KEYS: Final = frozenset(
         "zookeeper.connect",
     }
 )
-"""The settings that differ between brokers, so that --set must not give one value for all."""
+"""The settings that differ between brokers, so that --set must not set them for all brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlan:
-    """One broker: it listens on `host` and `port`; `settings` are its own, and override the cluster's."""
+    """One broker, which listens on `host` and `port`. Its own `settings` override the cluster's settings."""
 
     node_id: int
     host: str
@@ -61,7 +61,7 @@ class BrokerPlan:
 
     @property
     def contact(self) -> tuple[str, int]:
-        """The address at which this machine reaches the broker."""
+        """The address by which this machine reaches the broker."""
         return reached_at(self.host), self.port
 
     @property
@@ -71,7 +71,7 @@ class BrokerPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """A cluster in one directory; without `zookeeper` (a connection string) the launcher starts one."""
+    """A cluster in one directory. Without `zookeeper` (a connection string), the launcher starts a ZooKeeper."""
 
     directory: Path
     brokers: tuple[BrokerPlan, ...]
@@ -92,7 +92,7 @@ class ClusterPlan:
 def make_plan(
     directory: Path, count: int, listen: tuple[str, int], zookeeper: str | None, settings: Mapping[str, str]
 ) -> ClusterPlan:
-    """Plan brokers 1 to `count` on neighbouring ports from `listen` on; port 0 takes free ones."""
+    """Plan brokers 1 to `count` on neighbouring ports, starting at `listen`. Port 0 means free ports."""
     directory = directory.absolute()
     host, port = listen
     if port + count - 1 > LAST_PORT:
@@ -105,13 +105,13 @@ def make_plan(
 
 
 def with_metrics(plan: ClusterPlan, listen: tuple[str, int]) -> ClusterPlan:
-    """Add metrics addresses on neighbouring ports from `listen` on; port 0 takes free ones."""
+    """Add metrics addresses on neighbouring ports, starting at `listen`. Port 0 means free ports."""
     pairs = zip(plan.brokers, _neighbours(plan, "--metrics", *listen), strict=True)
     return replace(plan, brokers=tuple(replace(broker, metrics=each) for broker, each in pairs))
 
 
 def with_registries(plan: ClusterPlan, listen: tuple[str, int]) -> ClusterPlan:
-    """Add addresses of schema registries on neighbouring ports from `listen` on; port 0 takes free ones."""
+    """Add addresses of schema registries on neighbouring ports, starting at `listen`. Port 0 means free ports."""
     pairs = zip(plan.brokers, _neighbours(plan, "--registry", *listen), strict=True)
     return replace(plan, brokers=tuple(replace(broker, registry=each) for broker, each in pairs))
 
@@ -125,7 +125,7 @@ def _neighbours(plan: ClusterPlan, option: str, host: str, port: int) -> list[st
 
 
 def defaults(count: int) -> dict[str, str]:
-    """Return the default settings of brokers on one machine; --set overrides them.
+    """Return the default settings of brokers on one machine. The option --set overrides them.
 
     Kafka's internal topics have three replicas, which need three brokers. The timeouts are short: with Kafka's defaults
     the controller notices a killed broker after 18 s, and the last broker retries its controlled shutdown for 15 s.
@@ -163,7 +163,7 @@ def broker_command(program: Sequence[str], plan: ClusterPlan, broker: BrokerPlan
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Read KEY=VALUE texts; refuses keys that the launcher itself sets."""
+    """Read KEY=VALUE texts. Refuse keys that the launcher itself sets."""
     settings = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -185,12 +185,12 @@ def require_free(brokers: Iterable[BrokerPlan]) -> None:
 
 
 def reached_at(host: str) -> str:
-    """Return the address at which this machine reaches a listener on `host`."""
+    """Return the address by which this machine reaches a listener on `host`."""
     return _ANYWHERE.get(host, host)
 
 
 def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
-    """Read HOST:PORT, as given to an option."""
+    """Parse HOST:PORT, the value of an option."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > LAST_PORT:
         raise LauncherError(f"{option} takes HOST:PORT, not {text!r}")
@@ -198,18 +198,18 @@ def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
 
 
 def joined(host: str, port: int) -> str:
-    """Format an address."""
+    """Return an address as HOST:PORT."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Return ports that are free at this moment, all different."""
+    """Return different ports that are free at this moment."""
     with ExitStack() as held:
         return [held.enter_context(bound(host, 0)).getsockname()[1] for _ in range(count)]
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Return a socket bound to an address; raises OSError if the address is in use."""
+    """Return a socket that is bound to an address. Raises OSError if the address is in use."""
     probe = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

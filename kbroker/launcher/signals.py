@@ -1,7 +1,7 @@
-"""Stop signals, for a program that waits in many places.
+"""The handling of stop signals in a program that waits in many places.
 
-Owns the signal handlers while it is open. A signal ends only the next `pause` or `wait`, wherever it is called, so that
-no other work is interrupted.
+Owns the signal handlers while it is open. A signal ends only the current or next `pause` or `wait`, wherever this is
+called, so that no other work is interrupted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _ORDERS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(Exception):  # noqa: N818 - an order, not a failure
-    """A signal has ordered this program to stop."""
+    """Raised after a signal has ordered this program to stop."""
 
 
 class StopSignals:
-    """Handles SIGINT, SIGTERM and SIGHUP; only in the main thread."""
+    """Handles SIGINT, SIGTERM and SIGHUP. Use this only in the main thread."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -34,7 +34,7 @@ class StopSignals:
         self.requested = True
 
     def pause(self, seconds: float) -> None:
-        """Wait; raise Stopped at once if a stop signal has arrived, or arrives meanwhile."""
+        """Wait. Raise Stopped immediately if a stop signal has arrived or arrives during the wait."""
         if not self.requested:
             select.select([self._woken], [], [], seconds)
         if self.requested:
@@ -42,7 +42,7 @@ class StopSignals:
         self._drain()
 
     def wait(self, other: int, seconds: float) -> bool:
-        """Wait until a descriptor is readable, and return whether it is; raises Stopped as `pause` does."""
+        """Wait until a descriptor is readable, and return whether it is. Raises Stopped as `pause` does."""
         readable: list[int] = []
         if not self.requested:
             readable = select.select([self._woken.fileno(), other], [], [], seconds)[0]
@@ -59,7 +59,7 @@ class StopSignals:
             pass
 
     def forget(self) -> None:
-        """Forget the signal that is being handled, so that only the next one raises Stopped."""
+        """Forget the signal that is being handled, so that only the next signal raises Stopped."""
         self.requested = False
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
-"""Brokers of one cluster as children of this process, with their own ZooKeeper or a running one.
+"""Runs the brokers of one cluster as child processes, with a ZooKeeper of their own or one that already runs.
 
-Owns the order. At a start ZooKeeper is first; at a stop the brokers stop one by one, the controller last, then
-ZooKeeper. Owns also the Metadata request that shows which brokers a broker knows: each has its own connection and a
-timeout. Never prints. `pause` waits between two checks, and may raise an exception to end the waiting.
+Owns the order of starts and stops. At a start, ZooKeeper is first. At a stop, the brokers stop one by one with the
+controller last, and then ZooKeeper stops. Owns also the Metadata request that shows which brokers a broker knows: each
+request has its own connection and a timeout. Never prints. `pause` waits between two checks, and may raise an exception
+to end the wait.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from kbroker.protocol.messages.connections import RequestHeader
 
 PROGRAM: Final = (sys.executable, "-m", "kbroker")
 START_TIMEOUT_S: Final = 300.0
-"""How many seconds a start may take: a broker may have to read its logs after a crash."""
+"""How many seconds a start may take. A broker may have to read its logs after a crash."""
 STOP_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 2.0
 _METADATA: Final = 3
-_VERSION: Final = 12  # Kafka 3.9 has it as well
+_VERSION: Final = 12  # Kafka 3.9 has this version as well
 _FLEXIBLE_HEADER: Final = 2
 _HEAD: Final = 5  # bytes of the response header: correlation id, empty tag buffer
 _MAX_ANSWER: Final = 16 * 1024 * 1024
 
 
 class LocalCluster:
-    """A cluster of processes; a context manager that starts and stops it.
+    """A cluster of processes. As a context manager, it starts and stops them.
 
     `program` is the command that runs a broker, before its arguments. `report` receives progress lines. The thread that
     starts a broker must live as long as the broker (see child.py).
@@ -62,7 +63,7 @@ class LocalCluster:
     # -- all of it
 
     def start(self) -> Self:
-        """Start everything and wait until each broker knows all others; after a failure the caller must call `stop`."""
+        """Start everything, and wait until each broker knows all others. After a failure, `stop` must be called."""
         require_free(self.plan.brokers)
         if self.plan.zookeeper is None:
             self._report("starting ZooKeeper")
@@ -78,7 +79,7 @@ class LocalCluster:
         return self
 
     def stop(self) -> list[str]:
-        """Stop the brokers in order, then ZooKeeper if it was started here; return the names of killed brokers."""
+        """Stop the brokers in order, then ZooKeeper if it was started here. Return the names of killed brokers."""
         try:
             forced = [self._children[each].name for each in self._order_of_stop() if not self._stop_child(each)]
             if self._zookeeper is not None:
@@ -89,7 +90,7 @@ class LocalCluster:
         return forced
 
     def kill(self) -> None:
-        """Kill everything."""
+        """Kill all processes."""
         for child in self._children.values():
             child.kill()
         if self._zookeeper is not None:
@@ -107,7 +108,7 @@ class LocalCluster:
 
     @property
     def began(self) -> bool:
-        """Whether anything was started."""
+        """Whether any process was started."""
         return self._zookeeper is not None or any(child.ran for child in self._children.values())
 
     @property
@@ -116,14 +117,14 @@ class LocalCluster:
 
     @property
     def zookeeper(self) -> str:
-        """The connection string; "" before the cluster's own ZooKeeper has a port."""
+        """The connection string of ZooKeeper; "" before the cluster's own ZooKeeper has a port."""
         if self.plan.zookeeper is not None:
             return self.plan.zookeeper
         return "" if self._zookeeper is None else self._zookeeper.address
 
     @property
     def own_zookeeper(self) -> Child | None:
-        """The ZooKeeper that was started here, if any."""
+        """The ZooKeeper that was started here; None if there is none."""
         return None if self._zookeeper is None else self._zookeeper.child
 
     @property
@@ -155,7 +156,7 @@ class LocalCluster:
         self._wait_until_known([each for each, child in self._children.items() if child.running or each == node_id])
 
     def stop_broker(self, node_id: int) -> None:
-        """Stop a broker in good order."""
+        """Stop a broker cleanly."""
         self.child(node_id)
         self._stop_child(node_id)
 
@@ -173,7 +174,7 @@ class LocalCluster:
         return self._children[node_id]
 
     def controller(self) -> int:
-        """Return the controller's id according to a running broker; -1 if none knows it."""
+        """Return the controller's id according to a running broker; -1 if no broker knows it."""
         for node_id, child in self._children.items():
             known = ask_brokers(self._plans[node_id].contact) if child.running else None
             if known is not None and known.controller >= 0:
@@ -191,13 +192,13 @@ class LocalCluster:
         return child.stop(STOP_TIMEOUT_S, self.pause)
 
     def _order_of_stop(self) -> list[int]:
-        """Return the ids with the controller last: it moves leaderships away from the other brokers when they stop."""
+        """Return the ids with the controller last, because it moves the leaderships of brokers that stop."""
         running = sorted((each for each, child in self._children.items() if child.running), reverse=True)
         controller = self.controller() if len(running) > 1 else -1
         return sorted(running, key=lambda node_id: node_id == controller)
 
     def _wait_until_known(self, wanted: Collection[int]) -> None:
-        """Wait until each of the brokers knows all others and a controller; raises LauncherError if one has ended."""
+        """Wait until each broker knows all others and a controller. Raises LauncherError if a broker has ended."""
         expected = frozenset(wanted)
         waiting = list(wanted)
 
@@ -224,14 +225,14 @@ class LocalCluster:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A broker's view of its cluster; `controller` is -1 if there is none."""
+    """A broker's view of its cluster. `controller` is -1 if there is no controller."""
 
     brokers: frozenset[int]
     controller: int
 
 
 def ask_brokers(address: tuple[str, int], timeout_s: float = ANSWER_TIMEOUT_S) -> Known | None:
-    """Return the view of the broker at an address; None without an answer, or with an invalid one."""
+    """Return the view of the broker at an address. Return None if it sends no answer, or an invalid answer."""
     header = encode(RequestHeader(_METADATA, _VERSION, 1, "kbroker-launcher"), _FLEXIBLE_HEADER)
     body = header + encode(MetadataRequest(topics=[], allow_auto_topic_creation=False), _VERSION)
     try:

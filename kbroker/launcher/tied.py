@@ -1,8 +1,8 @@
 """Run a program that does not outlive its parent: `python tied.py PARENT PROGRAM ARGUMENT...`.
 
-This process becomes the program, with the same process id. The kernel kills it when the thread that started it ends for
-any reason (prctl(2), PR_SET_PDEATHSIG). Only Linux can do so; on other systems the program may outlive its parent.
-Imports nothing of the package, so that it costs only a few milliseconds.
+This process replaces itself with the program, and keeps its process id. The kernel kills it when the thread that
+started it ends for any reason (prctl(2), PR_SET_PDEATHSIG). Only Linux can do this; on other systems the program may
+outlive its parent. Imports nothing of the package, so that it costs only a few milliseconds.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(parent: int, program: list[str]) -> None:
-    """Become the program."""
+    """Replace this process with the program."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # the parent ended before prctl, and the kernel sends no signal for a past end
+        if os.getppid() != parent:  # the parent ended before prctl, and the kernel sends no signal for an earlier end
             sys.exit(1)
     os.execvp(program[0], program)
 

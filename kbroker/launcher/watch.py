@@ -1,4 +1,4 @@
-"""The launcher while its cluster runs: it watches the processes, and carries out other commands' requests.
+"""The launcher while its cluster runs: it watches the processes, and executes the requests of other commands.
 
 Owns the loop, and the files that describe the cluster. A broker that has ended is not restarted until a command
 requests it. If ZooKeeper ends, the launcher stops the cluster.
@@ -21,7 +21,7 @@ _CHECK_S: Final = 0.2
 
 
 class Supervisor:
-    """Watches a running cluster; `report` receives a line for each event."""
+    """Watches a running cluster. `report` receives a line of text for each event."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Supervisor:
         self._pids: dict[int, int | None] = {}
 
     def start(self) -> None:
-        """Start the cluster; meanwhile handle only stop signals, no requests. Raises LauncherError, Stopped."""
+        """Start the cluster. Meanwhile, handle stop signals but no requests. Raises LauncherError, Stopped."""
         if self._ready_file is not None:
             remove_stale(self._ready_file)
         self._cluster.pause = self._pause
@@ -60,7 +60,7 @@ class Supervisor:
         return {"error": "the cluster is still starting"}
 
     def run(self) -> None:
-        """Run until a stop is ordered; raises LauncherError if the cluster cannot continue."""
+        """Run until a stop is ordered. Raises LauncherError if the cluster cannot continue."""
         try:
             self._describe()
             while True:
@@ -92,7 +92,7 @@ class Supervisor:
             self._describe()
 
     def _handle(self, request: Request) -> Request:
-        """Carry out a request; a request to stop everything is answered before it is carried out."""
+        """Execute a request. A request to stop everything is answered before it is executed."""
         try:
             return self._carry_out(str(request.get("do")), request.get("node_id"))
         except LauncherError as error:

@@ -1,8 +1,8 @@
 """A ZooKeeper server for the brokers of this machine.
 
-Owns its configuration, its process and its jars, which Maven fetches once. The name of a directory of jars depends on
-the pom file's name and content; the directory exists completely or not at all. The server listens only on loopback,
-without an admin server, and answers one four-letter command, `srvr`, which shows whether it serves.
+Owns the server's configuration, its process and its jars, which Maven downloads once. The name of a directory of jars
+depends on the pom file's name and content; the directory exists completely or not at all. The server listens only on
+loopback, without an admin server, and answers one four-letter command, `srvr`, which shows whether it serves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOP_TIMEOUT_S: Final = 15.0
 _ASK_TIMEOUT_S: Final = 2.0
 
 SETTINGS: Final = {
-    # ZooKeeper limits a session's timeout to 2-20 ticks, and Kafka's brokers request 6 to 18 s.
+    # ZooKeeper limits a session's timeout to 2 to 20 ticks, and Kafka's brokers request 6 to 18 s.
     "tickTime": "500",
     "minSessionTimeout": "1000",
     "maxSessionTimeout": "60000",
@@ -49,7 +49,7 @@ _JAVA: Final = (
 
 
 def zookeeper_jars(pause: Pause = time.sleep) -> Path:
-    """Return the directory with ZooKeeper's jars; fetches them the first time. Raises JarsMissing."""
+    """Return the directory with ZooKeeper's jars. Download them the first time. Raises JarsMissing."""
     missing = missing_tools()
     if kept(POM, user_cache_dir()).is_dir():
         missing = [name for name in missing if name == "java"]
@@ -61,7 +61,7 @@ def zookeeper_jars(pause: Pause = time.sleep) -> Path:
 
 
 def config_text(directory: Path, port: int) -> str:
-    """Return the content of a server's configuration file; snapshots and logs go below `directory`."""
+    """Return the content of a server's configuration file. Snapshots and logs are stored below `directory`."""
     settings = {
         **SETTINGS,
         "clientPort": str(port),
@@ -72,7 +72,7 @@ def config_text(directory: Path, port: int) -> str:
 
 
 class ZooKeeperServer:
-    """One server, with its data below `directory`."""
+    """One server, which stores its data below `directory`."""
 
     def __init__(self, directory: Path, port: int) -> None:
         self.directory = directory
@@ -85,7 +85,7 @@ class ZooKeeperServer:
         return f"{HOST}:{self.port}"
 
     def start(self, pause: Pause = time.sleep) -> None:
-        """Start the server and wait until it serves; raises LauncherError."""
+        """Start the server, and wait until it serves. Raises LauncherError."""
         jars = zookeeper_jars(pause)
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / "zoo.cfg"
@@ -107,7 +107,7 @@ class ZooKeeperServer:
             return False
 
     def stop(self, pause: Pause = time.sleep) -> None:
-        """Stop the server; all acknowledged writes are on the disk."""
+        """Stop the server. All acknowledged writes are on the disk."""
         self.child.stop(STOP_TIMEOUT_S, pause)
 
 
@@ -128,31 +128,31 @@ def require_reachable(connect: str) -> None:
 
 
 class JarsMissing(LauncherError):  # noqa: N818 - a state of the machine
-    """This machine has no Java or no Maven, or Maven could not fetch the jars of a pom file."""
+    """Raised if this machine has no Java or no Maven, or if Maven cannot download the jars of a pom file."""
 
 
 def user_cache_dir() -> Path:
-    """Return the directory below which this user's jars are kept."""
+    """Return the directory below which this user's jars are stored."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kbroker"
 
 
 def missing_tools() -> list[str]:
-    """Return the missing ones among the programs that fetch and run the jars."""
+    """Return those of the programs to download and run the jars that are missing."""
     return [name for name in ("java", "mvn") if shutil.which(name) is None]
 
 
 def kept(pom: Path, cache: Path) -> Path:
-    """Return the directory for the jars of a pom file; it need not exist."""
+    """Return the directory for the jars of a pom file. The directory need not exist."""
     return cache / f"{pom.stem}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
 
 
 def fetch_jars(pom: Path, cache: Path, pause: Pause = time.sleep) -> Path:
-    """Return the directory with the jars of a pom file; fetch them if it does not exist."""
+    """Return the directory with the jars of a pom file. Download them if the directory does not exist."""
     target = kept(pom, cache)
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Several processes may start at once: one fetches, and the others wait for it.
+    # Several processes may start at the same time: one downloads the jars, and the others wait for it.
     with open(cache / f"{pom.stem}.lock", "w") as lock:
         if not wait_until(lambda: _locked(lock.fileno()), FETCH_TIMEOUT_S, pause):
             raise JarsMissing(f"another process has been fetching {pom.stem} for {FETCH_TIMEOUT_S} s")
@@ -170,7 +170,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def _copy_dependencies(pom: Path, target: Path, pause: Pause) -> None:
-    """Fetch into a temporary directory and rename it to `target`, so that a partial result is never used."""
+    """Download into a temporary directory, and rename it to `target`, so that a partial result is never used."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         jars = Path(scratch) / "jars"
         command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]

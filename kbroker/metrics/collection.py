@@ -1,12 +1,12 @@
 """The metrics of a broker, collected in its event loop, in pieces.
 
 Owns the mapping of the broker's numbers to metrics, and the limits on individually listed objects. Never changes
-anything, and never blocks: long work gives way in between, so that a page of thousands of topics delays no request.
-Values from different pieces may be of different age.
+anything, and never blocks: long work yields to the loop, so that a page of thousands of topics delays no request.
+Values from different pieces may have different ages.
 
 The idle share of the loop is computed from samples of its processor time, taken when metrics are requested. Kafka
-reports the idle share of its two thread pools as the mean of a minute. Here one thread does the work of both pools, and
-other work of the process does not count.
+reports the idle share of its two thread pools, averaged over a minute. Here one thread does the work of both pools.
+Work of other threads of the process does not count.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_TOPICS: Final = 2_000
 MOST_PARTITIONS: Final = 10_000
 MOST_OFFSETS: Final = 10_000
 MOST_QUOTAS: Final = 1_000
-"""How many objects of a kind are listed individually; the sums include all."""
+"""The most objects of a kind that are listed individually. The sums include all objects."""
 _TRAFFIC: Final = {
     "messagesin_total": "messages_in",
     "bytesin_total": "bytes_in",
@@ -47,15 +47,15 @@ _REPLICATION: Final = {"replicationbytesin_total": "replicated_in", "replication
 def _version() -> str:
     try:
         return version("kbroker")
-    except PackageNotFoundError:  # run from its sources
+    except PackageNotFoundError:  # the broker runs from its sources
         return "unknown"
 
 
-_VERSION: Final = _version()  # read once, because it is stored in files
+_VERSION: Final = _version()  # read only once, because it is stored in files
 
 
 async def collect(node: Node, idle: Idle, lag_s: float) -> Values:
-    """Collect all values; `lag_s` is the time that this call waited for its turn in the loop."""
+    """Collect all values. `lag_s` is how long this call waited for its turn in the loop."""
     values: Values = {}
     put(values, "kbroker_build_info", 1, {"version": _VERSION})
     await _partitions(node, values)
@@ -198,7 +198,7 @@ _MOST: Final = 128
 
 
 class Idle:
-    """The idle share of one loop; used on its thread. After a long pause in the requests, it covers the whole pause."""
+    """The idle share of one loop, used on its thread. After a long time without requests, it covers all that time."""
 
     def __init__(
         self, now: Callable[[], float] = time.monotonic, worked: Callable[[], float] = time.thread_time
@@ -208,7 +208,7 @@ class Idle:
         self._seen: deque[tuple[float, float]] = deque(maxlen=_MOST)
 
     def share(self) -> float:
-        """Return the thread's idle share of the last minute, or of the known part of it: 0 to 1."""
+        """Return the thread's idle share (0 to 1) in the last minute, or in the known part of it."""
         now, worked = self._now(), self._worked()
         while len(self._seen) > 1 and now - self._seen[1][0] >= _LONG_S:
             self._seen.popleft()
@@ -225,11 +225,11 @@ _NAMES: Final = {
     "Request": "request_time",
     "ControllerMutation": "tokens",
 }
-"""Kafka's names of the four quotas, and of their units."""
+"""Kafka's names of the four quotas and of their units."""
 
 
 async def quotas(node: Node, values: Values, most: int) -> None:
-    """Add the use of each quota, by the quota's user and client id, for at most `most` of them."""
+    """Add the use of each quota, by the user and client id of the quota. List at most `most` quotas."""
     clients = node.quotas.clients
     now_ms = clients.now_ms()
     reported = 0

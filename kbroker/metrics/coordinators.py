@@ -1,7 +1,7 @@
 """The metrics of the coordinators: groups, their lag, dead letters of share groups, transactions, and schemas.
 
-Owns the iteration over them, in pieces, and the report of partitions that could not be loaded. A partition whose
-coordinator is loading has no other metrics.
+Owns the iteration over the coordinators, in pieces, and the report of partitions that could not be loaded. A partition
+whose coordinator is loading has no other metrics.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STATES = {
     "share": ("Empty", "Stable", "Dead"),
     "streams": ("Empty", "NotReady", "Assigning", "Reconciling", "Stable", "Dead"),
 }
-"""The states of each protocol's groups, as in Kafka's GroupCoordinatorMetrics."""
+"""The states of the groups of each protocol, as in Kafka's GroupCoordinatorMetrics."""
 
 
 def loads(node: Node, values: Values) -> None:
@@ -54,7 +54,7 @@ def loads(node: Node, values: Values) -> None:
 
 
 async def groups(node: Node, values: Values, most: int) -> None:
-    """Add the groups coordinated here, and at most `most` of their offsets individually."""
+    """Add the groups that this broker coordinates, and at most `most` of their offsets individually."""
     counts: Counter[str] = Counter(dict.fromkeys(["numgroups", "numoffsets", *_KAFKAS.values()], 0))
     by_state = Counter({(protocol, state): 0 for protocol, states in _STATES.items() for state in states})
     for shard in node.groups.loaded():
@@ -80,7 +80,7 @@ async def groups(node: Node, values: Values, most: int) -> None:
 
 def _offset(node: Node, values: Values, group: str, topic: str, index: int, offset: int) -> None:
     if topic not in node.metadata.state.topics:
-        return  # its offsets are deleted with it, some at a time
+        return  # the group's offsets are deleted with the group, some at a time
     labels = {"group": group, "topic": topic, "partition": str(index)}
     put(values, "kbroker_group_offset", offset, labels)
     partition = node.replicas.get((topic, index))
@@ -89,7 +89,7 @@ def _offset(node: Node, values: Values, group: str, topic: str, index: int, offs
 
 
 async def dead_letters(node: Node, values: Values) -> None:
-    """Add what was done for the dead letters of share groups."""
+    """Add the counts of the dead letters of share groups."""
     for group, counts in list(node.dead_letters.counts().items()):
         found = [
             ("deadletterqueuerecordcount", counts.records),
@@ -101,7 +101,7 @@ async def dead_letters(node: Node, values: Values) -> None:
 
 
 async def transactions(node: Node, values: Values) -> None:
-    """Add the number of transactional ids coordinated here, by state."""
+    """Add the number of transactional ids that this broker coordinates, by state."""
     counts: Counter[str] = Counter()
     for shard in node.transactions.loaded():
         for each in list(shard.transactions.values()):
@@ -112,7 +112,7 @@ async def transactions(node: Node, values: Values) -> None:
 
 
 async def registry(node: Node, values: Values) -> None:
-    """Add the schema registry's requests, and what it holds if this broker leads `_schemas`."""
+    """Add the schema registry's requests. If this broker leads `_schemas`, also add the registry's content."""
     if node.registry is None:
         return
     state = node.registry.state

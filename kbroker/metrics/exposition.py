@@ -1,11 +1,11 @@
-"""Every metric, and the collected values as the text of a page.
+"""All metrics, and the conversion of collected values to the text of a page.
 
-Owns the table of names (names.txt), meanings, and corresponding MBeans of Kafka. The docs contain this table, as
-`python -m kbroker.metrics.exposition` prints it. For Kafka's MBeans, the names and labels are those that the usual
-rules of Prometheus's JMX exporter produce, so that dashboards and alerts for Kafka work. Also owns the conversion from
-values to prometheus_client's families and their text, in the format that the client prefers. Runs on the client's
-thread, beside the event loop. After each half millisecond of work it sleeps as long, so that the loop gets the
-interpreter even during a long page. Never looks at the broker.
+Owns the table of names (names.txt), meanings, and corresponding MBeans of Kafka. `python -m kbroker.metrics.exposition`
+prints this table for the docs. For Kafka's MBeans, the names and labels are those that the usual rules of Prometheus's
+JMX exporter produce, so that dashboards and alerts for Kafka work. Also owns the conversion from values to
+prometheus_client's families and their text, in the format that the client prefers. Runs on the client's thread, beside
+the event loop. After each 0.5 ms of work it sleeps for 0.5 ms, so that the loop gets the interpreter even during a long
+page. Never reads the broker's state.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _COUNTS: Final = (
     "-success-count",
     "-failure-count",
 )
-"""The name endings of MBeans whose values only grow."""
+"""The endings of MBean names whose values only grow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """One metric. A counter's name ends in `_total`; a count of Kafka without this ending has no type."""
+    """One metric. A counter's name ends in `_total`. A count of Kafka without this ending has no type."""
 
     name: str
     labels: str
@@ -47,7 +47,7 @@ class Name:
 
     @property
     def kind(self) -> str:
-        """Return the type, in Prometheus's words."""
+        """Return the type, as Prometheus names it."""
         if self.name.endswith("_total"):
             return "counter"
         return "unknown" if self.mbean.endswith(_COUNTS) else "gauge"
@@ -72,7 +72,7 @@ def markdown() -> str:
     return "\n".join(rows) + "\n"
 
 
-if TYPE_CHECKING:  # needs an extra
+if TYPE_CHECKING:  # requires an extra
     from kbroker.metrics.pushed import Family
 
 HELP = "Pushed by clients (KIP-714)"
@@ -89,7 +89,7 @@ def _samples(pauses: Pauses, name: str, values: Iterable[tuple[str, dict[str, st
 
 
 class _Collected(Collector):
-    """Takes the place of a registry."""
+    """Implements the interface of a registry for collected values."""
 
     def __init__(self, values: Values, families: Sequence[Family]) -> None:
         self._values = values
@@ -121,7 +121,7 @@ def _disk_bytes() -> list[tuple[str, float]]:
 
 
 def text_of(values: Values, accept: str, families: Sequence[Family] = ()) -> tuple[bytes, str]:
-    """Return the page and its type, for an Accept header; `families` are the clients' pushed metrics."""
+    """Return the page and its content type for an Accept header. `families` are the metrics that clients pushed."""
     try:
         encode, content_type = choose_encoder(accept)
         return encode(_Collected(values, families)), content_type

@@ -1,11 +1,12 @@
 """Whether a broker is alive, and whether it is ready.
 
-Owns the answers to the two questions. Runs in the broker's event loop. Never sends an answer: server.py does.
+Owns both checks. Runs in the broker's event loop. Never sends an answer: server.py does.
 
 A broker is *alive* as long as its event loop responds; otherwise it should be restarted. It is *ready* once it can
 serve clients: its listeners are open, its coordinators have loaded the partitions that they lead, and a cluster knows
-it. Partitions with fewer in-sync replicas than min.insync.replicas are named, but the broker is ready in spite of them:
-taking it out of service would repair none of them. A strict check, for example for a rolling restart, waits for them.
+it. Partitions with fewer in-sync replicas than min.insync.replicas are listed, but the broker is nevertheless ready,
+because taking it out of service would not repair these partitions. A strict check, for example for a rolling restart,
+waits for these partitions.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from kbroker.long_work import turn
 from kbroker.metrics.partitions import is_under_min_isr
 
 LOOP_S: Final = 5.0
-"""How long the event loop may take to respond before the broker counts as dead."""
+"""How long the event loop may take to respond, in seconds, before the broker counts as dead."""
 NAMED: Final = 20
-"""How many partitions are named; all are counted."""
+"""The most partitions that are listed. All partitions are counted."""
 
 
 async def readiness(
     node: Node | None, logs: LogManager | None, *, stopping: bool, strict: bool
 ) -> tuple[bool, dict[str, Any]]:
-    """Return whether the broker is ready, and its state; `logs` are the logs that a starting broker is reading."""
+    """Return whether the broker is ready, and its state. `logs` are the logs that a starting broker reads."""
     if stopping:
         return False, {"status": "not ready", "reasons": ["it is stopping"]}
     if node is None:
@@ -70,7 +71,7 @@ async def readiness(
 
 
 def _start(logs: LogManager | None) -> str:
-    """Describe the progress of a start: after a crash it may read logs for minutes."""
+    """Describe the progress of a start. After a crash, the start may read logs for minutes."""
     reading = [each.recovery for each in logs.managers if each.recovery.total] if logs is not None else []
     if not reading:
         return "it is starting"

@@ -1,6 +1,6 @@
-"""The metrics of log directories: flushes, failures, compaction, and the progress of reading them at a start.
+"""The metrics of log directories: flushes, failures, compaction, and the progress of reading logs at a start.
 
-Owns the mapping of their numbers to metrics. Never changes a log.
+Owns the mapping of these numbers to metrics. Never changes a log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kbroker.metrics.values import Values, put, put_all, put_times
 
 SERVES: Final = 3
 _STARTS, _RECOVERS = 1, 2
-"""Kafka's BrokerState: STARTING, RECOVERY and RUNNING."""
+"""Kafka's BrokerState: STARTING and RECOVERY."""
 
 
 async def starting(logs: LogManager | None, _lag_s: float) -> Values:

@@ -1,11 +1,11 @@
-"""OpenTelemetry's MetricsData, as clients push it, read into points for a page (KIP-714).
+"""Converts OpenTelemetry's MetricsData, which clients push, to points for a page (KIP-714).
 
 Owns the form of names and attributes on the page, the choice of the parts of the format to read, and the limits on one
-push. Runs on a thread and knows no broker. Invalid MetricsData raises Malformed; valid points that cannot be shown are
-counted.
+push. Runs on a thread, without access to a broker. Raises Malformed for invalid MetricsData. Valid points that the page
+cannot show are counted.
 
-This module walks the outer messages, so that each metric is parsed on its own, and the library holds the interpreter
-only as long as one metric takes:
+This module reads the outer messages itself, and the library parses each metric separately. So the library blocks the
+interpreter only for the time of one metric:
 
     MetricsData     1: ResourceMetrics, repeated
     ResourceMetrics 1: Resource (1: attributes)   2: ScopeMetrics, repeated
@@ -35,24 +35,24 @@ from kbroker.long_work import Pauses
 from kbroker.protocol.errors import Malformed
 
 MOST_POINTS: Final = 1_000
-"""The most points of one push; further ones are left out."""
+"""The most points of one push. Further points are omitted."""
 MOST_FIELDS: Final = 100_000
-"""The most fields in the outer messages of one push, which may have millions of them. More raise Malformed."""
+"""The most fields in the outer messages of one push, which may have millions. More fields raise Malformed."""
 MOST_CHECKED: Final = 5_000
-"""The most metrics and points examined in one push; further ones are left out."""
+"""The most metrics and points that are examined in one push. Further ones are omitted."""
 MOST_ATTRIBUTES: Final = 16
-"""The most attributes of one point, with those of its resource; a point with more is left out."""
+"""The most attributes of one point, including those of its resource. A point with more attributes is omitted."""
 LONGEST_LABELS: Final = 1_000
-"""The most characters of a point's attributes, names and values; a point with more is left out."""
+"""The most characters in the names and values of a point's attributes. A point with more is omitted."""
 LONGEST_VALUE: Final = 200
-"""The most characters of an attribute's value; the rest is cut off."""
+"""The most characters of an attribute's value. Further characters are cut off."""
 LONGEST_NAME: Final = 200
-"""The most characters of a name; a metric with a longer one is left out."""
+"""The most characters of a name. A metric with a longer name is omitted."""
 MOST_BUCKETS: Final = 50
 _MOST_METRIC_BYTES: Final = 256 * 1024
 """The most bytes of one metric, which is parsed in one call."""
 _KAFKAS: Final = "org_apache_kafka_"
-"""The prefix of clients' metrics (KIP-714); no metric of a broker has it."""
+"""The prefix of the metrics of clients (KIP-714). No metric of a broker has this prefix."""
 _OTHERS: Final = "kbroker_client_"
 _NO_VALUE: Final = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -62,7 +62,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """A histogram's value: the counts up to each bound and above the last, and the sum of all."""
+    """A histogram's value: the counts up to each bound and above the last bound, and the sum of all values."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -71,16 +71,16 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One value of one series, under its name on the page."""
+    """One value of one series, with its name on the page."""
 
     name: str
     kind: str
-    """counter, gauge or histogram."""
+    """One of: counter, gauge, histogram."""
     labels: Labels
-    """Sorted label names and values, without the labels that identify the client."""
+    """The label names and values, sorted, without the labels that identify the client."""
     value: float | Buckets
     is_delta: bool
-    """Whether the value is added to earlier values."""
+    """Whether the value must be added to earlier values."""
 
 
 @dataclass(slots=True)
@@ -89,20 +89,20 @@ class Read:
 
     points: list[Point] = field(default_factory=list)
     left_out: int = 0
-    """The number of points left out, and of metrics whose points were not examined."""
+    """The number of omitted points, plus the number of metrics whose points were not examined."""
 
 
 class _Walk:
-    """The progress through a push, with rests in between."""
+    """The progress through a push, with pauses."""
 
     def __init__(self) -> None:
         self._pauses = Pauses()
         self._fields = 0
         self.left = MOST_CHECKED
-        """How many metrics and points may still be examined."""
+        """The number of metrics and points that may still be examined."""
 
     def field(self) -> None:
-        """Count one more field; raises Malformed if there are too many."""
+        """Count one more field. Raises Malformed if there are too many."""
         self._fields += 1
         if self._fields > MOST_FIELDS:
             raise Malformed(f"more than {MOST_FIELDS} fields")
@@ -115,7 +115,7 @@ class _Walk:
 
 
 def read_metrics(data: bytes | bytearray | memoryview) -> Read:
-    """Read uncompressed MetricsData; raises Malformed."""
+    """Read uncompressed MetricsData. Raises Malformed."""
     read, walk = Read(), _Walk()
     try:
         for resource_metrics in _messages(memoryview(data), 1, walk):
@@ -131,7 +131,7 @@ def read_metrics(data: bytes | bytearray | memoryview) -> Read:
 
 
 def _resource(message: memoryview) -> dict[str, str] | None:
-    """Return the attributes of a resource; None if there are too many for any point."""
+    """Return the attributes of a resource. Return None if no point may have so many attributes."""
     if len(message) > _MOST_METRIC_BYTES:
         raise Malformed(f"a resource of {len(message)} bytes")
     attributes = Resource.FromString(bytes(message)).attributes
@@ -161,7 +161,7 @@ def _take(read: Read, raw: memoryview, resource: dict[str, str] | None, walk: _W
 
 
 def _points(metric: Metric, kind: str, resource: dict[str, str]) -> Iterator[Point | None]:
-    """Yield the points of a metric; None for one that cannot be shown."""
+    """Yield the points of a metric, with None for a point that cannot be shown."""
     name = page_name(metric.name)
     if kind == "gauge":
         for point in metric.gauge.data_points:
@@ -177,7 +177,7 @@ def _points(metric: Metric, kind: str, resource: dict[str, str]) -> Iterator[Poi
         is_delta = metric.histogram.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
         for each in metric.histogram.data_points:
             yield _point(name, "histogram", each, resource, _buckets(each), is_delta=is_delta)
-    # Summaries and exponential histograms are ignored: no known client of Kafka pushes them.
+    # Summaries and exponential histograms are ignored, because no known client of Kafka pushes them.
 
 
 def _point(
@@ -202,7 +202,7 @@ def _point(
 
 
 def _may_be(value: float, kind: str, *, is_delta: bool) -> bool:
-    """Return whether a number is valid for its kind: a sum must stay finite, and a counter only grows."""
+    """Whether a number is valid for its kind: a sum must stay finite, and a counter must only grow."""
     return (kind == "gauge" and not is_delta) or (math.isfinite(value) and (kind == "gauge" or value >= 0))
 
 
@@ -220,14 +220,14 @@ def _buckets(point: HistogramDataPoint) -> Buckets | None:
     rises = all(low < high for low, high in pairwise(bounds))
     if len(counts) != len(bounds) + 1 or len(bounds) > MOST_BUCKETS or not rises:
         return None
-    # Values below 0 are not shown either: OpenMetrics has no sum for values that may be negative.
+    # Values below 0 are not shown either, because OpenMetrics has no sum for values that may be negative.
     if not all(0 <= each < math.inf for each in (*bounds, point.sum)):
         return None
     return Buckets(bounds, counts, point.sum)
 
 
 def page_name(name: str) -> str:
-    """Return a metric's name on the page: like Prometheus's own receivers of OTLP, without a unit."""
+    """Return a metric's name on the page, without a unit, as Prometheus's own receivers of OTLP form it."""
     plain = _NOT_IN_NAMES.sub("_", name[: LONGEST_NAME + 1])
     return plain if plain.startswith(_KAFKAS) else _OTHERS + plain
 
@@ -259,7 +259,7 @@ def _text(value: Any) -> str:
 
 
 def _messages(data: memoryview, wanted: int, walk: _Walk) -> Iterator[memoryview]:
-    """Yield the messages in one field of a message; raises Malformed for an invalid message."""
+    """Yield the messages in one field of a message. Raises Malformed for an invalid message."""
     position = 0
     while position < len(data):
         walk.field()

@@ -1,6 +1,6 @@
-"""The metrics of partitions: of those with a replica here, and, on the controller, of all partitions.
+"""The metrics of the partitions with a replica on this broker and, on the controller, of all partitions.
 
-Owns the iteration over them, in pieces. Never changes a partition.
+Owns the iteration over the partitions, in pieces. Never changes a partition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.partition import Partition
 
 @dataclass(slots=True)
 class Sums:
-    """The sums of all partitions here, also of those that are not listed individually."""
+    """The sums over all partitions on this broker, including those that are not listed individually."""
 
     hosted: int = 0
     led: int = 0
@@ -27,12 +27,12 @@ class Sums:
 
 
 def is_under_min_isr(partition: Partition) -> bool:
-    """Whether a partition led here has too few in-sync replicas for acks=all."""
+    """Whether a partition that this broker leads has too few in-sync replicas for acks=all."""
     return partition.leading and len(partition.isr) < partition.min_isr
 
 
 async def partitions(node: Node, values: Values, most: int) -> Sums:
-    """Add the partitions, at most `most` of them individually, and return the sums of all."""
+    """Add the partitions, at most `most` of them individually. Return the sums over all partitions."""
     sums = Sums()
     for partition in list(node.replicas):
         partition.count()
@@ -83,7 +83,7 @@ def _put_lags(
 
 
 async def cluster(node: Node, values: Values) -> None:
-    """Add the metrics of the whole cluster, if this broker is its controller."""
+    """Add the metrics of the complete cluster, if this broker is the cluster's controller."""
     state = node.metadata.state
     of_cluster = node.services.cluster
     active = of_cluster is None or of_cluster.controller.is_active

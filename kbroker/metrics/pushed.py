@@ -1,12 +1,12 @@
-"""The metrics that clients have pushed, kept for the page: the receiver of `kbroker start --metrics` (KIP-714).
+"""Keeps the metrics that clients have pushed, for the page of `kbroker start --metrics` (KIP-714).
 
 Owns the choice of the clients whose values are kept, the time for which they are kept, and their maximum number. A
-thread unpacks and reads each push; the values are changed and shown in the event loop, in pieces. Never requests
+thread decompresses and reads each push. The event loop updates and returns the values, in pieces. Never requests
 anything from a client.
 
 The latest values of each client are kept: deltas are summed up, so that counters on the page only grow. A client is
-dropped when it terminates, and after three intervals (at least a minute) without a push. If there are too many, the
-client with the oldest push is dropped, and counted.
+dropped when it terminates, and after three intervals (at least a minute) without a push. If there are too many clients,
+the client with the oldest push is dropped, and this is counted.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from kbroker.telemetry.instances import EXPIRY_MS, Client, Push
 
 MOST_CLIENTS: Final = 1_000
 MOST_SERIES: Final = 20_000
-"""The most series of all clients together; each bucket of a histogram is one, and so are its count and its sum."""
+"""The most series of all clients together. In a histogram, each bucket, the count and the sum are one series each."""
 MOST_OF_ONE: Final = 5_000
 """The most series of one client."""
 MOST_WAITING: Final = 64
-"""The most pushes that wait for the thread, of all clients; one more has to retry with the next interval."""
+"""The most pushes, of all clients, that wait for the thread. Any other push must be retried after an interval."""
 _ENDINGS: Final = {
     "counter": ("", "_total", "_created"),
     "gauge": ("",),
     "histogram": ("", "_bucket", "_count", "_sum", "_created"),
 }
-"""The suffixes that a metric's name may have on the page. No other metric may have one of these names (OpenMetrics)."""
+"""The suffixes that a metric's name may have on the page. No other metric may have such a name (OpenMetrics)."""
 _OWN_LABELS: Final = "client_instance_id", "client_id", "client_software_name"
 _RESERVED_LABELS: Final = re.compile(rf"(?:exported_)*(?:le|{'|'.join(_OWN_LABELS)})")
-"""Label names that a client's own attributes must not have, including the new names of renamed attributes."""
+"""Label names that a client's own attributes must not have. They include the new names of renamed attributes."""
 
 
 @dataclass(slots=True)
 class Family:
-    """One metric of the page: its name, its type, and its samples, each with a suffix of the name."""
+    """One metric of the page: its name, its type, and its samples, each with a suffix for the name."""
 
     name: str
     kind: str
@@ -64,14 +64,14 @@ class _Kept:
 
 
 class PushedMetrics:
-    """A receiver (telemetry/instances.py) whose values are shown on the page."""
+    """A receiver (telemetry/instances.py) whose values appear on the page."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # the client with the newest push is the last
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # the client with the newest push is at the end
         self._series = 0
         self._left_out: OrderedDict[bytes, float] = OrderedDict()
-        """Clients that were dropped for lack of room; each stays here until it would have expired."""
+        """The clients that were dropped for lack of space. Each stays here until it would have expired."""
         self._waiting = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kbroker-pushed")
 
@@ -85,14 +85,13 @@ class PushedMetrics:
     # -- called by the broker, in its loop
 
     async def export(self, client: Client, push: Push) -> None:
-        """Accept a push; raises Malformed, and ApiError if too many wait."""
+        """Accept a push. Raises Malformed, and ApiError if too many pushes wait."""
         if self._waiting >= MOST_WAITING:
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         self._waiting += 1
         reading = asyncio.get_running_loop().run_in_executor(self._thread, _read, push)
         reading.add_done_callback(self._was_read)
-        # The thread continues to read the push even if the waiting request has ended, for example because its
-        # connection was closed.
+        # The thread continues to read the push even if the waiting request has ended, for example with its connection.
         read = await asyncio.shield(reading)
         if push.terminating:
             self.forget(client.instance_id)
@@ -102,7 +101,7 @@ class PushedMetrics:
     def _was_read(self, reading: asyncio.Future[Read]) -> None:
         self._waiting -= 1
         if not reading.cancelled():
-            reading.exception()  # always retrieved: otherwise asyncio would warn
+            reading.exception()  # always retrieve the result: otherwise asyncio would warn
 
     def forget(self, instance_id: bytes) -> None:
         """Drop a client's values."""
@@ -133,7 +132,7 @@ class PushedMetrics:
                 self._series += grown
             await turn
             if self._kept.get(client.instance_id) is not kept:
-                return  # the client was dropped for lack of room, or has terminated
+                return  # the client was dropped for lack of space, or has terminated
             while self._series > MOST_SERIES:
                 self._make_room(now_ms)
 
@@ -146,7 +145,7 @@ class PushedMetrics:
                 self._left_out.popitem(last=False)
 
     async def collect(self, values: Values) -> list[Family]:
-        """Return the families to show, and add to `values` the clients and the numbers of points left out."""
+        """Return the families to show. Add to `values` the clients and the numbers of omitted points."""
         now_ms = self._clock.monotonic_ms()
         for instance_id, kept in list(self._kept.items()):
             if kept.expires_ms <= now_ms:
@@ -177,12 +176,12 @@ def _read(push: Push) -> Read:
 
 
 def _series(point: Point) -> int:
-    """Return the number of a point's lines on the page."""
+    """Return the number of lines that a point has on the page."""
     return len(point.value.counts) + 2 if isinstance(point.value, Buckets) else 1
 
 
 def _added(before: Point | None, point: Point) -> Point:
-    """Return a point; a delta is added to the previous value."""
+    """Return a point. If it is a delta, add the previous value."""
     if before is None or not point.is_delta or before.kind != point.kind:
         return point
     old, new = before.value, point.value
@@ -198,7 +197,7 @@ def _added(before: Point | None, point: Point) -> Point:
 
 
 def _family(families: dict[str, Family], taken: set[str], point: Point) -> Family | None:
-    """Return the family of a point; None if another metric has its name: a page has each name once."""
+    """Return the family of a point. Return None if another metric has its name: a page has each name once."""
     found = families.get(point.name)
     if found is not None:
         return found if found.kind == point.kind else None
@@ -212,7 +211,7 @@ def _family(families: dict[str, Family], taken: set[str], point: Point) -> Famil
 
 
 def _samples(point: Point, own: dict[str, str]) -> list[tuple[str, dict[str, str], float]]:
-    # Prometheus renames labels in this way if they conflict with its own.
+    # Prometheus renames labels in this way if they conflict with its own labels.
     client_labels = {
         f"exported_{name}" if _RESERVED_LABELS.fullmatch(name) else name: value for name, value in point.labels
     }

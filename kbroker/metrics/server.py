@@ -1,11 +1,11 @@
-"""The HTTP server of metrics and health: a thread that accepts, and one for each connection.
+"""The HTTP server of metrics and health: one thread that accepts connections, and one thread for each connection.
 
-Owns the socket, the threads and the form of the answers. It does not run in the broker's event loop: a client that
-sends slowly, or never reads its answer, blocks nothing there. The loop only collects values, in pieces (collection.py);
-the connection's thread makes their text. Never changes the broker.
+Owns the socket, the threads and the form of the answers. The server does not run in the broker's event loop, so a
+client that sends slowly, or never reads its answer, does not block the loop. The loop only collects values, in pieces
+(collection.py). The connection's thread converts them to text. Never changes the broker.
 
-The number of connections is limited. Beyond the limit, a new connection displaces the oldest one, so that idle clients
-cannot block others.
+The number of connections is limited. Beyond the limit, a new connection replaces the oldest connection, so that idle
+clients cannot block others.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from kbroker.metrics.health import LOOP_S, readiness
 from kbroker.metrics.logs import starting
 from kbroker.metrics.values import Values
 
-if TYPE_CHECKING:  # needs an extra
+if TYPE_CHECKING:  # requires an extra
     from kbroker.metrics.pushed import Family, PushedMetrics
 
 CONNECTIONS: Final = 32
-"""The most connections at once."""
+"""The most concurrent connections."""
 _COLLECT_S: Final = 30.0
 _IDLE_S: Final = 30.0
-"""The time after which an idle connection is closed."""
+"""The time, in seconds, after which an idle connection is closed."""
 _SMALL: Final = 1024
 _STOP_S: Final = 5.0
 _T = TypeVar("_T")
 
 
 class NoAnswer(Exception):  # noqa: N818 - an outcome
-    """The event loop did not answer in time."""
+    """Raised if the event loop did not answer in time."""
 
 
 log = logging.getLogger(__name__)
 
 
 class MetricsServer:
-    """Serves one broker's metrics and health on a listening socket, also before the broker has started."""
+    """Serves the metrics and health of one broker on a listening socket, even before the broker has started."""
 
     def __init__(self, listening: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._listening = listening
         self._loop = loop
         self.node: Node | None = None
-        """The broker, once it has started."""
+        """The broker, after it has started."""
         self.logs: LogManager | None = None
-        """The broker's logs, once it reads them."""
+        """The broker's logs, as soon as it reads them."""
         self.pushed: PushedMetrics | None = None
-        """The metrics that clients push, if they are accepted."""
+        """The metrics that clients push; None if pushes are not accepted."""
         self.stopping = False
         host, port = listening.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -78,16 +78,16 @@ class MetricsServer:
         self._changing = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._threads: dict[threading.Thread, socket.socket] = {}
-        """The threads of connections in order of arrival, including connections that newer ones have displaced."""
+        """The threads of connections in order of arrival, including connections that newer ones have replaced."""
         self._thread = threading.Thread(target=self._accept, name="kbroker-metrics", daemon=True)
 
     def start(self) -> Self:
-        """Start serving."""
+        """Start to serve."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Stop serving. Do not call this on the loop's own thread: an answer may be waiting for the loop."""
+        """Stop serving. Do not call this in the loop's own thread, because an answer may be waiting for the loop."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # this wakes the accepting thread
@@ -122,7 +122,7 @@ class MetricsServer:
                 self._forget(sock, thread)
 
     def _takes(self, sock: socket.socket, thread: threading.Thread) -> bool:
-        """Make room for a connection; return False while too many displaced connections are still at work."""
+        """Make room for a connection. Return False while too many replaced connections are still active."""
         with self._changing:
             if len(self._threads) >= 2 * CONNECTIONS:
                 return False
@@ -154,8 +154,8 @@ class MetricsServer:
     # -- the requests
 
     def metrics(self, accept: str, asker: socket.socket) -> tuple[int, str, bytes]:
-        """Return the status, the type and the text of the page; raises NoAnswer, or OSError for a broken connection."""
-        with self._collecting:  # concurrent collections would only slow each other down
+        """Return the page's status, type and text. Raises NoAnswer, or OSError for a broken connection."""
+        with self._collecting:  # concurrent collections would only delay each other
             if asker not in self._connections:
                 raise ConnectionAbortedError
             if self.stopping:
@@ -174,16 +174,16 @@ class MetricsServer:
         return values, families
 
     def ready(self, *, strict: bool) -> tuple[bool, dict[str, Any]]:
-        """Return whether the broker is ready, and its state; raises NoAnswer."""
+        """Return whether the broker is ready, and its state. Raises NoAnswer."""
 
         async def measure(_lag_s: float) -> tuple[bool, dict[str, Any]]:
             return await readiness(self.node, self.logs, stopping=self.stopping, strict=strict)
 
-        with self._measuring:  # one at a time, to limit the load on the loop
+        with self._measuring:  # one collection at a time, to limit the load on the loop
             return self._ask(measure, LOOP_S)
 
     def lag_s(self) -> float:
-        """Return how long the event loop took to respond; raises NoAnswer."""
+        """Return how long the event loop took to respond. Raises NoAnswer."""
 
         async def measure(lag_s: float) -> float:
             await turn
@@ -192,7 +192,7 @@ class MetricsServer:
         return self._ask(measure, LOOP_S)
 
     def _ask(self, work: Callable[[float], Coroutine[Any, Any, _T]], patience_s: float) -> _T:
-        """Run work in the loop, and wait for its result."""
+        """Run work in the loop, and return its result."""
         asked = time.monotonic()
 
         async def answer() -> _T:
@@ -200,7 +200,7 @@ class MetricsServer:
 
         try:
             made: Future[_T] = asyncio.run_coroutine_threadsafe(answer(), self._loop)
-        except RuntimeError:  # it is closed
+        except RuntimeError:  # the connection is closed
             raise NoAnswer from None
         try:
             return made.result(patience_s)
@@ -210,10 +210,10 @@ class MetricsServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection with its requests, one after the other."""
+    """One connection and its consecutive requests."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # a body would wait 40 ms behind its head
+    disable_nagle_algorithm = True  # otherwise a body would be sent 40 ms after its head
     server_version = "kbroker"
     sys_version = ""
 

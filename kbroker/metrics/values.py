@@ -1,4 +1,4 @@
-"""The form of collected values: by metric, with their labels.
+"""The form of collected values: each metric has values with their labels.
 
 Owns this form. Knows neither the broker nor the page.
 """
@@ -22,7 +22,7 @@ def put(values: Values, name: str, value: float, labels: Labels = NONE) -> None:
 
 
 def put_all(values: Values, prefix: str, found: Iterable[tuple[str, float]], labels: Labels = NONE) -> None:
-    """Add values of several metrics that share a prefix and their labels."""
+    """Add values of several metrics that have the same prefix and the same labels."""
     for name, value in found:
         put(values, f"{prefix}_{name}", value, labels)
 
@@ -31,7 +31,7 @@ QUANTILES: Final = (("0.50", 0.5), ("0.75", 0.75), ("0.95", 0.95), ("0.98", 0.98
 
 
 def put_times(values: Values, name: str, seconds: Sequence[float], labels: Labels = NONE) -> None:
-    """Add the quantiles of a sample, in milliseconds; nothing for an empty sample."""
+    """Add the quantiles of a sample, in ms. Add nothing for an empty sample."""
     if not seconds:
         return
     ordered = sorted(seconds)

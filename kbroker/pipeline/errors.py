@@ -8,13 +8,13 @@ _OWN: Final = "kbroker.pipeline.errors.PipelineError: "
 
 
 class PipelineError(Exception):
-    """A job cannot continue; the text is a line for people."""
+    """Raised if a job cannot continue. The text is one line for people."""
 
 
 def first_line(err: BaseException) -> str:
-    """Return the first meaningful line of an error: Spark's errors contain pages of stack traces."""
+    """Return the first meaningful line of an error, because Spark's errors contain pages of stack traces."""
     text = str(err)
-    if _OWN in text:  # a task of Python's has raised it
+    if _OWN in text:  # a Python task has raised it
         return text.partition(_OWN)[2].splitlines()[0].strip()
     found = ""
     for line in text.splitlines():
@@ -28,7 +28,7 @@ def first_line(err: BaseException) -> str:
 
 
 def of_spark(err: BaseException) -> bool:
-    """Whether Spark, or the connection to its JVM, raised an error; its hundreds of types have no common base."""
+    """Whether Spark, or the connection to its JVM, raised an error. Their hundreds of types have no common base."""
     return type(err).__module__.partition(".")[0] in ("py4j", "pyspark")
 
 

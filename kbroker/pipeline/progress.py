@@ -1,4 +1,4 @@
-"""The progress of a long job: a bar on a terminal, elsewhere one line of JSON per step.
+"""The progress of a long job: a bar on a terminal, or otherwise one line of JSON per step.
 
 Owns the output of a running job. The bar goes to standard error, the lines go to standard output.
 """
@@ -17,11 +17,11 @@ class Progress(Protocol):
     """Receives a job's progress."""
 
     def step(self, records: int, left: int | None, **facts: Any) -> None:
-        """Report newly done records, and how many are left (None if unknown)."""
+        """Report newly processed records, and how many records are left (None if unknown)."""
 
 
 class Lines:
-    """One line of JSON per step: the records done, records per second since the last step, and the records left."""
+    """Writes one line of JSON per step: the processed records, records per second, and the records that are left."""
 
     def __init__(self, job: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._job = job
@@ -39,7 +39,7 @@ class Lines:
 
 
 class Bar:
-    """A bar with the records done, their rate, and the records left."""
+    """Shows a bar with the processed records, their rate, and the records that are left."""
 
     def __init__(self, job: str) -> None:
         from rich.console import Console
@@ -75,7 +75,7 @@ class Bar:
 
 @contextmanager
 def shown(job: str) -> Iterator[Progress]:
-    """Yield the receiver of a job's progress: a bar on a terminal, lines otherwise."""
+    """Yield the receiver of a job's progress: a bar on a terminal, or lines otherwise."""
     if sys.stdout.isatty() and sys.stderr.isatty():
         with Bar(job) as bar:
             yield bar

@@ -1,6 +1,6 @@
-"""Ranges of a partition's offsets, with sums of their records: the jobs' common form for a set of records.
+"""Ranges of a partition's offsets, with sums of their records. All jobs describe sets of records in this form.
 
-Owns their arithmetic. Never reads a record or a file.
+Owns the arithmetic of ranges. Never reads a record or a file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Range:
     sums: Sums = field(default_factory=Sums)
 
     def encode(self) -> dict[str, Any]:
-        """Return the fields in JSON's types."""
+        """Return the fields as values for JSON."""
         place = {"topic": self.partition.topic, "partition": self.partition.number}
         sums = {"records": self.sums.records, "checksum": f"{self.sums.checksum:016x}"}
         return {**place, "start": self.start, "end": self.end, **sums}
@@ -56,7 +56,7 @@ class Range:
 
 
 def joined_ranges(ranges: Iterable[Range]) -> list[Range]:
-    """Join neighbouring ranges without a gap between them."""
+    """Join neighbouring ranges that have no gap between them."""
     joined: list[Range] = []
     for each in ranges:
         if joined and joined[-1].end == each.start:

@@ -1,8 +1,8 @@
 """CRC-32C (Castagnoli) of bytes: the checksum of record batches, of producer snapshots and of the metadata journal.
 
 Owns the source of `crc32c(data, value=0)`: the extension module of the crc32c package, which uses the hardware if it
-can. The package itself, when imported, reads its own version from the metadata of installed packages; that took 20 ms
-and 3 MB of each start (of 200 ms and 43 MB), so its extension is loaded without it.
+can. An import of the package itself would read its version from the metadata of installed packages. That took 20 ms and
+3 MB of each start (of 200 ms and 43 MB), so the extension is loaded without the package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _extension() -> ModuleType:
     package = find_spec(_PACKAGE)
     spec = package and PathFinder.find_spec(_EXTENSION, package.submodule_search_locations)
     if not spec or not spec.loader:
-        # The package is zipped or frozen, or a later version is built in another way: import it by its documented name.
+        # The package is zipped or frozen, or a later version is built differently: import it by its documented name.
         import crc32c
 
         return crc32c

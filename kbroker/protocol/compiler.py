@@ -1,11 +1,11 @@
 """Turns a declared message into straight-line decode and encode functions, one per (class, version), on first use.
 
-Owns the cache of these functions, and their interface: the forms, and how each is called. decoder_source.py and
-encoder_source.py write their code. Never does I/O and keeps no state but its caches.
+Owns the cache of these functions, and their interface: their forms, and how each form is called. decoder_source.py and
+encoder_source.py write the code of the functions. Never does I/O, and keeps no state except its caches.
 
 Decoding takes any buffer that ends with the message; `records` fields decoded from a memoryview are views on it. Each
-function has a divided form, too: a coroutine that yields, for messages with long lists. Encoding appends to a
-bytearray; a `records` value that is no bytes object, or a large one, is left out and noted in `spill` as (position in
+function also has a divided form for messages with long lists: a coroutine that yields. Encoding appends to a bytearray.
+A `records` value that is large or is not a bytes object is omitted from the output and added to `spill` as (position in
 the output, value), so that the transport can send it without a copy.
 """
 
@@ -23,13 +23,13 @@ Decoder = Callable[[Buffer], Any]
 Spill = list[tuple[int, Any]]
 Encoder = Callable[[Any, bytearray, Spill], None]
 DividedDecoder = Callable[[Buffer, Callable[[int], None]], Coroutine[Any, Any, Any]]
-"""Called with the buffer, and with a function that receives each list's size in bytes before the list is allocated."""
+"""Called with the buffer, and with a function that receives the size in bytes of each list before it is allocated."""
 DividedEncoder = Callable[[Any, bytearray, Spill], Coroutine[Any, Any, None]]
 _T = TypeVar("_T")
 
 
 def decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T]:
-    """Return the function that decodes version `version` of `cls`; it raises Malformed on bad input."""
+    """Return the function that decodes version `version` of `cls`. The function raises Malformed for bad input."""
     return cast("Callable[[Buffer], _T]", _decoder(cast("Any", cls), version))
 
 
@@ -44,12 +44,12 @@ def short_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T | None]:
 
 
 def stored_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T]:
-    """Return a decoder of stored messages: as in Java, U+FFFD replaces invalid UTF-8."""
+    """Return a decoder of stored messages. As in Java, it replaces invalid UTF-8 with U+FFFD."""
     return cast("Callable[[Buffer], _T]", _decoder(cast("Any", cls), version, "stored"))
 
 
 def divided_decoder(cls: type[Any], version: int) -> DividedDecoder:
-    """Return the decoder as a coroutine; it raises Malformed, and the errors of its memory counter."""
+    """Return the decoder as a coroutine, which raises Malformed and the errors of its memory counter."""
     return cast("DividedDecoder", _decoder(cast("Any", cls), version, "divided"))
 
 
@@ -59,7 +59,7 @@ def divided_encoder(cls: type[Any], version: int) -> DividedEncoder:
 
 
 def decode(cls: type[_T], version: int, buf: Buffer) -> _T:
-    """Decode one message; raises Malformed."""
+    """Decode one message. Raises Malformed."""
     return decoder(cls, version)(buf)
 
 
@@ -69,7 +69,7 @@ def encode(value: Any, version: int) -> bytes:
 
 
 def encode_in_parts(value: Any, version: int) -> list[Any]:
-    """Encode one message into buffers that follow each other; its records are among them, and are not copied."""
+    """Encode one message into consecutive buffers. Its records are among these buffers and are not copied."""
     out = bytearray()
     spill: Spill = []
     _encoder(cast("Any", type(value)), version)(value, out, spill)

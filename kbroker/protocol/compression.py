@@ -1,10 +1,10 @@
-"""Compress and decompress the records section of a batch, with a limit on the decompressed size.
+"""Compresses and decompresses the records section of a batch, with a limit on the decompressed size.
 
 Owns the five codecs by their number in a batch's attributes: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd. Never interprets
 the bytes. decompression.py reads a codec piece by piece.
 
-Snappy has its own module, snappy_format.py. Lz4 is the frame format with independent blocks, the only form that Java's
-reader accepts.
+Snappy has its own module, snappy_format.py. Lz4 uses the frame format with independent blocks, the only form that
+Java's reader accepts.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ ZSTD: Final = 4
 
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
-_DEFAULT_LZ4_LEVEL = 9  # Kafka's number for "the fast compressor"; every other number selects the high compressor
+_DEFAULT_LZ4_LEVEL = 9  # Kafka's number for the fast compressor; every other number selects the high compressor
 _DEFAULT_ZSTD_LEVEL = 3
-_GZIP_STEP = 16384  # some hundred us
+_GZIP_STEP = 16384  # a step of some hundred us
 
 
 def codec_of(name: str) -> int:
-    """Return the codec's number; raises ValueError for a name that is not in CODEC_NAMES."""
+    """Return the codec's number. Raises ValueError for a name that is not in CODEC_NAMES."""
     return CODEC_NAMES.index(name)
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """Compress `data` as Kafka's Java client would; `level` in the codec's own scale, None for its default."""
+    """Compress `data` as Kafka's Java client does. `level` is in the codec's own scale; None means its default."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
@@ -66,7 +66,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 def pack(codec: int, pieces: Iterable[bytes], size: int, level: int | None = None) -> Iterator[bytes]:
     """Yield the result of `compress` for the pieces, step by step; some steps are empty.
 
-    `size` is that of all pieces together, or -1 if it is unknown; then the output does not contain it.
+    `size` is the size of all pieces together. If it is unknown (-1), the output does not contain it.
     """
     if codec == NONE:
         yield from pieces
@@ -107,7 +107,7 @@ def _lz4_level(level: int | None) -> int:
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes | bytearray | memoryview:
-    """Return the decompressed bytes; raises Malformed if they are broken or would be more than `max_bytes`.
+    """Return the decompressed bytes. Raises Malformed for invalid data, or for more than `max_bytes` of output.
 
     Whatever size the input claims, this allocates at most `max_bytes` and a small constant.
     """
@@ -122,9 +122,9 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes | bytearray | 
 
 
 def unpack(codec: int, data: Buffer, max_bytes: int) -> Iterator[bytes]:
-    """Yield the decompressed bytes in pieces, some of them empty: each takes little work (decompression.py).
+    """Yield the decompressed bytes in pieces, some of which are empty. A piece takes little work (decompression.py).
 
-    Raises Malformed if they are broken, or once they would be more than `max_bytes` together.
+    Raises Malformed for invalid data, and when all pieces together would exceed `max_bytes`.
     """
     view = memoryview(data)
     pieces: Iterator[bytes]

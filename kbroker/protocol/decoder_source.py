@@ -1,8 +1,8 @@
 """Writes the source of a decoder: one function for one version of a declared message.
 
-Owns the shape of that code: nested structs are written inline, a run of fixed-size fields (with the length prefix that
-follows it) is one `struct` call, an array's claimed length is checked against the bytes that remain before anything is
-allocated. Never decodes anything itself.
+Owns the shape of the generated code. Nested structs are written inline. A run of fixed-size fields (with the length
+prefix that follows it) is one `struct` call. An array's claimed length is compared with the remaining bytes before
+anything is allocated. Never decodes anything itself.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from kbroker.protocol.schema import FieldSpec, Scalar
 from kbroker.protocol.wire import read_uvarint
 
 SHORT_LIST = 64
-"""Most elements of a list that a short decoder accepts."""
+"""The most elements of a list that a short decoder accepts."""
 _AT_ONCE = 10_000
-"""Most numbers that are decoded between two turns."""
+"""The most numbers that are decoded before other tasks get a turn."""
 
 MAX_STRING = 32_767
-"""Most bytes of a string in any message."""
+"""The most bytes of a string in any message."""
 
 _MEMORY_OF = {"string": 56, "bytes": 40, "uuid": 49, "records": 184, "bool": 0, "int8": 0}
 _BAD_INPUT = (IndexError, struct.error, UnicodeDecodeError, Malformed)
 
 
 class DecoderSource(FunctionSource):
-    """Builds decode(buf) -> message."""
+    """Builds the function decode(buf) -> message."""
 
     def __init__(self, cls: Any, version: int, form: str) -> None:
         super().__init__(cls, version, form, "decode", "buf, take" if form == "divided" else "buf")
@@ -72,7 +72,7 @@ class DecoderSource(FunctionSource):
         self.run = []
 
     def struct(self, cls: Any) -> str:
-        """Write the decoding of a struct; return the expression that creates it."""
+        """Write the decoding of a struct. Return the expression that creates the struct."""
         plain, tagged = self.live(cls)
         values = {spec.name: self.field(spec) for spec in plain}
         if self.flexible:
@@ -115,7 +115,7 @@ class DecoderSource(FunctionSource):
         return target
 
     def length(self, letter: str, flexible: bool, string: str = "") -> str:
-        """Write the reading of a length prefix; return the variable that holds it (negative for null).
+        """Write the reading of a length prefix. Return the name of its variable, which is negative for null.
 
         A string's length has a limit even if it is a varint; `string` is the string's name in the error message.
         """
@@ -124,7 +124,7 @@ class DecoderSource(FunctionSource):
         if flexible:
             self.add(f"if {n} > 127:")
             self.add(f"    {n}, pos = read_uvarint(buf, pos - 1)")
-            if string:  # here, so that short strings need no check
+            if string:  # checked here, so that short strings need no check
                 self.add(f"    if {n} > {MAX_STRING + 1}:")
                 self.add(f"        raise Malformed('{string} is longer than {MAX_STRING} bytes')")
             self.add(f"{n} -= 1")
@@ -149,7 +149,7 @@ class DecoderSource(FunctionSource):
         return value
 
     def null_branch(self, name: str, value: str, nullable: bool) -> None:
-        """Write the branch for null: any negative length, as in Kafka's generated readers (MessageDataGenerator)."""
+        """Write the branch for null, which is any negative length, as in Kafka's readers (MessageDataGenerator)."""
         self.add("else:")
         if nullable:
             self.add(f"    {value} = None")
@@ -195,7 +195,7 @@ class DecoderSource(FunctionSource):
         return value
 
     def numbers(self, kind: Scalar, n: str, value: str) -> None:
-        """Write the reading of a list of numbers in parts."""
+        """Write the reading of a list of numbers, in parts."""
         part, numbers = self.fresh("part"), self.fresh("c")
         self.add(f"{value} = []")
         self.add(f"while len({value}) < {n}:")
@@ -207,7 +207,7 @@ class DecoderSource(FunctionSource):
         self.add("    await turn")
 
     def tags(self, tagged: list[FieldSpec]) -> dict[str, str]:
-        """Write the reading of a tag section; unknown tags are skipped, tags must ascend (TaggedFields)."""
+        """Write the reading of a tag section. Unknown tags are skipped, and tags must ascend (TaggedFields)."""
         count = self.fixed("B")
         self.flush()
         values = {}
@@ -249,7 +249,7 @@ def _too_many(n: int, remaining: int) -> Malformed:
 
 
 def _memory_of(spec: FieldSpec) -> int:
-    """Return the approximate memory of one element of a list, including its place in the list."""
+    """Return the approximate size in memory of one element of a list, including its slot in the list."""
     if not isinstance(spec.kind, Scalar):
         return 8 + _memory_of_struct(spec.kind)
     return 8 + _MEMORY_OF.get(spec.kind.name, 32)

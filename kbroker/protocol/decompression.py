@@ -1,7 +1,8 @@
-"""Decompression piece by piece, so that neither memory nor the work of a step grows with the size that a batch claims.
+"""Decompresses piece by piece. Neither the memory nor the work of a step grows with the size that a batch claims.
 
-Owns the limits of one step of each codec: a step reads some kilobytes, returns some hundred at most, and may return
-nothing. Never keeps returned bytes, never interprets them, and has no limit on all steps together: the caller counts.
+Owns the limits of one step of each codec: a step reads some kilobytes, returns at most some hundred kilobytes, and may
+return nothing. Never keeps or interprets returned bytes. Has no limit on all steps together: the caller counts the
+bytes.
 
 Snappy has its own module, snappy_format.py. Zstd frames are cut at their blocks, which decompress to at most 128 kB
 each.
@@ -21,7 +22,7 @@ from kbroker.protocol.errors import Malformed, Undecodable
 
 PIECE: Final = 65536
 
-_GZIP_INPUT = 16384  # one step: some ms if all blocks are as short as possible
+_GZIP_INPUT = 16384  # one step: some ms if all blocks have the smallest size
 _GZIP_MEMBER = b"\x1f\x8b"
 _GZIP_FORMAT = 31  # zlib's number for gzip's header and trailer, with the largest window
 _RLE_BLOCK, _COMPRESSED_BLOCK = 1, 2
@@ -32,11 +33,11 @@ _ZSTD_LONGEST_HEADER = 18
 _SKIPPABLE = b"\x2a\x4d\x18"
 _LIBRARYS_WINDOW = 128 << 20  # the largest that zstd's own decoders accept by default
 MOST_WINDOW: Final = 8 << 20
-"""Maximum size of a zstd frame with a larger window. Levels above 19 use such a window for content of any size."""
+"""The most bytes of a zstd frame with a larger window. Levels above 19 use such a window for content of any size."""
 
 
 def unpack_gzip(data: memoryview) -> Iterator[bytes]:
-    """Yield the content of gzip members; raises Undecodable."""
+    """Yield the content of gzip members. Raises Undecodable."""
     unpacker = zlib.decompressobj(_GZIP_FORMAT)
     position, pending = 0, b""
     try:
@@ -60,7 +61,7 @@ def unpack_gzip(data: memoryview) -> Iterator[bytes]:
 
 
 def unpack_lz4(data: memoryview) -> Iterator[bytes]:
-    """Yield the content of an lz4 frame, and ignore bytes after it, as Java's reader does; raises Undecodable."""
+    """Yield the content of an lz4 frame. Ignore bytes after the frame, as Java's reader does. Raises Undecodable."""
     unpacker = lz4.frame.LZ4FrameDecompressor()
     position = 0
     try:
@@ -78,9 +79,9 @@ def unpack_lz4(data: memoryview) -> Iterator[bytes]:
 
 
 def unpack_zstd(data: memoryview) -> Iterator[bytes]:
-    """Yield the content of zstd frames; raises Undecodable.
+    """Yield the content of zstd frames. Raises Undecodable.
 
-    Raises Malformed for a frame with a window larger than MOST_WINDOW and more content than that.
+    Raises Malformed for a frame whose window and content are both larger than MOST_WINDOW.
     """
     if not data:
         raise Malformed("no zstd frame")
@@ -101,7 +102,7 @@ def unpack_zstd(data: memoryview) -> Iterator[bytes]:
 
 
 class _OfThread(threading.local):
-    """A decompressor for each thread: creating one takes 5 us, and two threads must not share one."""
+    """A decompressor for each thread. To create one takes 5 us, and two threads must not share one."""
 
     def __init__(self) -> None:
         self.library = zstandard.ZstdDecompressor()
@@ -111,7 +112,7 @@ _of_thread = _OfThread()
 
 
 def unpack_zstd_at_once(data: memoryview) -> bytes | None:
-    """Return the content of a zstd frame if one step decompresses it; None if it needs `unpack_zstd`."""
+    """Return the content of a zstd frame if one step can decompress it. Return None if it needs `unpack_zstd`."""
     try:
         parameters = zstandard.get_frame_parameters(data)
         end, last = _next_blocks(data, 0, zstandard.frame_header_size(data))
@@ -125,7 +126,7 @@ def unpack_zstd_at_once(data: memoryview) -> bytes | None:
 def _unpack_frame(
     library: zstandard.ZstdDecompressor, data: memoryview, start: int, head: memoryview
 ) -> Generator[bytes, None, int]:
-    """Yield the content of one frame; return where the next begins."""
+    """Yield the content of one frame. Return the position of the next frame."""
     parameters = zstandard.get_frame_parameters(head)
     window = parameters.window_size
     if window > _LIBRARYS_WINDOW:
@@ -148,7 +149,7 @@ def _unpack_frame(
 
 
 def _next_blocks(data: memoryview, start: int, position: int) -> tuple[int, bool]:
-    """Return the end of the blocks that may be decompressed in one step, and whether they are the frame's last."""
+    """Return the end of the blocks for the next step, and whether these are the last blocks of the frame."""
     room = _ZSTD_BLOCK
     for _ in range(_ZSTD_BLOCKS):
         if position >= len(data):

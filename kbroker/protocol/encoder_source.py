@@ -1,8 +1,8 @@
 """Writes the source of an encoder: one function for one version of a declared message.
 
-Owns the shape of that code: nested structs are written inline, a run of fixed-size fields (with the length prefix that
-follows it) is one `struct` call, a `records` value that is large or no bytes object is left out and noted.
-Never encodes anything itself.
+Owns the shape of the generated code. Nested structs are written inline. A run of fixed-size fields (with the length
+prefix that follows it) is one `struct` call. A `records` value that is large or is not a bytes object is omitted from
+the output and added to `spill`. Never encodes anything itself.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from kbroker.protocol.schema import FieldSpec, Scalar
 from kbroker.protocol.wire import write_uvarint
 
 SPILL_BYTES = 2048
-"""Records from this size on are sent by reference; below it one copy is cheaper than a gathered write."""
+"""Records of at least this size are sent by reference. Below this size, one copy is cheaper than a gathered write."""
 
 
 class EncoderSource(FunctionSource):
-    """Builds encode(message, out, spill)."""
+    """Builds the function encode(message, out, spill)."""
 
     def __init__(self, cls: Any, version: int, form: str) -> None:
         super().__init__(cls, version, form, "encode", "m, out, spill")
@@ -81,7 +81,7 @@ class EncoderSource(FunctionSource):
         self.depth -= 1
 
     def length(self, letter: str, n: str, flexible: bool) -> None:
-        """Write a length prefix; `n` is an expression of a length that is not null."""
+        """Write a length prefix. `n` is an expression for a length that is not null."""
         if not flexible:
             self.run.append((letter, n))
             self.flush()
@@ -159,7 +159,7 @@ class EncoderSource(FunctionSource):
             self.depth -= 1
 
     def tags(self, tagged: list[FieldSpec], value: str) -> None:
-        """Write the tag section: a field equal to its default is left out."""
+        """Write the tag section. A field that is equal to its default is omitted."""
         if not tagged:
             self.run.append(("B", "0"))
             return
@@ -169,7 +169,7 @@ class EncoderSource(FunctionSource):
         for spec in tagged:
             held = f"{value}.{spec.name}"
             if not isinstance(spec.kind, Scalar) and not spec.array:
-                # In Kafka a nullable struct's default is an empty struct, so null has to be written.
+                # In Kafka the default of a nullable struct is an empty struct, so null has to be written.
                 conditions.append("True" if self.version in spec.nullable else f"{held} is not None")
             elif spec.array and spec.default is not None:
                 conditions.append(f"{held} is None or len({held}) > 0")

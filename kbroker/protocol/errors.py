@@ -1,4 +1,4 @@
-"""Kafka's error codes, by number and name, and the exceptions with such a code.
+"""Kafka's error codes, by number and name, and the exceptions that have an error code.
 
 Owns the code table of Apache Kafka 4.4 (org.apache.kafka.common.protocol.Errors). Never decides on the code of a
 response.
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """An error code as in a response; NONE is 0."""
+    """An error code as it is in a response. NONE is 0."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -153,7 +153,7 @@ class ErrorCode(IntEnum):
 
 
 def known_error(number: int) -> ErrorCode:
-    """Return the error of another broker's answer by its number; one that is unknown here is UNKNOWN_SERVER_ERROR."""
+    """Return the error with this number from another broker's answer. An unknown number is UNKNOWN_SERVER_ERROR."""
     try:
         return ErrorCode(number)
     except ValueError:
@@ -161,19 +161,19 @@ def known_error(number: int) -> ErrorCode:
 
 
 class Malformed(Exception):  # noqa: N818 - a state of the input, named so in the protocol's own words
-    """Bytes that do not form the message they claim to be; the connection that sent them is closed."""
+    """Raised for bytes that do not form the message that they claim to be. The sender's connection is closed."""
 
 
 class Undecodable(Malformed):
-    """Compressed data that its codec does not accept."""
+    """Raised for compressed data that its codec does not accept."""
 
 
 class EndlessNumber(Malformed):
-    """A varint of a record that continues past its type's size."""
+    """Raised for a varint of a record that is longer than its type allows."""
 
 
 class ApiError(Exception):
-    """A whole request failed with an expected error; dispatch turns it into that API's error response.
+    """Raised if a complete request failed with an expected error. Dispatch converts it to the API's error response.
 
     `message` is the text for responses that have one (None if Kafka sends null).
     """
@@ -202,4 +202,4 @@ DEFAULT_MESSAGES: dict[ErrorCode, str] = {
     ErrorCode.FENCED_STATE_EPOCH: "The coordinator rejected the request because the state epoch did not match.",
     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "Eligible topic partition leaders are not available.",
 }
-"""The default texts of responses with a message, used without a more specific one (Errors.message)."""
+"""The default texts for responses with a message. They are used if there is no more specific text (Errors.message)."""

@@ -1,4 +1,4 @@
-"""A generated function under construction: its lines, its constants, and its compilation.
+"""A generated function while it is built: its lines, its constants, and its compilation.
 
 Owns the common parts of decoders and encoders: names, indentation, and the fields of a version. Never interprets the
 lines. The source is registered with `linecache`, so tracebacks show it.
@@ -18,12 +18,12 @@ from kbroker.protocol.schema import FieldSpec
 
 @cache
 def codec(letters: str) -> struct.Struct:
-    """Return the big-endian `struct` of these letters."""
+    """Return the big-endian `struct` for these format characters."""
     return struct.Struct(">" + letters)
 
 
 class FunctionSource:
-    """Lines of a function under construction, its constants, and fresh variable names."""
+    """The lines of a function that is being built, its constants, and new variable names."""
 
     def __init__(self, cls: Any, version: int, form: str, role: str, params: str) -> None:
         self.cls = cls
@@ -50,7 +50,7 @@ class FunctionSource:
         self.lines.append("    " * self.depth + line)
 
     def yield_turn(self, number: str) -> None:
-        """Yield before each eighth element of a list; `number` is the variable that counts them."""
+        """Write a yield before each eighth element of a list. `number` is the variable that counts the elements."""
         self.add(f"if not {number} & 7:")
         self.add("    await turn")
 
@@ -58,11 +58,11 @@ class FunctionSource:
         filename = f"<kbroker schema {self.name}>"
         source = "\n".join(self.lines) + "\n"
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-        exec(compile(source, filename, "exec"), self.names)  # consists of declared names only
+        exec(compile(source, filename, "exec"), self.names)  # the source contains only declared names
         return cast("Callable[..., Any]", self.names[self.name])
 
     def live(self, cls: Any) -> tuple[list[FieldSpec], list[FieldSpec]]:
-        """Return the fields of this version: those in order, and the tagged ones by tag."""
+        """Return the fields of this version: the ordered fields, and the tagged fields by tag."""
         present = [s for s in cls.SPECS if self.version in s.versions]
         tagged = [s for s in present if s.tag is not None and self.version in s.tagged]
         plain = [s for s in present if s not in tagged]

@@ -1,7 +1,7 @@
 """One uncompressed batch of records of any size, built in slices.
 
-Owns the division of the work. The layout of a record and of a batch is that of records.py, which builds small batches
-at once.
+Owns the division of the work. The layout of a record and of a batch is in records.py, which builds small batches in one
+step.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from kbroker.protocol.records import CRC_START, LOG_OVERHEAD, Headers, enclose, 
 
 Field = bytes | bytearray | memoryview
 LargeRecord = tuple[int, Field | None, Field | None, Headers]
-"""A record to write: timestamp in ms, key, value, headers."""
+"""A record to write: its timestamp in ms, key, value and headers."""
 _PIECE: Final = 1 << 16
-"""The bytes that are copied, or that the CRC reads, between two turns."""
+"""The number of bytes that are copied, or that the CRC reads, before other tasks get a turn."""
 
 
 def memory(size: int) -> memoryview:
-    """Return so many bytes of memory; much of it is taken from the system, so that nothing is cleared or moved."""
+    """Return this number of bytes of memory. Large memory comes from the system: nothing is cleared or moved."""
     return memoryview(bytearray(size) if size <= _PIECE else mmap.mmap(-1, size))
 
 
 async def build_in_turns(records: Sequence[LargeRecord]) -> memoryview:
-    """Return what `build_batch` returns for these records; each key and value is copied once."""
+    """Return the batch that `build_batch` returns for these records. Each key and value is copied only once."""
     base_timestamp, max_timestamp = records[0][0], max(record[0] for record in records)
     parts: list[Field] = [enclose(b"", len(records), base_timestamp, max_timestamp)]
     for delta, (timestamp, key, value, headers) in enumerate(records):
@@ -54,7 +54,7 @@ async def build_in_turns(records: Sequence[LargeRecord]) -> memoryview:
 def _parts(
     timestamp_delta: int, offset_delta: int, key: Field | None, value: Field | None, headers: Headers
 ) -> tuple[Field, ...]:
-    head = bytearray(1)  # attributes, all of them undefined
+    head = bytearray(1)  # attributes; none is defined
     put_number(head, wrap(timestamp_delta))
     put_number(head, offset_delta)
     put_number(head, _size(key))
@@ -73,5 +73,5 @@ def _parts(
 
 
 def _size(field: Field | None) -> int:
-    """Return the size that a record states for a field: -1 for none."""
+    """Return the size that a record contains for a field: -1 for null."""
     return -1 if field is None else len(field)

@@ -1,16 +1,18 @@
 """Record batches, format v2: their header, the records inside, and the marker that ends a transaction on a partition.
 
 Owns the layout, and the checks that distinguish a well-formed batch from other bytes. Never checks the content of a
-batch (that is the log's task), and never touches the CRC except to build a batch.
+batch: the log does. Never uses the CRC except to build a batch.
 
     base_offset i64 | batch_length i32 | leader_epoch i32 | magic i8 | crc u32 | attributes i16 |
     last_offset_delta i32 | base_timestamp i64 | max_timestamp i64 | producer_id i64 | producer_epoch i16 |
     base_sequence i32 | count i32 | records
 
-batch_length counts the bytes after it. The CRC-32C covers attributes to end, so base offset and leader epoch may be
-rewritten freely. Attributes: bits 0-2 codec, 3 timestamp type (1 LogAppendTime), 4 transactional, 5 control, 6 delete
-horizon.
+batch_length counts the bytes after it. The CRC-32C covers the bytes from attributes to the end, so base offset and
+leader epoch may be rewritten freely. Attributes: bits 0-2 codec, 3 timestamp type (1 LogAppendTime), 4 transactional,
+5 control, 6 delete horizon.
+
 A record is: length varint | attributes i8 | timestamp delta varlong | offset delta varint | key | value | headers.
+
 A marker is a control record, with
 
     key: version i16 | type i16 (0 abort, 1 commit)     value: version i16 | coordinator epoch i32
@@ -28,7 +30,7 @@ from kbroker.protocol.errors import EndlessNumber, Malformed
 
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12  # base_offset and batch_length, which batch_length does not count
-CRC_START: Final = 21  # first byte that the CRC covers
+CRC_START: Final = 21  # the first byte that the CRC covers
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 MAGIC: Final = 2
 
@@ -39,18 +41,18 @@ CONTROL_BIT: Final = 0x20
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
-"""A record to write: timestamp in ms, key, value, headers."""
+"""A record to write: its timestamp in ms, key, value and headers."""
 
 _AHEAD: Final = 16448  # bytes to decompress before reading a record: decompression errors come first
 _PASSED_AT_ONCE: Final = 255
-"""The number of records skipped between two yields, a power of two, minus one."""
-_NUMBERS: Final = 64  # most bytes that the numbers of a broken record may reach beyond its end
+"""The number of records that are skipped between two yields: a power of two, minus one."""
+_NUMBERS: Final = 64  # the most bytes by which the numbers of a broken record may exceed its end
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before a batch's records, field by field; sizes in bytes, timestamps in ms."""
+    """The 61 bytes before a batch's records, field by field. Sizes are in bytes, timestamps in ms."""
 
     base_offset: int
     batch_length: int
@@ -68,7 +70,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the complete batch, in bytes."""
         return self.batch_length + LOG_OVERHEAD
 
     @property
@@ -81,7 +83,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> int:
-        """0 CreateTime, 1 LogAppendTime."""
+        """The timestamp type: 0 for CreateTime, 1 for LogAppendTime."""
         return (self.attributes & TIMESTAMP_TYPE_BIT) >> 3
 
     @property
@@ -94,14 +96,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record, wrapping after 2^31-1; -1 without a base sequence."""
+        """The sequence number of the last record, which wraps after 2^31-1; -1 without a base sequence."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
 
 class Record(NamedTuple):
-    """One record as read: absolute offset, timestamp in ms."""
+    """One record as read from a batch. Its offset is absolute; its timestamp is in ms."""
 
     offset: int
     timestamp: int
@@ -111,7 +113,7 @@ class Record(NamedTuple):
 
 
 def parse_header(buf: bytes | bytearray | memoryview, pos: int = 0) -> BatchHeader:
-    """Read the header at `pos`; raises Malformed if it is cut off, not v2, or shorter than a header."""
+    """Read the header at `pos`. Raises Malformed if it is incomplete, not v2, or claims too small a batch."""
     try:
         header = BatchHeader._make(HEADER.unpack_from(buf, pos))
     except struct.error as error:
@@ -124,7 +126,7 @@ def parse_header(buf: bytes | bytearray | memoryview, pos: int = 0) -> BatchHead
 
 
 def iter_batches(buf: bytes | bytearray | memoryview) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of each whole batch, up to a partial last one; raises Malformed for an invalid batch."""
+    """Yield (position, header) of each complete batch; skip an incomplete last one. Raises Malformed."""
     position, end = 0, len(buf)
     while position + HEADER_SIZE <= end:
         header = parse_header(buf, position)
@@ -135,20 +137,20 @@ def iter_batches(buf: bytes | bytearray | memoryview) -> Iterator[tuple[int, Bat
 
 
 def compute_crc(batch: bytes | bytearray | memoryview) -> int:
-    """CRC-32C over attributes to the end of `batch`, which must be exactly one batch."""
+    """Return the CRC-32C from the attributes to the end of `batch`, which must contain exactly one batch."""
     return crc32c(memoryview(batch)[CRC_START:])
 
 
 def read_records(batch: bytes | bytearray | memoryview, *, max_bytes: int) -> Iterator[Record]:
-    """Yield the records of one batch, decompressing to at most `max_bytes`; raises Malformed if they are broken."""
+    """Yield the records of one batch. Raises Malformed for invalid data, or for more than `max_bytes` of data."""
     return (record for record in stream_records(batch, max_bytes=max_bytes) if record is not None)
 
 
 def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int, begin: int = 0) -> Iterator[Record | None]:
     """Yield the records of one batch as `read_records` does, and None after each step of decompression.
 
-    It keeps no more decompressed bytes than the next record needs. Records below the offset `begin` are skipped without
-    being decoded, with one None for each few hundred records.
+    This keeps only those decompressed bytes that the next record needs. Records below the offset `begin` are skipped
+    without being decoded, with one None for every few hundred records.
     """
     header = parse_header(batch)
     if header.size > len(batch):
@@ -204,7 +206,7 @@ def _delta_and_end(data: bytes, position: int) -> tuple[int, int]:
 def _more(
     data: bytes, position: int, needed: int, pieces: Iterator[bytes]
 ) -> Generator[None, None, tuple[bytes, int, bool]]:
-    """Return at least `needed` bytes from `position` on, the new position, and whether the data have ended."""
+    """Return at least `needed` bytes from `position` on, the new position, and whether the data has ended."""
     parts = [data[position:]]
     there = len(parts[0])
     while there < needed:
@@ -218,7 +220,7 @@ def _more(
 
 
 class BatchFields(TypedDict, total=False):
-    """The fields of a batch's header that do not follow from its records."""
+    """The fields of a batch's header that cannot be derived from its records."""
 
     base_offset: int
     leader_epoch: int
@@ -234,7 +236,7 @@ class BatchFields(TypedDict, total=False):
 def build_batch(
     records: Sequence[NewRecord | Record], *, level: int | None = None, **fields: Unpack[BatchFields]
 ) -> bytes:
-    """Build one batch; offsets are consecutive from `base_offset`, a Record's own offset is not used."""
+    """Build one batch. Offsets are consecutive from `base_offset`; the records' own offsets are not used."""
     base_timestamp = records[0][-4] if records else -1
     max_timestamp = -1
     body = bytearray()
@@ -249,7 +251,7 @@ def build_batch(
 
 
 def put_record(body: bytearray, delta: int, key: bytes | None, value: bytes | None) -> None:
-    """Append record number `delta` to the records of a batch; its timestamp is the batch's."""
+    """Append record number `delta` to the records of a batch. The record's timestamp is the batch's timestamp."""
     encoded = _encode_record(0, delta, key, value, ())
     put_number(body, len(encoded))
     body += encoded
@@ -271,7 +273,7 @@ def enclose(
     control: bool = False,
     timestamp_type: int = 0,
 ) -> bytes:
-    """Build a batch of `count` records that are already encoded, and already compressed if there is a codec."""
+    """Build a batch of `count` records that are already encoded and, if there is a codec, already compressed."""
     attributes = codec | timestamp_type << 3
     attributes |= (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
     size = HEADER_SIZE + len(payload)
@@ -285,7 +287,7 @@ def enclose(
 
 
 def rewrite_timestamps(batch: bytearray | memoryview, attributes: int, max_timestamp: int) -> None:
-    """Set attributes and largest timestamp in place and recompute the CRC; `batch` is exactly one batch."""
+    """Set attributes and largest timestamp in place, and recompute the CRC. `batch` contains exactly one batch."""
     struct.pack_into(">h", batch, CRC_START, attributes)
     struct.pack_into(">q", batch, 35, max_timestamp)
     struct.pack_into(">I", batch, 17, compute_crc(batch))
@@ -294,7 +296,7 @@ def rewrite_timestamps(batch: bytearray | memoryview, attributes: int, max_times
 def _encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Any
 ) -> bytearray:
-    out = bytearray(1)  # attributes, all of them undefined
+    out = bytearray(1)  # attributes; none is defined
     put_number(out, wrap(timestamp_delta))
     put_number(out, offset_delta)
     _put_bytes(out, key)
@@ -307,7 +309,7 @@ def _encode_record(
 
 
 def put_number(out: bytearray, value: int) -> None:
-    """Append a number as a varint, or varlong."""
+    """Append a number as a varint or varlong."""
     value = (value << 1) ^ (value >> 63)
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -369,18 +371,18 @@ def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
 
 
 def wrap(value: int) -> int:
-    """Let a sum overflow as a Java long does: clients compute a hostile batch's timestamps in this way."""
+    """Let a sum overflow as a Java long does. Clients compute the timestamps of a hostile batch in this way."""
     return (value + _I64 & _U64) - _I64
 
 
 def read_number(data: bytes | memoryview, position: int, longest: int) -> tuple[int, int]:
-    """Return the number at `position`, of at most `longest` bytes, and the position after it.
+    """Return the number at `position`, which has at most `longest` bytes, and the position after it.
 
-    Raises Malformed if the data end within the number, EndlessNumber if the number is longer.
+    Raises Malformed if the data ends within the number, and EndlessNumber if the number is longer.
     """
     try:
         byte = data[position]
-        if byte < 0x80:  # nearly every length and delta
+        if byte < 0x80:  # the case of nearly every length and delta
             return (byte >> 1) ^ -(byte & 1), position + 1
         result = byte & 0x7F
         for index in range(1, longest):
@@ -401,14 +403,14 @@ _MARKER_VALUE = struct.Struct(">hi")
 
 
 class EndTxnMarker(NamedTuple):
-    """The content of a control batch: how a transaction ended, and under which coordinator epoch."""
+    """The content of a control batch: how a transaction ended, and the coordinator epoch at that time."""
 
     commit: bool
     coordinator_epoch: int
 
 
 def read_marker(batch: bytes | bytearray | memoryview) -> EndTxnMarker | None:
-    """Read a control batch; None if it is empty, or if its control type is not the end of a transaction."""
+    """Read a control batch. Return None if it is empty, or if its control type is not the end of a transaction."""
     for record in read_records(batch, max_bytes=4096):
         if record.key is None or len(record.key) < 4 or record.value is None:
             raise Malformed("control record without a type")
@@ -424,7 +426,7 @@ def read_marker(batch: bytes | bytearray | memoryview) -> EndTxnMarker | None:
 def build_marker(
     *, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int, timestamp: int
 ) -> bytes:
-    """Build the control batch that ends a transaction on a partition; timestamp in ms."""
+    """Build the control batch that ends a transaction on a partition. The timestamp is in ms."""
     key = _MARKER_KEY.pack(0, COMMIT_MARKER if commit else ABORT_MARKER)
     record: NewRecord = (timestamp, key, _MARKER_VALUE.pack(0, coordinator_epoch), ())
     return build_batch(

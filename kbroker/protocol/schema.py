@@ -1,16 +1,16 @@
-"""The language in which messages are declared: one class serves every version of a message.
+"""The language in which messages are declared. One class serves every version of a message.
 
     @message(key=0, versions="3-13", flexible="9+")
     class ProduceRequest:
         transactional_id: str | None = f("3+", nullable="3+")
         acks: i16 = f()
 
-Owns the decorators, the field types, and their record of a field (`FieldSpec`). Never touches bytes: compiler.py turns
-a declaration into code. Every field has a default (Kafka's, or zero / empty / false), so an absent field has the same
-value as in Kafka. An absent tagged struct is None.
+Owns the decorators, the field types, and the description of a field (`FieldSpec`). Never reads or writes bytes:
+compiler.py converts a declaration to code. Every field has a default (Kafka's, or zero / empty / false), so an absent
+field has the same value as in Kafka. An absent tagged struct is None.
 
-Classes are built without the dataclass machinery: four hundred of them must not cost a broker's start 100 ms.
-`__init__` is compiled when a class is first instantiated.
+Classes are built without the dataclass machinery, because four hundred dataclasses would delay a broker's start by 100
+ms. `__init__` is compiled when a class is first instantiated.
 """
 
 import types
@@ -24,7 +24,7 @@ from kbroker.protocol.wire import ZERO_UUID
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A wire type: Kafka's name, and its struct letter if its size is fixed."""
+    """A wire type: Kafka's name, and the format character for `struct` if the size is fixed."""
 
     name: str
     letter: str = ""
@@ -41,13 +41,13 @@ Uuid = Annotated[bytes, Scalar("uuid", "16s")]
 
 
 class Sized(Protocol):
-    """The value of a `records` field: bytes, or a piece of a file that only the transport turns into bytes."""
+    """The value of a `records` field: bytes, or a part of a file that only the transport converts to bytes."""
 
     def __len__(self) -> int: ...
 
 
 Records = Annotated[Any, Scalar("records")]
-"""A record batch set: decoded as a memoryview on the input (no copy), encoded from anything `Sized`."""
+"""A set of record batches. It is decoded as a memoryview on the input (no copy), and encoded from anything `Sized`."""
 
 _BUILTIN = {str: Scalar("string"), bytes: Scalar("bytes"), bool: Scalar("bool", "?")}
 _MISSING: Any = object()
@@ -55,7 +55,7 @@ _MISSING: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """An inclusive range of versions; empty when low > high."""
+    """An inclusive range of versions. It is empty if low > high."""
 
     low: int
     high: int
@@ -76,7 +76,7 @@ class Versions:
 
 @dataclass(slots=True)
 class FieldSpec:
-    """The declaration of one field. `kind` is a Scalar or a struct class; `array` makes it a list."""
+    """The declaration of one field. `kind` is a Scalar or a struct class; with `array` it is that of the elements."""
 
     name: str
     versions: Versions
@@ -89,7 +89,7 @@ class FieldSpec:
     flexible: Versions | None = None
 
     def default_value(self) -> Any:
-        """Return a new default, the value of an absent field."""
+        """Return a new default value, which an absent field has."""
         return [] if self.default is _EMPTY_LIST else self.default
 
 
@@ -105,7 +105,7 @@ def f(
     default: Any = _MISSING,
     flexible: str | None = None,
 ) -> Any:
-    """Declare a field: the versions that carry it, those in which it may be null, its tag, its default.
+    """Declare a field: the versions that contain it, the versions in which it may be null, its tag, and its default.
 
     `flexible` overrides the message's own flexible versions for this field (the request header's client id).
     """
@@ -122,7 +122,7 @@ def f(
 
 
 def _kind_of(hint: Any) -> tuple[Any, bool, bool]:
-    """Return (kind, is an array, may be None) for an annotation."""
+    """Return (kind, whether it is an array, whether it may be None) for an annotation."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = [a for a in typing.get_args(hint) if a is not type(None)]
         kind, array, _ = _kind_of(inner[0])
@@ -146,7 +146,7 @@ def _implicit_default(spec: FieldSpec) -> Any:
 
 
 class MessageBase:
-    """The common base of declared classes: fields by keyword, equality and a readable repr."""
+    """The common base of declared classes: constructor with fields by keyword, equality, and a readable repr."""
 
     __slots__ = ()
     SPECS: ClassVar[tuple[FieldSpec, ...]]
@@ -182,7 +182,7 @@ def _compile_init(cls: type[MessageBase]) -> Callable[..., None]:
             body.append(f"    self.{spec.name} = {spec.name}")
     names["_E"] = _EMPTY_LIST
     source = f"def __init__(self, {', '.join(params)}):\n" + "\n".join(body or ["    pass"])
-    exec(source, names)  # the source consists of declared names only
+    exec(source, names)  # the source contains only declared names
     init: Callable[..., None] = names["__init__"]
     return init
 
@@ -227,7 +227,7 @@ def message(*, key: int, versions: str, flexible: str = "none") -> Callable[[typ
 
 
 def structs_of(cls: type[Any]) -> Iterator[type[Any]]:
-    """Yield `cls` and every struct class below it."""
+    """Yield `cls` and every struct class that it contains, at any level."""
     yield cls
     for spec in cls.SPECS:
         if not isinstance(spec.kind, Scalar):

@@ -1,9 +1,9 @@
-"""Snappy as Java's SnappyOutputStream writes it, and raw blocks of it, which other producers write.
+"""Snappy streams as Java's SnappyOutputStream writes them, and raw snappy blocks, which other producers write.
 
 Owns the stream, in both directions, and those parts of the block format that decompression needs. The library
-decompresses small blocks; this module decompresses large ones, element by element, since the library can only
-decompress a whole block. Its content may be 21 times as large as the block; producers that write one block per batch
-(such as librdkafka) seldom reach some megabytes.
+decompresses small blocks. This module decompresses large blocks, element by element, because the library can only
+decompress a complete block. The content of a block may be 21 times as large as the block. Producers that write one
+block per batch (such as librdkafka) seldom reach some megabytes.
 
     stream   magic 8 bytes, two i32 versions, then blocks: size i32 | raw block of at most 32 kB of input
     block    size uvarint | elements         element: tag u8, whose low two bits are its kind
@@ -22,21 +22,21 @@ XERIAL_HEADER: Final = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 
 _XERIAL_MAGIC = XERIAL_HEADER[:8]
 _XERIAL_BLOCK = 32768
-_AT_ONCE: Final = 4 << 20  # bytes decompressed in one step: some ms
+_AT_ONCE: Final = 4 << 20  # the bytes that are decompressed in one step: some ms
 _ELEMENTS: Final = 512  # in one step: some hundred us
 _PIECE: Final = 65536
-_REACH: Final = 1 << 20  # of copies; the library's own blocks reach back for 64 kB at most.
+_REACH: Final = 1 << 20  # the reach of copies: in blocks of the library at most 64 kB
 _RATIO: Final = 64 / 3  # 3 bytes can copy 64: the largest possible compression ratio
 
 
 def compress_snappy(data: memoryview) -> bytes:
-    """Return `data` as a stream."""
+    """Return `data` compressed as a stream."""
     blocks = (_snappy_block(data[start : start + _XERIAL_BLOCK]) for start in range(0, len(data), _XERIAL_BLOCK))
     return b"".join((XERIAL_HEADER, *blocks))
 
 
 def pack_snappy(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the pieces as a stream, step by step; some steps are empty."""
+    """Yield the pieces compressed as a stream, step by step. Some steps are empty."""
     yield XERIAL_HEADER
     held = b""
     for piece in pieces:
@@ -52,14 +52,14 @@ def pack_snappy(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _snappy_block(data: memoryview) -> bytes:
-    import snappy  # late, as in unpack_block
+    import snappy  # imported late, as in unpack_block
 
     block = snappy.compress(bytes(data))
     return len(block).to_bytes(4) + bytes(block)
 
 
 def unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
-    """Yield the content of raw snappy blocks; raises Undecodable, or Malformed before a block exceeds the limit."""
+    """Yield the content of raw snappy blocks. Raises Undecodable, or Malformed before a block exceeds the limit."""
     if data[:8] != _XERIAL_MAGIC:
         yield from unpack_block(data, max_bytes)
         return
@@ -82,7 +82,7 @@ def unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
 
 
 def unpack_block(block: memoryview, max_bytes: int) -> Iterator[bytes]:
-    """Yield the content of a block; raises Undecodable, or Malformed if the content exceeds `max_bytes`."""
+    """Yield the content of a block. Raises Undecodable, or Malformed if the content exceeds `max_bytes`."""
     size, position = _claimed(block)
     if size > max_bytes:
         raise Malformed(f"records decompress to more than {max_bytes} bytes")
@@ -95,12 +95,12 @@ def unpack_block(block: memoryview, max_bytes: int) -> Iterator[bytes]:
 
     try:
         yield bytes(snappy.uncompress(bytes(block)))
-    except Exception as error:  # the library raises different types in its versions
+    except Exception as error:  # different versions of the library raise different types
         raise Undecodable(f"broken snappy data: {error}") from error
 
 
 def _claimed(block: memoryview) -> tuple[int, int]:
-    """Return the uncompressed size that a block claims, and where its elements begin."""
+    """Return the uncompressed size that a block claims, and the position of its first element."""
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << 7 * index
@@ -111,8 +111,8 @@ def _claimed(block: memoryview) -> tuple[int, int]:
 
 def _elements(block: memoryview, position: int, size: int) -> Iterator[bytes]:
     data, end = bytes(block), len(block)
-    out = bytearray()  # the last decompressed bytes, as far back as copies reach
-    given = before = steps = 0  # bytes of `out` that were yielded, bytes before `out`
+    out = bytearray()  # the last decompressed bytes, as far back as copies can reach
+    given = before = steps = 0  # the number of bytes of `out` that were yielded, and of bytes before `out`
     while position < end:
         tag = data[position]
         position += 1

@@ -1,7 +1,7 @@
-"""The scalar encodings below the schema: varints, zig-zag; ids of topics, directories and members.
+"""The encodings of single values: varints, zig-zag, and the ids of topics, directories and members.
 
-Owns the bytes of single values, and Kafka's text form of an id: url-safe base64 without padding (22 characters). Never
-knows messages or versions.
+Owns the bytes of single values, and Kafka's text form of an id: url-safe base64 without padding (22 characters). Knows
+nothing about messages or versions.
 
     uvarint   7 bits a byte, low bits first, at most 5 bytes for 32 bits
     varint    a zig-zag encoded uvarint (used inside record batches)
@@ -21,7 +21,7 @@ Buffer = bytes | bytearray | memoryview
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
     """Return the unsigned varint at `pos` and the position after it.
 
-    Raises Malformed past five bytes, IndexError past the buffer.
+    Raises Malformed after five bytes, and IndexError at the end of the buffer.
     """
     value = shift = 0
     while True:
@@ -45,7 +45,7 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 ZERO_UUID = bytes(16)
 RESERVED_UUIDS = (ZERO_UUID, bytes(15) + b"\x01")
-"""Ids that Kafka never assigns."""
+"""The ids that Kafka never assigns."""
 
 
 def new_uuid() -> bytes:
@@ -64,7 +64,7 @@ def uuid_text(raw: Buffer) -> str:
 
 
 def parse_uuid(text: str) -> bytes:
-    """Return the 16 bytes of a text; raises ValueError."""
+    """Return the 16 bytes of an id's text form. Raises ValueError."""
     try:
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except binascii.Error as err:

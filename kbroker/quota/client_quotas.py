@@ -1,10 +1,10 @@
-"""How much of their quotas clients use, and the resulting pauses (Apache Kafka 4.4: ClientQuotaManager).
+"""Clients' use of their quotas, and the resulting pauses (Apache Kafka 4.4: ClientQuotaManager).
 
 Owns the counts by user and client id, the arithmetic of the four request quotas, and the choice of a client's limit:
-the most specific one, in Kafka's order. The clients of a bucket share one limit. For a user's limit, the bucket is all
-connections of the user. For a limit of a user and a client id, it is one client id of the user. For a client id's
-limit, it is all connections with this client id. Never mutes a connection: the result is the client's pause in ms.
-Without any quota the module is not called.
+the most specific limit, in Kafka's order. The clients of a bucket share one limit. The bucket of a user's limit has all
+connections of the user. The bucket of a limit for a user and a client id has the user's connections with this client
+id. The bucket of a client id's limit has all connections with this client id. Never mutes a connection: the result is
+the client's pause in ms. If there are no quotas, the module is not called.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.quota.configured import CLIENT_KEYS, CONSUMER, DEFAULT, MUTATION, P
 from kbroker.quota.rate import LONGEST_MS, SampledRate, Sensors, TokenBucket, Window
 
 Bucket = tuple[str | None, str | None]
-"""A user and a client id; None for any."""
+"""A user and a client id. None means any user or any client id."""
 _SPECIFIC: tuple[tuple[bool | None, bool | None], ...] = (
     (True, True), (True, False), (True, None),
     (False, True), (False, False), (False, None),
@@ -39,13 +39,13 @@ class Limits:
     """The limits of one key by user and client id."""
 
     def __init__(self, limits: Mapping[Bucket, float]) -> None:
-        """`limits` are by entity names, including DEFAULT."""
+        """Create the object. `limits` is a mapping by entity names, which include DEFAULT."""
         self._limits = dict(limits)
         self._counts = Counter(map(_specific, self._limits))
         self._find_levels()
 
     def _find_levels(self) -> None:
-        """Find the levels that have limits: the others need no lookup."""
+        """Find the levels that have limits, because the other levels need no lookup."""
         self._levels = [level for level in _SPECIFIC if self._counts[level]]
 
     def alter(self, bucket: Bucket, value: float | None) -> None:
@@ -62,7 +62,7 @@ class Limits:
         return bool(self._limits)
 
     def of(self, user: str, client_id: str | None) -> Limit | None:
-        """Return a client's limit; None if it has none. A client without an id has no limit by client id."""
+        """Return a client's limit; None if there is none. A client without an id has no limit by client id."""
         for by_user, by_client in self._levels:
             if by_client is not None and not client_id:
                 continue
@@ -73,7 +73,7 @@ class Limits:
         return None
 
     def of_bucket(self, bucket: Bucket) -> float | None:
-        """Return the limit of a bucket that `of` returned; None if it was removed since."""
+        """Return the limit of a bucket that `of` returned; None if the limit was removed since then."""
         user, client_id = bucket
         for by_user, by_client in self._levels:
             if (by_user is None, by_client is None) == (user is None, client_id is None):
@@ -95,11 +95,11 @@ def _specific(bucket: Iterable[str | None]) -> tuple[bool | None, bool | None]:
 
 
 _LONGEST_NAME: Final = 256
-"""The longest client id that is kept. A digest replaces a longer one."""
+"""The longest client id that is stored. A digest replaces a longer client id."""
 
 
 class Used(NamedTuple):
-    """The use of one limit, per second (the remaining tokens of a token bucket), and the required pause in ms."""
+    """The use of one limit per second (for a token bucket: the remaining tokens), and the required pause in ms."""
 
     user: str | None
     client_id: str | None
@@ -120,7 +120,7 @@ class RateQuota:
         return self._sensors.get(key_of(limit.bucket), now_ms)
 
     def record(self, user: str, client_id: str | None, value: float, now_ms: float) -> int:
-        """Count a value, and return the client's pause in ms; 0 for no pause."""
+        """Count a value. Return the client's pause in ms; 0 for no pause."""
         limit = self.limits.of(user, client_id)
         if limit is None:
             return 0
@@ -129,20 +129,20 @@ class RateQuota:
         return sensor.excess_ms(limit.value, now_ms, self._at_most_ms)
 
     def note(self, user: str, client_id: str | None, value: float, now_ms: float) -> None:
-        """Count a value, possibly negative, without a pause."""
+        """Count a value, which may be negative, without a pause."""
         limit = self.limits.of(user, client_id)
         if limit is not None:
             self._sensor(limit, now_ms).record(value, now_ms)
 
     def at_once(self, user: str, client_id: str | None) -> float | None:
-        """Return the largest amount that causes no pause by itself; None for no limit."""
+        """Return the largest amount that causes no pause by itself. Return None if there is no limit."""
         limit = self.limits.of(user, client_id)
         if limit is None:
             return None
         return limit.value * (self._window.samples - 1) * self._window.sample_ms / 1000
 
     def used(self, now_ms: float, most: int) -> Iterator[Used]:
-        """Yield at most this many limits, the most recently used ones."""
+        """Yield at most this many limits: the most recently used ones."""
         for bucket, sensor in self._sensors.latest(most):
             limit = self.limits.of_bucket(bucket)
             if limit is not None:
@@ -157,17 +157,17 @@ class RateQuota:
 
 
 class MutationQuota:
-    """A limit on created or deleted partitions per second, with tokens that may be saved up (KIP-599)."""
+    """A limit on created or deleted partitions per second, with tokens that can be saved (KIP-599)."""
 
     def __init__(self, window: Window) -> None:
         self._sensors: Sensors[Bucket, TokenBucket] = Sensors(lambda: TokenBucket(window))
         self.limits = Limits({})
 
     def mutate(self, user: str, client_id: str | None, count: int, now_ms: float, *, strict: bool) -> tuple[bool, int]:
-        """Return whether a client may create or delete partitions, and for how many ms it has to pause.
+        """Return whether a client may create or delete partitions, and how long it must pause, in ms.
 
         If `strict`, nothing is allowed while the bucket owes tokens. Otherwise everything is allowed, and the client
-        has to pause afterwards.
+        must pause afterwards.
         """
         limit = self.limits.of(user, client_id)
         if limit is None or math.isinf(limit.value):
@@ -183,7 +183,7 @@ class MutationQuota:
         return True, bucket.owed_ms(limit.value, now_ms)
 
     def used(self, now_ms: float, most: int) -> Iterator[Used]:
-        """Yield at most this many limits, the most recently used ones."""
+        """Yield at most this many limits: the most recently used ones."""
         for bucket, tokens in self._sensors.latest(most):
             limit = self.limits.of_bucket(bucket)
             if limit is not None and not math.isinf(limit):
@@ -205,7 +205,7 @@ class ClientQuotas:
         self.produced = RateQuota(window)
         self.fetched = RateQuota(window)
         self.worked = RateQuota(window, window.sample_ms)
-        """Percent of one thread's time."""
+        """The quota of time, in percent of one thread's time."""
         self.mutated = MutationQuota(mutation_window)
         self._by_key: dict[str, RateQuota | MutationQuota] = {
             PRODUCER: self.produced,
@@ -214,14 +214,14 @@ class ClientQuotas:
             MUTATION: self.mutated,
         }
         self.generation = 0
-        """Grows whenever a limit changes."""
+        """A number that grows whenever a limit changes."""
         self.active = False
         """Whether there is any limit."""
         self.on_activity: Callable[[], None] = lambda: None
-        """Called when `active` has changed."""
+        """A function that is called when `active` has changed."""
 
     def replace(self, quotas: Mapping[Entity, Values]) -> None:
-        """Use other quotas from now on. The counts of a key are kept if it still has a limit."""
+        """Replace all quotas. The counts of a key are kept if the key still has a limit."""
         by_key: dict[str, dict[Bucket, float]] = {key: {} for key in CLIENT_KEYS}
         for entity, values in quotas.items():
             if entity.ip is None:
@@ -232,14 +232,14 @@ class ClientQuotas:
         self._refresh()
 
     def alter(self, entity: Entity, values: Values) -> None:
-        """Use other limits of one entity from now on."""
+        """Replace the limits of one entity."""
         if entity.ip is None:
             for key, quota in self._by_key.items():
                 quota.limits.alter(_bucket(entity), values.get(key))
             self._refresh()
 
     def limit(self, user: str, client_id: str | None) -> bool:
-        """Whether there is any limit for a client."""
+        """Whether a client has any limit."""
         return any(quota.limits.of(user, client_id) is not None for quota in self._by_key.values())
 
     def _refresh(self) -> None:
@@ -258,7 +258,7 @@ def _bucket(entity: Entity) -> Bucket:
 
 
 def key_of(bucket: Bucket) -> Bucket:
-    """Return the key of a bucket, with a digest of a long client id: clients choose their ids."""
+    """Return the key of a bucket. A digest replaces a long client id, because clients choose their ids."""
     user, client_id = bucket
     if client_id is None or len(client_id) <= _LONGEST_NAME:
         return bucket

@@ -1,9 +1,9 @@
 """The configured quotas: their entities, keys and values (ClientQuotaControlManager, ClientQuotasImage of Kafka 4.4).
 
-Owns `Entity`, and its path among the configs of users, clients and addresses (Apache Kafka 3.9:
-/config/users/U/clients/C and similar). Owns the keys, the checks of their values with Kafka's texts, and the stored
-text of a value. Owns `Quotas`, all limits of a cluster, and the filter of DescribeClientQuotas. `Quotas` changes only
-with a limit, not with other configs of users (credentials). It records the last change, so that its users need not
+Owns `Entity`, and its path in the configs of users, clients and addresses (Apache Kafka 3.9: /config/users/U/clients/C
+and similar). Owns the keys, the checks of their values with Kafka's messages, and the stored text of a value. Owns
+`Quotas`, which contains all limits of a cluster, and the filter of DescribeClientQuotas. `Quotas` changes only if a
+limit changes, not with other configs of users (credentials). It records the last change, so that callers need not
 compare all limits. Never stores anything.
 """
 
@@ -20,7 +20,7 @@ USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 DEFAULT: Final = ""
-"""The default, for all entities without their own limits. No entity has an empty name."""
+"""The name of the default for all entities without limits of their own. No entity has an empty name."""
 CLIENTS: Final = "clients"
 IPS: Final = "ips"
 KINDS: Final = (USERS, CLIENTS, IPS)
@@ -29,19 +29,19 @@ _DEFAULT_SEGMENT: Final = "<default>"
 
 
 class Entity(NamedTuple):
-    """A user, a client id, both, or an address. None means any, DEFAULT means all without their own limits."""
+    """A user, a client id, both, or an address. None means any; DEFAULT means all without limits of their own."""
 
     user: str | None = None
     client_id: str | None = None
     ip: str | None = None
 
     def parts(self) -> dict[str, str | None]:
-        """Return the names by type in the form of messages, where the default is null."""
+        """Return the names by type, in the form of messages: the name of the default is null."""
         both = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
         return {kind: name or None for kind, name in both if name is not None}
 
     def path(self) -> tuple[str, str]:
-        """Return the kind of configs, and the entity's name there: "" for the kind's default."""
+        """Return the kind of the configs, and the entity's name in them. For the default, the name is ""."""
         if self.ip is not None:
             return IPS, entity_name(self.ip)
         if self.user is None:
@@ -83,11 +83,11 @@ CLIENT_KEYS: Final = (PRODUCER, CONSUMER, REQUEST, MUTATION)
 IP_KEYS: Final = (CONNECTION,)
 KEYS: Final = frozenset({*CLIENT_KEYS, *IP_KEYS})
 _LARGEST: Final = {PRODUCER: (2.0**63, "LONG"), CONSUMER: (2.0**63, "LONG"), CONNECTION: (2.0**31 - 1, "INT")}
-"""For keys with whole numbers: the largest value, and its type."""
+"""For each key with whole numbers: the largest value, and its type."""
 _ROUGHLY_WHOLE: Final = 1e-6
 
 Values = Mapping[str, float]
-"""Limits of one entity by key."""
+"""The limits of one entity, by key."""
 
 
 def checked_entity(parts: Mapping[str, str | None]) -> Entity:
@@ -110,7 +110,7 @@ def _named(parts: Mapping[str, str | None], kind: str) -> str | None:
 
 
 def check_value(entity: Entity, key: str, value: float) -> None:
-    """Check a new limit; raises ApiError."""
+    """Check a new limit. Raises ApiError."""
     if key not in (CLIENT_KEYS if entity.ip is None else IP_KEYS):
         raise _invalid(f"Invalid configuration key {key}")
     if not math.isfinite(value):
@@ -130,7 +130,7 @@ def _invalid(text: str) -> ApiError:
 
 
 def revised(old: Mapping[str, str], ops: Iterable[tuple[str, float | None]]) -> dict[str, str]:
-    """Return an entity's configs with limits set, or removed if None; other configs stay."""
+    """Return an entity's configs with limits set, or removed if the value is None. Other configs do not change."""
     new = dict(old)
     for key, value in ops:
         if value is None:
@@ -149,7 +149,7 @@ def stored_text(key: str, value: float) -> str:
 
 
 def values_of(entity: Entity, configs: Mapping[str, str]) -> dict[str, float]:
-    """Return the limits in an entity's configs; invalid ones are ignored."""
+    """Return the limits in an entity's configs. Invalid limits are ignored."""
     found = {}
     for key in CLIENT_KEYS if entity.ip is None else IP_KEYS:
         if key in configs:
@@ -163,27 +163,27 @@ def values_of(entity: Entity, configs: Mapping[str, str]) -> dict[str, float]:
 
 
 Configs = Mapping[str, Mapping[str, str]]
-"""Configs of one kind by name."""
+"""The configs of one kind, by name."""
 
 
 class Quotas(dict[Entity, Values]):
-    """The limits by entity. An immutable value."""
+    """The limits by entity, as an immutable value."""
 
     __slots__ = ("_altered", "_before", "_mark")
 
     def __init__(self, values: Mapping[Entity, Values] | None = None) -> None:
         super().__init__(values or {})
         self._mark = object()
-        # The mark of the previous value: the value itself would keep all earlier values alive.
+        # A mark that identifies the previous value. The value itself would keep all earlier values in memory.
         self._before: object = None
         self._altered: Entity | None = None
 
     def altered_since(self, old: Quotas) -> Entity | None:
-        """Return the only entity whose limits differ from those in `old`; None if several may have changed."""
+        """Return the only entity whose limits differ from those in `old`. Return None if several may have changed."""
         return self._altered if self._before is old._mark else None
 
     def altered(self, entity: Entity, values: Values) -> Quotas:
-        """Return the quotas with other limits of one entity."""
+        """Return the quotas after replacing the limits of one entity."""
         new = Quotas(self)
         new.pop(entity, None)
         if values:
@@ -205,7 +205,7 @@ def quotas_in(by_kind: Mapping[str, Configs]) -> Quotas:
 
 
 def changed(quotas: Quotas, kind: str, name: str, configs: Mapping[str, str]) -> Quotas:
-    """Return the quotas after a change of configs: the same value if no limit has changed."""
+    """Return the quotas after a change of configs. The object is the same if no limit has changed."""
     entity = entity_at(kind, name)
     if entity is None:
         return quotas
@@ -216,15 +216,15 @@ def changed(quotas: Quotas, kind: str, name: str, configs: Mapping[str, str]) ->
 
 
 EXACT, OF_DEFAULT, ANY = 0, 1, 2
-"""Match types: a name, the default, or any entity of the type."""
+"""The match types: a name, the default, or any entity of the type."""
 _TEXTS: Final = {EXACT: "MATCH_TYPE_EXACT", OF_DEFAULT: "MATCH_TYPE_DEFAULT", ANY: "MATCH_TYPE_SPECIFIED"}
 
 
 class QuotaFilter:
-    """The components of a request, each a type of entity, a kind of match and a name. Raises ApiError."""
+    """The components of a request. Each has a type of entity, a kind of match and a name. Raises ApiError."""
 
     def __init__(self, components: Iterable[tuple[str, int, str | None]], *, strict: bool) -> None:
-        """With `strict`, only entities without other types match."""
+        """Create the filter. With `strict`, only entities without other types match."""
         self._strict = strict
         self._wanted: dict[str, str | None] = {}
         """By type: the name in the form of messages; None for any."""

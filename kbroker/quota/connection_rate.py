@@ -1,7 +1,7 @@
-"""The rate of new connections: to a broker, to one of its listeners, from one address.
+"""The rates of new connections to a broker, to each of its listeners, and from each address.
 
-Owns these counts (Apache Kafka 4.4: ConnectionQuotas). Never accepts or closes a connection: it returns for how many ms
-to accept none, or to hold a refused one.
+Owns these counts (Apache Kafka 4.4: ConnectionQuotas). Never accepts or closes a connection. It returns how long, in
+ms, to accept no connections, or to keep a refused connection open.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class ConnectionRates:
         self._default: float | None = None
         self._by_ip: dict[str, float] = {}
         self._ips: Sensors[str, SampledRate] = Sensors(lambda: SampledRate(window))
-        self._shared: dict[str, tuple[float, SampledRate]] = {}  # by listener, "" for the broker
+        self._shared: dict[str, tuple[float, SampledRate]] = {}  # by listener; "" means the broker
 
     def limit_ip(self, ip: str | None, limit: float | None) -> None:
-        """Set the limit of an address in the form of `canonical`; None means all addresses without their own limit."""
+        """Set the limit of an address in the form of `canonical`. None means all addresses without their own limit."""
         if ip is None:
             self._default = limit
         elif limit is None:
@@ -52,9 +52,10 @@ class ConnectionRates:
         return bool(self._shared or self._by_ip) or self._default is not None
 
     def pause_ms(self, listener: str, *, protected: bool) -> int:
-        """Count a new connection. Return for how long it, and all connections after it, have to wait.
+        """Count a new connection. Return how long this and all later connections must wait, in ms.
 
-        With `protected` it uses the inter-broker listener, to which the broker's limit does not apply.
+        `protected` means that the connection uses the inter-broker listener, to which the broker's limit does not
+        apply.
         """
         now_ms, pause_ms = self._now_ms(), 0
         for name in (listener,) if protected else ("", listener):
@@ -65,7 +66,7 @@ class ConnectionRates:
         return pause_ms
 
     def refused_ms(self, host: str, listener: str, *, protected: bool) -> int:
-        """Count a connection from an address. Return 0 if it is accepted, else for how long to hold it.
+        """Count a connection from an address. Return 0 if it is accepted, else how long to keep it open, in ms.
 
         A refused connection counts neither for its address nor for its listener.
         """

@@ -1,4 +1,4 @@
-"""Rates, and the pauses that they require: Kafka's Rate over a WindowedSum, and its TokenBucket.
+"""Rates, and the pauses that they require, like Kafka's Rate over a WindowedSum and its TokenBucket.
 
 Owns the samples and the arithmetic, and the counters of all buckets in use. A counter is dropped after an hour without
 use, as in Kafka. If there are too many counters, the longest unused one is dropped earlier. Times are ms of any
@@ -17,14 +17,14 @@ LONGEST_MS = 2**31 - 1
 
 
 class Window(NamedTuple):
-    """The number of samples, and the length of each (quota.window.num, quota.window.size.seconds)."""
+    """The number of samples, and the length of each sample (quota.window.num, quota.window.size.seconds)."""
 
     samples: int
     sample_ms: int
 
 
 class SampledRate:
-    """The mean rate of the last samples, the newest of which is incomplete."""
+    """The mean rate of the last samples. The newest sample is incomplete."""
 
     __slots__ = ("_current", "_samples", "_window")
 
@@ -53,7 +53,7 @@ class SampledRate:
         return self._samples[self._current]
 
     def window_ms(self, now_ms: float) -> float:
-        """Return the time over which the rate is averaged."""
+        """Return the time, in ms, over which the rate is averaged."""
         samples, sample_ms = self._window
         oldest = now_ms
         for each in self._samples:
@@ -67,12 +67,12 @@ class SampledRate:
         return max(elapsed, 1.0)
 
     def per_second(self, now_ms: float) -> float:
-        """Return the rate."""
+        """Return the rate per second."""
         window_ms = self.window_ms(now_ms)
         return sum(each.value for each in self._samples) * 1000 / window_ms
 
     def excess_ms(self, limit: float, now_ms: float, at_most_ms: float = LONGEST_MS) -> int:
-        """Return for how long to pause until the rate is back at `limit`; 0 if the rate does not exceed it."""
+        """Return how long to pause, in ms, until the rate is back at `limit`. Return 0 if the rate is not above it."""
         window_ms = self.window_ms(now_ms)
         rate = sum(each.value for each in self._samples) * 1000 / window_ms
         if rate <= limit:
@@ -94,7 +94,7 @@ class _Sample:
 
 
 class TokenBucket:
-    """Tokens that are refilled at a rate, up to the amount of all samples. A negative number of tokens is owed."""
+    """Tokens that are refilled at a rate, up to the amount of all samples. A negative number means owed tokens."""
 
     __slots__ = ("_at_ms", "_tokens", "_window")
 
@@ -115,14 +115,14 @@ class TokenBucket:
         self._tokens = self.tokens(rate, now_ms) - count
 
     def owed_ms(self, rate: float, now_ms: float) -> int:
-        """Return for how long to wait until no tokens are owed."""
+        """Return how long to wait, in ms, until no tokens are owed."""
         tokens = self.tokens(rate, now_ms)
         return 0 if tokens >= 0 else math.floor(min(-tokens / rate * 1000, LONGEST_MS) + 0.5)
 
 
 EXPIRY_MS: Final = 3_600_000
 MOST: Final = 10_000
-"""The most buckets of one kind: some 15 MB."""
+"""The most buckets of one kind: about 15 MB."""
 
 K = TypeVar("K", bound=Hashable)
 S = TypeVar("S")
@@ -134,13 +134,13 @@ class Sensors(Generic[K, S]):
     def __init__(self, make: Callable[[], S], most: int = MOST) -> None:
         self._make = make
         self._most = most
-        self._known: dict[K, tuple[S, float]] = {}  # the longest unused first
+        self._known: dict[K, tuple[S, float]] = {}  # the longest unused counter is first
 
     def __len__(self) -> int:
         return len(self._known)
 
     def get(self, key: K, now_ms: float) -> S:
-        """Return the counter of a key, a new one if missing."""
+        """Return the counter of a key, after creating it if it is missing."""
         known = self._known.pop(key, None)
         if known is None:
             self._make_room(now_ms)
@@ -156,9 +156,9 @@ class Sensors(Generic[K, S]):
             del self._known[oldest]
 
     def latest(self, most: int) -> list[tuple[K, S]]:
-        """Return the counters of at most this many keys, the most recently used first."""
+        """Return the counters of at most this many keys, with the most recently used first."""
         return [(key, self._known[key][0]) for key in islice(reversed(self._known), most)]
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all counters."""
         self._known.clear()

@@ -1,1 +1,1 @@
-"""Clients' own metrics (KIP-714): the subscriptions, and the checks of pushes. A receiver processes the pushes."""
+"""The metrics that clients push (KIP-714): subscriptions, and the checks of pushes. A receiver processes the pushes."""

@@ -1,8 +1,8 @@
 """The client instances that request telemetry subscriptions or push metrics: their state, timing and receiver.
 
-Owns the number of instances, their expiry, and Kafka's rules of both APIs (ClientMetricsManager,
-ClientMetricsInstance). Never does I/O, and never reads the time: the caller passes it, in ms of a monotonic clock. The
-receiver decompresses pushes, so a receiver that ignores their content has no cost.
+Owns the number of instances, their expiry, and Kafka's rules for both APIs (ClientMetricsManager,
+ClientMetricsInstance). Never does I/O, and never reads the time: the caller passes the time, in ms of a monotonic
+clock. The receiver decompresses pushes, so a receiver that ignores the content of pushes causes no cost.
 
     asked          a client may ask once an interval; at once after a push that was refused for its subscription id or
                    codec, and after a change of subscriptions: then it counts as new
@@ -28,10 +28,10 @@ from kbroker.telemetry.subscriptions import Subscriptions, Texts, Wanted, subscr
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The pushing client, as known to the broker. The client's own texts are unchanged."""
+    """The client that pushes, with the data that the broker knows. The client's own texts are unchanged."""
 
     instance_id: bytes
-    """The client instance id: 16 bytes, assigned by a broker."""
+    """The client instance id: 16 bytes, which a broker has assigned."""
     client_id: str
     software_name: str
     software_version: str
@@ -46,41 +46,41 @@ class Push:
     codec: int
     data: bytes
     interval_ms: int
-    """The expected time until this client's next push, in ms."""
+    """The expected time until the client's next push, in ms."""
     terminating: bool
     """Whether this is the client's last push."""
     most_bytes: int
-    """The most bytes that it may have when decompressed."""
+    """The most bytes that the push may have after decompression."""
 
 
 class Receiver(Protocol):
-    """Processes clients' pushes. A broker has at most one."""
+    """Processes the pushes of clients. A broker has at most one receiver."""
 
     def export(self, client: Client, push: Push) -> Awaitable[None]:
-        """Process a push. The client gets the code of an ApiError, and INVALID_RECORD for any other exception."""
+        """Process a push. The client receives the code of an ApiError, and INVALID_RECORD for other exceptions."""
 
     def forget(self, instance_id: bytes) -> None:
         """Remove a client that has announced its last push."""
 
 
 MOST_INSTANCES: Final = 16_384
-"""The most instances, as in Kafka. One more replaces the longest inactive one."""
+"""The most instances, as in Kafka. Another instance replaces the one with the longest inactivity."""
 EXPIRY_MS: Final = 60 * 1000
-"""An instance without a request expires after this time in ms, or after three intervals if that is more."""
+"""An instance without a request expires after this time, in ms, or after three intervals if that is longer."""
 LONGEST_TEXT: Final = 1_000
-"""The most characters of a client's own texts that are matched. The rest is ignored."""
+"""The most characters of a client's own texts that are compared. Further characters are ignored."""
 _MAY_ASK_AGAIN: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 _LAST_CODEC: Final = 4
 
 
 def _known(instance_id: bytes, texts: Texts) -> Texts:
-    """Return the part of a client's texts that is stored: the texts may be long."""
+    """Return the part of a client's texts that is stored, because the texts may be long."""
     short = {name: None if text is None else text[:LONGEST_TEXT] for name, text in texts.items()}
     return {**short, CLIENT_INSTANCE_ID: uuid_text(instance_id)}
 
 
 class Instance:
-    """One client's state."""
+    """The state of one client."""
 
     __slots__ = (
         "asked_ms", "expires_ms", "instance_id", "last_error", "pushed_ms", "subscription_id", "terminating", "texts",
@@ -98,14 +98,14 @@ class Instance:
         self.terminating = False
 
     def may_ask(self, now_ms: float) -> bool:
-        """Whether the client may request its subscriptions now. If so, record the time."""
+        """Whether the client may request its subscriptions now. If so, record the time of the request."""
         if now_ms - max(self.asked_ms, self.pushed_ms) < self.wanted.interval_ms:
             return False
         self.asked_ms = now_ms
         return True
 
     def may_push(self, now_ms: float) -> bool:
-        """Whether the client may push now. If so, record the time."""
+        """Whether the client may push now. If so, record the time of the push."""
         if self.asked_ms <= self.pushed_ms and now_ms - self.pushed_ms < self.wanted.interval_ms:
             return False
         self.pushed_ms = now_ms
@@ -116,15 +116,15 @@ class ClientTelemetry:
     """All instances of one broker, its subscriptions, and the receiver of pushed metrics."""
 
     def __init__(self, max_bytes: int, new_id: Callable[[], bytes]) -> None:
-        """`max_bytes` is telemetry.max.bytes; `new_id` returns 16 random bytes."""
+        """Create the object. `max_bytes` is telemetry.max.bytes; `new_id` returns 16 random bytes."""
         self.max_bytes = max_bytes
         self._new_id = new_id
         self.subscriptions = Subscriptions()
         self.receiver: Receiver | None = None
-        """The receiver of pushed metrics. The APIs are advertised only if there is one."""
-        self._instances: OrderedDict[bytes, Instance] = OrderedDict()  # the most recently active instance is the last
+        """The receiver of pushed metrics; None if there is none, and then the APIs are not advertised."""
+        self._instances: OrderedDict[bytes, Instance] = OrderedDict()  # the most recently active instance comes last
         self.unknown_subscriptions = self.throttled = self.exported = self.failed = 0
-        """Counts of refused pushes, of early requests, and of pushes that the receiver has accepted or failed."""
+        """The counts of refused pushes, of early requests, and of pushes that the receiver accepted or failed on."""
 
     def __len__(self) -> int:
         return len(self._instances)
@@ -139,7 +139,7 @@ class ClientTelemetry:
         return made
 
     async def of(self, instance_id: bytes, texts: Texts, now_ms: float) -> tuple[Instance, bool]:
-        """Return a client's instance, and whether this call created it: for a new client, or new subscriptions."""
+        """Return a client's instance, and whether it was created now, for a new client or for new subscriptions."""
         found = self._live(instance_id, now_ms)
         made = found is None or found.wanted.version < self.subscriptions.version
         if made:
@@ -147,7 +147,7 @@ class ClientTelemetry:
             wanted = await self.subscriptions.wanted(known)
             other = self._instances.get(instance_id)
             if other is not None and other is not found and other.wanted.version == wanted.version:
-                found, made = other, False  # another request of this client has created it meanwhile
+                found, made = other, False  # another request of this client has created the instance meanwhile
             else:
                 found = self._instances[instance_id] = Instance(instance_id, known, wanted)
                 if len(self._instances) > MOST_INSTANCES:
@@ -176,7 +176,7 @@ class ClientTelemetry:
         self._instances.pop(instance_id, None)
 
     def asked(self, instance: Instance, now_ms: float) -> ErrorCode:
-        """Return the error of a request for subscriptions."""
+        """Return the error for a request for subscriptions."""
         if not instance.may_ask(now_ms) and instance.last_error not in _MAY_ASK_AGAIN:
             self.throttled += 1
             return ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -184,7 +184,7 @@ class ClientTelemetry:
         return ErrorCode.NONE
 
     def pushed(self, instance: Instance, request: PushTelemetryRequest, now_ms: float) -> ErrorCode:
-        """Return the error of a push, without checking its content."""
+        """Return the error for a push, without a check of its content."""
         error = self._error_of(instance, request, now_ms)
         instance.terminating = request.terminating
         instance.last_error = error

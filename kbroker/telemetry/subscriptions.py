@@ -1,7 +1,7 @@
-"""The metrics that clients should push: the cluster's client-metrics configs, and how they combine for a client.
+"""The metrics that clients should push: the cluster's client-metrics configs, and their combination for a client.
 
-Owns the subscription id of a client, which equals Kafka's: it depends on the order of Java's hash tables. Never knows
-the connected clients, and does no I/O.
+Owns the subscription id of a client, which is equal to Kafka's and depends on the order of Java's hash tables. Does not
+know the connected clients, and does no I/O.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from kbroker.protocol.checksum import crc32c
 ALL: Final = "*"
 """The metric name that means all metrics."""
 DEFAULT_INTERVAL_MS: Final = 5 * 60 * 1000
-"""The ms between two pushes, also for a client without a subscription."""
+"""The time between two pushes, in ms. It also applies to a client without a subscription."""
 MOST_SUMS: Final = 256
 """The most combinations of subscriptions that are cached."""
 _AT_ONCE: Final = 5_000
-"""The number of names that are joined between two turns."""
+"""The number of names that are joined before other tasks get a turn."""
 Texts = Mapping[str, str | None]
-"""The known texts of a client, by selector."""
+"""The texts of a client that the broker knows, by selector."""
 Stored = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One subscription: name prefixes in the order of Java's hash tables, ms between two pushes, and its clients."""
+    """One subscription: name prefixes in the order of Java's hash tables, ms between pushes, and its clients."""
 
     metrics: tuple[str, ...]
     interval_ms: int
@@ -43,18 +43,18 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The combination of a client's subscriptions. Clients with the same subscriptions share it."""
+    """The combination of a client's subscriptions. Clients with the same subscriptions share the object."""
 
     metrics: tuple[str, ...]
     interval_ms: int
     version: int
-    """The version of `Subscriptions` from which it was computed."""
+    """The version of `Subscriptions` from which this object was computed."""
     checksum: int
     """A CRC-32C of the names and the interval, in Java's text form."""
 
 
 class Subscriptions:
-    """All subscriptions; `version` grows with every change."""
+    """All subscriptions. `version` grows with every change."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -67,7 +67,7 @@ class Subscriptions:
         return len(self._known)
 
     def follow(self, stored: Stored) -> None:
-        """Use other configs from now on. A config that is still the same object is not parsed again."""
+        """Replace all configs. A config that is still the same object is not parsed again."""
         before, known = self._stored, self._known
         if stored is before:
             return
@@ -80,7 +80,7 @@ class Subscriptions:
         self.version += 1
 
     async def wanted(self, texts: Texts) -> Wanted:
-        """Return a client's combination of the subscriptions that exist at the end of this call."""
+        """Return the combination for a client, from the subscriptions that exist at the end of this call."""
         while True:
             version, places, fitting = self.version, list[int](), list[Subscription]()
             for place, each in enumerate(list(self._known.values())):
@@ -123,12 +123,12 @@ def _match(patterns: Value) -> Match:
     assert isinstance(patterns, tuple)
     try:
         return parse_match(patterns)
-    except InvalidConfig:  # a later version stored it: matching no client is safer than matching all
+    except InvalidConfig:  # a later version stored it: to match no client is safer than to match all clients
         return {"": lambda _text: None}
 
 
 def subscription_id(wanted: Wanted, instance_id: bytes) -> int:
-    """Return the client's subscription id: a CRC-32C of the combination, mixed with its instance id."""
+    """Return the subscription id of a client: a CRC-32C of the combination, mixed with the client's instance id."""
     high, low = struct.unpack(">QQ", instance_id)
     both = high ^ low
     number = wanted.checksum ^ (both >> 32 ^ both) & 0xFFFFFFFF

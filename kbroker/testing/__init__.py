@@ -1,6 +1,6 @@
-"""Tools for tests with an embedded broker: faults, recorded requests, a clock that a test moves, and assertions.
+"""Tools for tests with an embedded broker: faults, recorded requests, assertions, and a clock that the test moves.
 
-This module has the assertions. The other tools are attributes of a broker: `broker.faults`, `broker.requests`,
+This module contains the assertions. The other tools are attributes of a broker: `broker.faults`, `broker.requests`,
 `broker.clock`.
 """
 
@@ -13,7 +13,7 @@ __all__ = ["assert_committed", "assert_no_requests", "assert_records", "assert_r
 
 if TYPE_CHECKING:
     from kbroker.testing.asserting import assert_committed, assert_no_requests, assert_records, assert_requested
-else:  # with it, a type checker would accept names that do not exist
+else:  # with this function, a type checker would accept names that do not exist
 
     def __getattr__(name: str) -> Any:
         """Load the assertions on first access: a test that only moves the clock does not need them."""

@@ -1,6 +1,7 @@
-"""Requests of the embedder without a connection: handled like clients' requests, but without access checks and faults.
+"""Requests that the embedding program makes without a connection. No access checks and no faults apply to them.
 
-Owns the path of such a request to its handler and back. Never interprets a request.
+Handlers treat such requests like the requests of clients. Owns the path of a request to its handler and back. Never
+interprets a request.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from kbroker.testing.missing import check, topic_state
 
 Answer = TypeVar("Answer")
 Code: TypeAlias = Callable[[Answer], int]
-"""Returns the error code of an answer; 0 for none."""
+"""Returns the error code of an answer, or 0 if there is no error."""
 _CLIENT_ID = "kbroker-embedder"
 LATEST, EARLIEST = -1, -2
-"""Timestamps in ListOffsets that stand for the end and the beginning of a partition."""
+"""The timestamps in ListOffsets that mean the end and the beginning of a partition."""
 PATIENCE_S: Final = 10.0
 PAUSE_S: Final = 0.01
-"""The time limit of retries until the right broker handles a request, and the pause between them, in seconds."""
+"""How long a request is retried until the right broker handles it, and the pause between retries, in seconds."""
 _NOT_HOSTED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class Asking:
     """The requests to a single broker, which leads all partitions and coordinates all groups.
 
-    asking_cluster.py has the requests to a cluster.
+    For the requests to a cluster see asking_cluster.py.
     """
 
     replication_factor = 1
-    """The replication factor of topics that are created without one."""
+    """The replication factor of topics that are created without a replication factor."""
 
     def __init__(self, calling: Calling, services: Services, listener: str) -> None:
         self._calling = calling
@@ -54,20 +55,20 @@ class Asking:
 
     @property
     def state(self) -> ClusterState:
-        """The broker's metadata. Raises RuntimeError once it has stopped."""
+        """The broker's metadata. Raises RuntimeError after the broker has stopped."""
         self._calling.check_alive()
         return self._services.controller.state
 
     def ask(self, request: Any, kind: type[Answer]) -> Answer:
-        """Have a request handled in the newest version; return its answer. Raises the handler's exceptions."""
+        """Let the broker handle a request in its newest version. Return the answer. Raises the handler's exceptions."""
         answer: Answer = self._calling.wait_for(handled(self._services, self._listener, request))
         assert isinstance(answer, kind)
         return answer
 
     def ask_leader(self, topic: str, index: int, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
-        """Like `ask`, but to the leader of a partition; `code` shows whether the leader has changed.
+        """Send a request, as `ask` does, to the leader of a partition. `code` shows whether the leader has changed.
 
-        A new topic is known a moment before its partitions are hosted; the request is retried until then.
+        A new topic is known a moment before its partitions are hosted; until these are hosted, the request is retried.
         """
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -79,21 +80,21 @@ class Asking:
             time.sleep(PAUSE_S)
 
     def ask_coordinator(self, group: str, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
-        """Like `ask_leader`, but to the coordinator of a group."""
+        """Send a request, as `ask_leader` does, to the coordinator of a group."""
         del group, code
         return self.ask(request, kind)
 
     def by_coordinator(self, groups: Sequence[str]) -> list[Sequence[str]]:
-        """Divide groups into lists that one request can cover."""
+        """Divide groups into lists, so that one request can handle each list."""
         return [[each] for each in groups]
 
     def ask_controller(self, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
-        """Like `ask_leader`, but to the controller, which creates and deletes topics."""
+        """Send a request, as `ask_leader` does, to the controller, which creates and deletes topics."""
         del code
         return self.ask(request, kind)
 
     def groups(self) -> dict[str, ListedGroup]:
-        """Return the groups by id."""
+        """Return the existing groups by id."""
         listed = self.ask(ListGroupsRequest(), ListGroupsResponse).groups
         return {each.group_id: each for each in listed}
 
@@ -103,13 +104,13 @@ class Asking:
         return "" if listed is None else listed.group_type.lower()
 
     def batches(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
-        """Divide partitions into lists; one request covers a list, and goes to the leader of its first partition."""
+        """Divide partitions into lists. One request handles a list; it is sent to the leader of the first partition."""
         return [partitions] if partitions else []
 
     def offsets_at(
         self, partitions: Sequence[tuple[str, int]], timestamp: int, about: str | None = None
     ) -> dict[tuple[str, int], int]:
-        """Return offsets of partitions from their leaders; raises ApiError, whose message begins with `about`."""
+        """Return offsets of partitions from their leaders. Raises ApiError with a message that begins with `about`."""
         found: dict[tuple[str, int], int] = {}
         for part in self.batches(partitions):
             by_topic: dict[str, list[ListOffsetsPartition]] = {}
@@ -122,14 +123,14 @@ class Asking:
         return found
 
     def wait_for_partitions(self, topics: Sequence[str], count: int) -> None:
-        """Wait until every broker knows this number of partitions of topics, 0 if they were deleted."""
+        """Wait until every broker knows this number of partitions of each topic. It is 0 for a deleted topic."""
 
     def shares_in_use(
         self, group: str, most: int = 0, topic: str | None = None, partition: int | None = None
     ) -> list[InUse]:
-        """Return the share partitions of a group in order, all or some; empty while no member has a session.
+        """Return all or some share partitions of a group, in order. There are none while no member has a session.
 
-        The elements of their lists `in_flight` are at most `most` together.
+        Their lists `in_flight` together have at most `most` elements.
         """
         found: list[InUse] = []
         for each in self._all_services():
@@ -139,7 +140,7 @@ class Asking:
         return sorted(found, key=lambda one: (one.topic, one.partition))
 
     def _all_services(self) -> list[Services]:
-        """Return the parts of all running brokers."""
+        """Return the services of all running brokers."""
         return [self._services]
 
     def now_ms(self) -> int:
@@ -156,7 +157,7 @@ class Asking:
         return 0 if found is None else len(found.partitions)
 
     def leader_of(self, topic: str, index: int) -> int | None:
-        """Return the id of the leader of a partition; None if it has none. Raises MissingError, ApiError."""
+        """Return the id of a partition's leader; None if there is no leader. Raises MissingError, ApiError."""
         partitions = topic_state(topic, self.state).partitions
         if not 0 <= index < len(partitions):
             raise ApiError(
@@ -166,7 +167,7 @@ class Asking:
         return leader if leader >= 0 else None
 
     def coordinator_of(self, group: str) -> int | None:
-        """Return the id of a group's coordinator; None if it has none, or no group ever existed."""
+        """Return the id of a group's coordinator. Return None if there is no coordinator, or no group ever existed."""
         count = self.partitions_of(OFFSETS_TOPIC)
         return self.leader_of(OFFSETS_TOPIC, partition_for(group, count)) if count else None
 
@@ -176,7 +177,7 @@ def _first_error(answer: ListOffsetsResponse) -> int:
 
 
 async def handled(services: Services, listener: str, request: Any) -> Any:
-    """Have a broker handle a request, on its loop. Raises ApiError with the API's name in the message."""
+    """Let a broker handle a request, on its loop. Raises ApiError with the API's name in the message."""
     api = APIS[type(request).KEY]
     context = RequestContext(services, "/127.0.0.1", listener, ("", 0))
     context.client_id = _CLIENT_ID

@@ -1,7 +1,7 @@
-"""Requests of the embedder to a whole cluster: each to the broker whose answer counts.
+"""Requests of the embedding program to a cluster. Each request is sent to the broker that is responsible for it.
 
-Owns the path to the leader of a partition, to the coordinator of a group and to the controller, even while they change.
-Never interprets a request.
+Owns the path to the leader of a partition, to the coordinator of a group and to the controller, even while these
+brokers change. Never interprets a request.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _NO_LEADER: Final = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
-"""The errors of a broker that is not the leader any more, or does not know yet that it is.
+"""The errors of a broker that is no longer the leader, or does not know yet that it is the leader.
 
 Records that a former leader appended may still be in the log.
 """
 _CHECK_S: Final = 0.05
-"""The seconds between two checks that the broker which handles a request is still the leader."""
+"""How often to check, in seconds, that the broker that handles a request is still the leader."""
 
 
 class _Moved(Exception):  # noqa: N818 - an outcome
@@ -53,7 +53,7 @@ class _One:
 
 
 class ClusterAsking(Asking):
-    """The requests to a cluster; `nodes` are the running brokers, by id."""
+    """The requests to a cluster. `nodes` are the running brokers, by id."""
 
     replication_factor = -1
 
@@ -63,7 +63,7 @@ class ClusterAsking(Asking):
 
     @property
     def state(self) -> ClusterState:
-        """The controller's metadata, or another broker's while there is no controller."""
+        """The controller's metadata. While there is no controller, the metadata of another broker."""
         nodes = self._running()
         any_state = next(iter(nodes.values())).metadata.state
         controller = nodes.get(any_state.controller_id)
@@ -101,7 +101,7 @@ class ClusterAsking(Asking):
         return found
 
     def batches(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
-        return [[each] for each in partitions]  # the leader may differ from partition to partition
+        return [[each] for each in partitions]  # each partition may have another leader
 
     def wait_for_partitions(self, topics: Sequence[str], count: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -109,7 +109,7 @@ class ClusterAsking(Asking):
             time.sleep(PAUSE_S)
 
     def _known_everywhere(self, topic: str, count: int) -> bool:
-        """Whether all brokers know the same topic, with this number of partitions; or none does, for 0."""
+        """Whether all brokers know the same topic with this number of partitions. For 0: whether no broker knows it."""
         states = [each.metadata.state.topics.get(topic) for each in self._running().values()]
         counts = {0 if each is None else len(each.partitions) for each in states}
         return counts == {count} and len({None if each is None else each.topic_id for each in states}) == 1
@@ -130,7 +130,7 @@ class ClusterAsking(Asking):
         return None if broker is None else self._running().get(broker)
 
     def _ask_at(self, node: ClusterNode, request: Any, kind: type[Answer], role: _One | None = None) -> Answer:
-        """Have a broker handle a request; with a role, raise _Moved once another broker holds the role."""
+        """Let a broker handle a request. With a role, raise _Moved when another broker takes the role."""
         listener = node.config.listeners.bind[0].name
         work = handled(node.services, listener, request)
         answer: Answer = self._calling.wait_for(work if role is None else _while_held(role, node, work))
@@ -140,10 +140,10 @@ class ClusterAsking(Asking):
     def _until_done(
         self, one: _One, request: Any, kind: type[Answer], code: Code[Answer], only_while_held: bool = False
     ) -> Answer:
-        """Retry at the current holder of the role until one accepts. Raises ApiError if there is none for too long.
+        """Retry at the broker with the role until one accepts. Raises ApiError if no broker has it for too long.
 
-        With `only_while_held`, a request ends once its broker has lost the role: followers that have left a leader
-        never acknowledge its records.
+        With `only_while_held`, a request ends when its broker has lost the role, because followers never acknowledge
+        the records of a former leader.
         """
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -165,7 +165,7 @@ class ClusterAsking(Asking):
 
 
 async def _while_held(role: _One, node: ClusterNode, work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Return the result of work at a broker; once another broker holds the role, cancel the work and raise _Moved."""
+    """Return the result of work at a broker. If the broker loses the role, cancel the work and raise _Moved."""
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait([task], timeout=_CHECK_S))[0]:

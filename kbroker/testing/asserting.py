@@ -1,10 +1,10 @@
 """Assertions that fail with a short diff of expected and actual records, offsets or requests.
 
-Owns the comparison, and the wait until it succeeds. Never sends requests itself: the test passes the topic, the group
-or the requests.
+Owns the comparison, and the wait until the comparison succeeds. Never sends requests itself: the test passes the topic,
+the group or the requests.
 
-    - was expected, and is not there        + is there, and was not expected
-    . is there, and no consumer gets it     ? of no interest to the test
+    - expected but missing                  + present but not expected
+    . present, but no consumer reads it     ? not checked by the test
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from kbroker.testing.differences import Row, aligned, matched, shortened
 
-if TYPE_CHECKING:  # keep `import kbroker` fast
+if TYPE_CHECKING:  # imported here to keep `import kbroker` fast
     from kbroker.testing.groups import Group, TopicPartition
     from kbroker.testing.requests import About, Request, Requests
     from kbroker.testing.topics import StoredRecord, Topic
@@ -30,11 +30,11 @@ _NOTHING_RECORDED: Final = (
     "clients came before that; begin the test with .requests.clear()"
 )
 Text = str | bytes | None
-"""A key or a value; a `str` is compared as UTF-8."""
+"""A key or a value. A `str` is compared as UTF-8."""
 
 
 class Fields(TypedDict, total=False):
-    """The expected fields of a record; a missing field may have any value."""
+    """The expected fields of a record. A field that is not given may have any value."""
 
     key: Text
     value: Text
@@ -60,18 +60,18 @@ def assert_records(
     in_any_order: bool = False,
     timeout: float = 0.0,
 ) -> list[StoredRecord]:
-    """Assert that a topic, or one partition, holds these records and no others; return them.
+    """Assert that a topic, or one partition, contains exactly these records. Return the stored records.
 
-    Records are in order of offset, one partition after the other, unless `in_any_order`. Records of open and aborted
-    transactions do not count, unless `isolation` is "read_uncommitted". With `timeout` the records may arrive within
-    that many seconds.
+    Records are compared in order of offset, one partition after another, unless `in_any_order` is true. Records of open
+    and aborted transactions are ignored, unless `isolation` is "read_uncommitted". With `timeout`, the assertion waits
+    up to that many seconds for the records.
     """
     __tracebackhide__ = True
     if isolation not in _ISOLATIONS:
         raise ValueError(f"isolation is read_committed or read_uncommitted, not {isolation!r}")
     wanted = [_fields(each) for each in expected]
     if in_any_order:
-        wanted.sort(key=len, reverse=True)  # match the most specific first
+        wanted.sort(key=len, reverse=True)  # match the most specific expectation first
     found: list[StoredRecord] = []
 
     def wrong() -> str | None:
@@ -94,9 +94,10 @@ def assert_records(
 def assert_committed(
     group: Group, expected: Mapping[TopicPartition, int | None], *, timeout: float = 0.0
 ) -> dict[TopicPartition, int]:
-    """Assert a group's committed offsets, by (topic, partition); None: nothing is committed. Return all its offsets.
+    """Assert a group's committed offsets, by (topic, partition). Return all committed offsets of the group.
 
-    Other partitions may have any offset. With `timeout` the group may commit within that many seconds.
+    An expected offset of None means that nothing is committed. Partitions that are not given may have any offset. With
+    `timeout`, the assertion waits up to that many seconds for the commit.
     """
     __tracebackhide__ = True
     found: dict[TopicPartition, int] = {}
@@ -119,11 +120,11 @@ def assert_committed(
 def assert_requested(
     requests: Requests, api: str, times: int | None = None, *, timeout: float = 0.0, **about: Unpack[About]
 ) -> list[Request]:
-    """Assert that clients sent requests of an API, exactly `times` or at least one; return these requests.
+    """Assert that clients sent `times` requests of an API (by default: at least one). Return these requests.
 
-    `about` is as in `Requests.of`. With `timeout` the requests may arrive within that many seconds. A cluster and a
-    `Broker(requests=False)` start to record at the first access to `requests`. Raises ValueError for filters that no
-    request can match.
+    For `about` see `Requests.of`. With `timeout`, the assertion waits up to that many seconds for the requests. A
+    cluster and a `Broker(requests=False)` start to record at the first access to `requests`. Raises ValueError for
+    filters that no request can match.
     """
     __tracebackhide__ = True
     found: list[Request] = []
@@ -141,9 +142,9 @@ def assert_requested(
 
 
 def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> None:
-    """Assert that clients sent no request of an API while requests were recorded: see `assert_requested`.
+    """Assert that clients sent no request of an API while requests were recorded (see `assert_requested`).
 
-    Fails if no request was recorded but clients connected before the recording began: see `Requests.clear`.
+    Fails also if clients connected before the recording began and no request was recorded. See `Requests.clear`.
     """
     __tracebackhide__ = True
     if "timeout" in about:
@@ -152,7 +153,7 @@ def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> 
 
 
 def _hold(wrong: Callable[[], str | None], timeout: float) -> None:
-    """Check until there is no difference; after the timeout raise AssertionError with the last difference."""
+    """Check until there is no difference. After the timeout, raise AssertionError with the last difference."""
     __tracebackhide__ = True
     deadline = time.monotonic() + timeout
     while (difference := wrong()) is not None:
@@ -181,7 +182,7 @@ def _is(wanted: Fields, record: StoredRecord) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in the form for comparison: texts as bytes, headers as a list."""
+    """Return a value in the form for comparison: text as bytes, headers as a list."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, list | tuple):
@@ -195,7 +196,7 @@ def _record_rows(
     lying: Sequence[StoredRecord],
     pairs: Iterable[tuple[int | None, int | None]],
 ) -> list[Row]:
-    """Return the lines of a diff; a record that no consumer gets is listed at its offset."""
+    """Return the lines of a diff. A record that no consumer reads is listed at its offset."""
     shown = {name for each in wanted for name in each} - {"key", "value", "partition", "offset", "transaction"}
     places = {id(each): at for at, each in enumerate(lying)}
     seen = {id(each) for each in found}
@@ -226,7 +227,7 @@ def _lying(record: StoredRecord, shown: Iterable[str]) -> str:
 
 
 def _fields_text(fields: Mapping[str, Any]) -> str:
-    """Return a record's fields as text, key and value first."""
+    """Return a record's fields as text, with key and value first."""
     left = dict(fields)
     parts = [_short(left.pop(name)) for name in ("key", "value") if name in left]
     if "key" in fields and "value" not in fields:
@@ -267,7 +268,7 @@ def _offset(offset: int | None) -> str:
 
 
 def _requests_text(requests: Requests, found: Sequence[Request], api: str, about: About, expected: str) -> str:
-    """Return the matching requests, then the other requests of the API or, without any, of all APIs."""
+    """Return the matching requests, and the other requests of the API. If there are none, return those of all APIs."""
     filters = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items())
     lines = [f"{api}{f' about {filters}' if filters else ''}: expected {expected}, there {_are(len(found))}"]
     lines += _list("+", found)

@@ -1,7 +1,7 @@
-"""Work on the broker's loop that another thread starts and waits for.
+"""Calls to the broker's loop from another thread, which waits for the result.
 
 Owns the waiting: abandoned work never begins, running work is cancelled, and waiting threads are woken when the broker
-stops. Never knows the work.
+stops. Knows nothing about the work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_RUNNING = "the broker does not run any more"
 
 
 class Calling:
-    """The calls into one loop."""
+    """The calls of other threads to one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         self._loop = loop
@@ -35,17 +35,17 @@ class Calling:
         return self._thread.is_alive()
 
     def check_alive(self) -> None:
-        """Raise RuntimeError once the broker has stopped."""
+        """Raise RuntimeError if the broker has stopped."""
         if not self.is_alive:
             raise RuntimeError(NOT_RUNNING)
 
     def check_thread(self) -> None:
-        """Raise RuntimeError in the broker's own thread."""
+        """Raise RuntimeError if the caller is the broker's own thread."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(_OWN_THREAD)
 
     def call(self, work: Callable[[], Result]) -> Result:
-        """Run a function in the broker's thread and return its result. Raises RuntimeError after the broker's end."""
+        """Run a function in the broker's thread; return its result. Raises RuntimeError if the broker has stopped."""
         if threading.current_thread() is self._thread:
             return work()
 
@@ -57,8 +57,8 @@ class Calling:
     def wait_for(self, work: Coroutine[Any, Any, Result], patience_s: float = PATIENCE_S) -> Result:
         """Run a coroutine on the broker's loop and return its result.
 
-        Raises RuntimeError once the broker has stopped, and in the broker's own thread (for instance in a fault's
-        `where`).
+        Raises RuntimeError if the broker has stopped, and if the caller is the broker's own thread (for instance a
+        fault's `where` function).
         """
         given_up = threading.Event()
         begun = self._unless(given_up, work)
@@ -70,7 +70,7 @@ class Calling:
                 self._waited.add(future)
         except BaseException:
             begun.close()
-            work.close()  # otherwise Python warns that it was never awaited
+            work.close()  # otherwise Python warns that the coroutine was never awaited
             raise
         try:
             return future.result(patience_s)
@@ -95,7 +95,7 @@ class Calling:
             self._tasks.discard(task)
 
     async def end(self) -> None:
-        """Cancel running work, and wait until it has ended; on the loop."""
+        """Cancel running work, and wait until the work has ended. Call this on the loop."""
         left = set(self._tasks)
         for task in left:
             task.cancel()
@@ -103,14 +103,14 @@ class Calling:
             await asyncio.wait(left, timeout=_ENDING_S)
 
     def ended(self) -> None:
-        """Wake all waiting threads; once the loop is closed."""
+        """Wake all waiting threads. Call this after the loop is closed."""
         with self._lock:
             for future in self._waited:
                 future.cancel()
 
 
 async def to_its_end(work: Callable[[], Result]) -> Result:
-    """Run a function in a thread; return its result. A cancellation, too, waits until the function has ended."""
+    """Run a function in a thread and return its result. Even if cancelled, wait until the function has ended."""
     done = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(done)

@@ -1,4 +1,4 @@
-"""Carries out a change of the table `kbroker.changes` on an embedded broker or cluster, without a connection."""
+"""Applies a change of the table `kbroker.changes` to an embedded broker or cluster, without a connection."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kbroker.testing.missing import MissingError, check, visible
 
 
 class Changeable:
-    """A topic or a group of a test: what a change is made of."""
+    """A topic or a group of a test, to which a change can be applied."""
 
     def __init__(self, name: str, asking: Asking) -> None:
         self._name = name
         self._asking = asking
 
     def change(self, change: Change, **values: object) -> None:
-        """Make a change. Raises MissingError if the entity does not exist, ApiError for another refusal."""
+        """Apply a change. Raises MissingError if the topic or group does not exist, and ApiError for other refusals."""
         if change.of == "group" and not self._asking.partitions_of(OFFSETS_TOPIC):  # there is no coordinator to ask
             raise MissingError("group", self._name, ())
         for failure in change.make(self._asking, [self._name], values):

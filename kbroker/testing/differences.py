@@ -1,6 +1,6 @@
-"""The difference of two sequences, as a readable number of lines.
+"""The difference of two sequences, as a list of lines that is short enough to read.
 
-Owns which elements match, and which lines are left out. Never knows the elements.
+Decides which elements match, and which lines are omitted. Knows nothing about the elements.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ Pair = tuple[int | None, int | None]
 _AROUND = 2
 _CHANGES = 20
 _CELLS = 250_000
-"""The most comparisons for the shortest difference; in longer sequences all elements count as different."""
+"""The most comparisons for a minimal difference. In longer sequences all elements count as different."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a difference: marks "-" and "+" are differences, all other lines are context."""
+    """One line of a difference. The marks "-" and "+" are differences; all other marks are context."""
 
     mark: str
     text: str
 
 
 def aligned(wanted: Sequence[Want], there: Sequence[There], same: Callable[[Want, There], bool]) -> list[Pair]:
-    """Return pairs in order, with as few unmatched elements as possible."""
+    """Return the pairs in order, with as few unmatched elements as possible."""
     begin, end = 0, 0
     shorter = min(len(wanted), len(there))
     while begin < shorter and same(wanted[begin], there[begin]):
@@ -67,7 +67,7 @@ def _middle(
 
 
 def matched(wanted: Sequence[Want], there: Sequence[There], same: Callable[[Want, There], bool]) -> list[Pair]:
-    """Return pairs in any order: first the actual elements in their order, then the missing ones.
+    """Match elements in any order. Return the pairs: first the actual elements in their order, then the missing ones.
 
     Each element of `wanted` takes the first free match, so the most specific elements should come first.
     """
@@ -83,7 +83,7 @@ def matched(wanted: Sequence[Want], there: Sequence[There], same: Callable[[Want
 
 
 def shortened(rows: Sequence[Row]) -> list[str]:
-    """Return the lines of a difference: a limited number of changes, each with a little context."""
+    """Return the lines of a difference: a limited number of changes, each with some context lines."""
     changes = [at for at, row in enumerate(rows) if row.mark in "+-"][:_CHANGES]
     shown = {near for at in changes for near in range(at - _AROUND, at + _AROUND + 1)}
     lines, left_out, counted = [], 0, 0

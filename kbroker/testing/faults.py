@@ -1,8 +1,8 @@
-"""Faults on demand: which requests meet them, and with which outcome.
+"""Faults that a test sets: which requests they affect, and with which outcome.
 
-Owns the faults, their filters, and how many requests have met them. Never changes a request's bytes or a connection:
-interceptor.py carries out the plan that `Faults.plan` returns. A test's thread sets faults and the broker's thread
-reads them, so the tuple of active faults is replaced as a whole.
+Owns the faults, their filters, and the number of requests that each fault has affected. Never changes a request's bytes
+or a connection: interceptor.py carries out the plan that `Faults.plan` returns. A test's thread sets faults and the
+broker's thread reads them, so the tuple of active faults is never modified, only replaced.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from kbroker.testing.storm import USUAL_RATE, squall
 WRITING: Final = (
     "Produce", "OffsetCommit", "TxnOffsetCommit", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",
 )  # fmt: skip
-"""The APIs whose handlers write to a log before they answer."""
+"""The APIs whose handlers write to a log before they respond."""
 
 
 def that_write(filters: Filter) -> Filter:
-    """Restrict filters to requests that write: InitProducerId without a transactional id writes to no log."""
+    """Restrict filters to requests that write. InitProducerId without a transactional id writes to no log."""
     wanted = filters.get("where")
 
     def writes(seen: Seen) -> bool:
@@ -56,7 +56,7 @@ _STORMS_KEPT = 100
 
 
 class Fault:
-    """One fault; as a context manager it is removed at the end of the `with`."""
+    """One fault. As a context manager, it is removed at the end of the `with` block."""
 
     def __init__(
         self, faults: Faults, kind: Kind, apis: frozenset[str], value: Any, wanted: Filter, ends_ms: float | None
@@ -65,12 +65,12 @@ class Fault:
         self._error: Exception | None = None
         self.kind = kind
         self.apis = apis
-        """The names of the APIs; empty for all APIs."""
+        """The names of the APIs; empty if the fault applies to all APIs."""
         self.value = value
-        """The value that `kind` needs: error code and text, ms, or When."""
+        """The value that `kind` needs: an error code and text, a number of ms, or a When."""
         self.filter = wanted
         self.hits = 0
-        """How many requests have met the fault."""
+        """The number of requests that have met the fault."""
         self._passed = 0
         self._random = random.Random(wanted.get("seed", 0))
         self._ends_ms = ends_ms
@@ -93,18 +93,18 @@ class Fault:
             error.add_note(f"in {self.call_text()}")
 
     def call_text(self) -> str:
-        """Return the call that repeats a storm, and how many requests it has met."""
+        """Return the call that repeats a storm, and the number of requests that the storm has affected."""
         apis = [] if not self.apis else [repr(sorted(self.apis))]
         arguments = ", ".join([*apis, *(f"{name}={value!r}" for name, value in self.filter.items())])
         return f"storm({arguments}), met by {self.hits} request{'' if self.hits == 1 else 's'}"
 
     def remove(self) -> None:
-        """Remove the fault. Raises the error of its `where`, but only once."""
+        """Remove the fault. Raises the error that its `where` function raised, but only once."""
         self._faults.remove(self)
         self._raise_error()
 
     def _raise_error(self) -> None:
-        """Raise the error that `where` raised in the broker's thread."""
+        """Raise the error that `where` has raised in the broker's thread."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -112,7 +112,8 @@ class Fault:
     def wait(self, hits: int = 1, timeout: float = 10.0) -> None:
         """Wait until this many requests have met the fault. Raises AssertionError after `timeout` seconds.
 
-        Raises the error of the fault's `where`, but only once. Raises RuntimeError if the broker has stopped.
+        Raises the error that the fault's `where` function raised, but only once. Raises RuntimeError if the broker has
+        stopped.
         """
         check_whole("hits", hits, 0)
         check_number("timeout", timeout)
@@ -129,7 +130,7 @@ class Fault:
                 raise AssertionError(f"{self!r} was met {self.hits} times in {timeout} s, not {hits} times")
 
     def end(self) -> None:
-        """Wake waiting threads: the broker has stopped."""
+        """Wake waiting threads, because the broker has stopped."""
         with self._met:
             self._met.notify_all()
 
@@ -141,7 +142,7 @@ class Fault:
         return "partition" not in wanted or partition == wanted["partition"]
 
     def is_over(self, now_ms: float) -> bool:
-        """Whether its time has run out."""
+        """Whether the fault's time has run out."""
         return self._ends_ms is not None and now_ms >= self._ends_ms
 
     @property
@@ -170,7 +171,7 @@ class Fault:
         return True
 
     def happens(self, seen: Seen) -> tuple[Kind, Any]:
-        """Return the kind and value of the outcome of a request that meets the fault."""
+        """Return the outcome (kind and value) of a request that meets the fault."""
         if self.kind is not Kind.STORM:
             return self.kind, self.value
         name, value = squall(seen.api, seen.version, self._random)
@@ -208,7 +209,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a request fails or is dropped, or how its connection breaks; `value` is as in Fault."""
+    """How a request fails or is dropped, or how its connection breaks. For `value` see Fault."""
 
     kind: Kind
     value: Any
@@ -222,10 +223,10 @@ class Plan:
     delay_ms: float = 0.0
     throttle_ms: int = 0
     end: End | None = None
-    """How the request fails or is dropped, or how its connection breaks."""
+    """How the request fails or is dropped, or how its connection breaks; None if it does not."""
 
     def in_words(self) -> str:
-        """Return the plan in words."""
+        """Return a description of the plan."""
         parts = []
         if self.delay_ms:
             parts.append(f"delay {self.delay_ms:.0f} ms")
@@ -238,10 +239,10 @@ class Plan:
 
 
 class Faults:
-    """The faults of a broker. Each method that sets a fault returns it, for `with` or to inspect later.
+    """The faults of a broker. Each method that sets a fault returns the fault, for a `with` block or for inspection.
 
-    `api` is Kafka's name of an API ("Produce"), several of them, or "*". See `Filter` for the filters. A filter that no
-    request can match, or an invalid argument, raises ValueError or TypeError.
+    `api` is Kafka's name of an API ("Produce"), several of them, or "*". See `Filter` for the filters. Raises
+    ValueError or TypeError for an invalid argument, and for a filter that no request can match.
     """
 
     def __init__(
@@ -251,7 +252,7 @@ class Faults:
         changed: Callable[[], None],
         brokers: Collection[int],
     ) -> None:
-        """`known_apis` are the APIs that `brokers`, the ids of all brokers, serve.
+        """Create the faults. `brokers` are the ids of all brokers, `known_apis` the APIs that they serve.
 
         `changed` is called whenever the set of faults changes.
         """
@@ -265,9 +266,9 @@ class Faults:
         self.storms: deque[Fault] = deque(maxlen=_STORMS_KEPT)
         """The latest storms, including removed ones."""
         self.waiting: set[Fault] = set()
-        """The faults for whose hits a thread waits."""
+        """The faults that a thread waits for (`Fault.wait`)."""
         self.has_ended = False
-        """Whether the broker has stopped: no request can meet a fault any more."""
+        """Whether the broker has stopped, so that no request can meet a fault any more."""
 
     def __repr__(self) -> str:
         return f"<Faults {list(self.active)!r}>"
@@ -275,46 +276,49 @@ class Faults:
     def fail(
         self, api: str | Iterable[str], error: ErrorCode | str, message: str | None = None, **filters: Unpack[Filter]
     ) -> Fault:
-        """Answer with an error without carrying out the request: a failed append writes nothing.
+        """Respond with an error, and do not execute the request: a failed append writes nothing.
 
-        `error` may be Kafka's name, like "ILLEGAL_GENERATION"; `message` is its text. With `topic` or `partition`, the
-        rest of the request is carried out and answered normally.
+        `error` may be Kafka's name, like "ILLEGAL_GENERATION". `message` is the text of the error. With `topic` or
+        `partition`, only that part of the request fails; the broker executes the other parts normally.
         """
         if not isinstance(message, str | None):
             raise TypeError(f"message is to be a str, not {message!r}")
         return self._set(Kind.FAIL, api, (error_code(error), message), filters)
 
     def delay(self, api: str | Iterable[str], seconds: float, /, **filters: Unpack[Filter]) -> Fault:
-        """Start a request only after some time; later requests of its connection wait as well."""
+        """Delay a request before it is executed. Later requests of the same connection wait as well."""
         check_number("seconds", seconds, LONGEST_DELAY_MS / 1000)
         return self._set(Kind.DELAY, api, seconds * 1000, filters)
 
     def drop(self, api: str | Iterable[str], **filters: Unpack[Filter]) -> Fault:
-        """Carry out a request, but answer neither it nor later requests of its connection: answers keep their order."""
+        """Execute a request, but send no response.
+
+        Later requests of its connection get no response either, because responses keep their order.
+        """
         return self._set(Kind.DROP, api, None, filters)
 
     def disconnect(self, api: str | Iterable[str], when: When | str = When.BEFORE, **filters: Unpack[Filter]) -> Fault:
-        """Break the connection: see `When`."""
+        """Close the connection of a request, at the moment given by `When`."""
         return self._set(Kind.DISCONNECT, api, When.of(when), filters)
 
     def throttle(self, ms: int, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
-        """Set throttle_time_ms in answers, as if clients exceeded a quota: they send nothing for so many ms."""
+        """Set throttle_time_ms in responses, as after an exceeded quota. Clients then pause for this number of ms."""
         check_whole("ms", ms, 0, LONGEST_THROTTLE_MS)
         return self._set(Kind.THROTTLE, api, ms, filters)
 
     def full_disk(self, **filters: Unpack[Filter]) -> Fault:
-        """Refuse all requests that would write to a log, like a broker with a full disk."""
+        """Refuse all requests that would write to a log, as a broker with a full disk does."""
         return self._set(Kind.FAIL, WRITING, (ErrorCode.KAFKA_STORAGE_ERROR, None), filters, that_write)
 
     def slow_disk(self, ms: float, **filters: Unpack[Filter]) -> Fault:
-        """Delay each request that writes to a log by this many ms."""
+        """Delay each request that writes to a log by this number of ms."""
         check_number("ms", ms, LONGEST_DELAY_MS)
         return self._set(Kind.DELAY, WRITING, ms, filters, that_write)
 
     def storm(self, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
-        """Let a share of all requests (5 % without `rate`) fail in ways that Kafka permits: see storm.py.
+        """Make a share of all requests (default `rate`: 5 %) fail in ways that Kafka permits (see storm.py).
 
-        For the same `seed`, the same requests in the same order have the same outcome.
+        With the same `seed`, the same requests in the same order have the same outcome.
         """
         if "seed" not in filters:
             raise TypeError("a storm has a seed, by which it can be repeated")
@@ -323,7 +327,7 @@ class Faults:
         return storm
 
     def refuse_connections(self) -> Fault:
-        """Close each new connection at once; open connections stay."""
+        """Close each new connection immediately. Open connections stay open."""
         return self._set(Kind.REFUSE, "*", None, {})
 
     @property
@@ -337,18 +341,18 @@ class Faults:
         return any(each.kind is Kind.REFUSE for each in self.active)
 
     def standing(self) -> list[Fault]:
-        """Return the active faults that a request could still meet."""
+        """Return the active faults that a later request could meet."""
         now_ms = self._now_ms()
         return [each for each in self.active if not each.is_over(now_ms)]
 
     def remove(self, fault: Fault) -> None:
-        """Remove a fault: no request meets it any more."""
+        """Remove a fault. No request meets the fault any more."""
         with self._lock:
             self.active = tuple(each for each in self.active if each is not fault)
         self._changed()
 
     def end(self) -> None:
-        """Refuse to set further faults, and wake waiting threads; once the broker has stopped."""
+        """Refuse to set more faults, and wake waiting threads. Call this after the broker has stopped."""
         self.has_ended = True
         for each in {*self.waiting, *self.active}:
             each.end()
@@ -360,7 +364,7 @@ class Faults:
         self._changed()
 
     def plan(self, seen: Seen) -> Plan | None:
-        """Return the outcome of a request; None if it meets no fault. Only the broker's thread calls this."""
+        """Return the outcome of a request; None if the request meets no fault. Only the broker's thread calls this."""
         plan = None
         now_ms = self._now_ms()
         for fault in self.active:

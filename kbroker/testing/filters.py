@@ -1,6 +1,6 @@
-"""The requests that meet a fault: the filters that select them, a request as filters see it, and breaks in its life.
+"""The selection of requests for a fault: the filters, the view of a request, and the moments when a connection breaks.
 
-Owns the filters and their bounds: a value that no request could match is refused at once. Never reads a request.
+Owns the filters and their bounds: a value that no request could match is refused immediately. Never reads a request.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from kbroker.testing.subjects import Subjects
 
 
 class When(Enum):
-    """When the connection breaks, in the course of a request.
+    """The moment, during a request, when the connection breaks.
 
-    REQUEST  the request was read, but nothing was done
-    BEFORE   the request was done, but not a byte of the answer was sent
+    REQUEST  the request was read, but not executed
+    BEFORE   the request was executed, but no byte of the answer was sent
     MIDDLE   half of the answer was sent
-    AFTER    all of the answer was sent
+    AFTER    the complete answer was sent
     """
 
     REQUEST = "request"
@@ -30,7 +30,7 @@ class When(Enum):
 
     @classmethod
     def of(cls, given: When | str) -> When:
-        """Return a member from itself or its value. Raises ValueError that lists the members."""
+        """Return a member, from the member itself or its value. Raises ValueError with a list of the members."""
         try:
             return cls(given)
         except ValueError:
@@ -39,7 +39,7 @@ class When(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A request in the form for `where` functions, which return whether the fault applies to it."""
+    """The view of a request that `where` functions receive. They return whether the fault applies to the request."""
 
     api: str
     version: int
@@ -47,19 +47,19 @@ class Seen:
     principal: str
     listener: str
     request: Any
-    """The decoded request; its fields are Kafka's, in snake_case."""
+    """The decoded request. Its fields have Kafka's names in snake_case."""
     subjects: Subjects = field(repr=False)
     broker: int = -1
     """The id of the broker that received the request."""
 
     @property
     def topics(self) -> dict[str, set[int]]:
-        """The topics of the request, with their partitions."""
+        """The topics that the request names, with their partitions."""
         return self.subjects.topics
 
     @property
     def groups(self) -> set[str]:
-        """The groups that it names."""
+        """The groups that the request names."""
         return self.subjects.groups
 
     @property
@@ -69,30 +69,30 @@ class Seen:
 
 
 class Filter(TypedDict, total=False):
-    """The conditions under which requests meet a fault, and when the fault begins and ends."""
+    """The conditions under which a request meets a fault, and the conditions under which the fault begins and ends."""
 
     topic: str
-    """Requests that name this topic; a failure applies to this topic alone."""
+    """Selects requests that name this topic. A failure applies only to this topic."""
     partition: int
-    """Requests that name this partition: of `topic`, or of any topic without that filter."""
+    """Selects requests that name this partition of `topic`, or of any topic if `topic` is not given."""
     client_id: str
     group: str
     transactional_id: str
     principal: str
-    """Requests of this principal, like "User:alice"."""
+    """Selects requests of this principal, like "User:alice"."""
     broker: int
-    """Requests to the broker with this id, in a cluster."""
+    """Selects requests to the broker with this id, in a cluster."""
     where: Callable[[Seen], bool]
-    """Called in the broker's thread. `wait`, `remove` and the end of `with` raise its exception again."""
+    """A function that the broker's thread calls. `wait`, `remove` and the end of `with` raise its exception again."""
     times: int
-    """The fault ends after so many requests have met it."""
+    """The fault ends after this number of requests have met it."""
     skip: int
-    """So many matching requests pass before the fault begins."""
+    """The number of matching requests that pass before the fault begins."""
     rate: float
-    """Only this share of the requests meets the fault; `seed` determines which ones."""
+    """The share of the matching requests that meet the fault. `seed` determines which requests these are."""
     seed: int
     seconds: float
-    """The fault ends after so many seconds."""
+    """The fault ends after this number of seconds."""
 
 
 INT32: Final = 2**31 - 1
@@ -103,7 +103,7 @@ _LEAST: Final = {"partition": 0, "times": 1, "skip": 0}
 
 
 def check_values(wanted: Mapping[str, Any], brokers: Collection[int]) -> None:
-    """Raise TypeError for an unknown filter or a wrong type; ValueError for a value that no request could match."""
+    """Raise TypeError for an unknown filter or a wrong type, and ValueError for a value that no request can match."""
     unknown = wanted.keys() - Filter.__annotations__.keys()
     if unknown:
         there = ", ".join(Filter.__annotations__)

@@ -1,7 +1,7 @@
-"""A broker's entrance: each frame passes the gate, the interceptor and the dispatcher, in this order.
+"""The entrance of a broker. Each frame passes the gate, the interceptor and the dispatcher, in this order.
 
-Owns this order, and the wait of requests while a broker's content is replaced. Never changes a request, and never knows
-why the gate is shut.
+Owns this order, and the wait of requests while a broker's content is replaced. Never changes a request. Does not know
+the reason why the gate is shut.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.protocol.compiler import Spill
 
 
 class Entrance:
-    """The entrance of one broker, used on its loop. Only this class diverts the frames of the broker's server."""
+    """The entrance of one broker, used on its loop. Only this class redirects the frames of the broker's server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -27,13 +27,13 @@ class Entrance:
         self._opened.set()
 
     def intercept(self, run: Run | None) -> None:
-        """Send frames through an interceptor (None: directly to the dispatcher) once the gate is open."""
+        """Send frames to an interceptor when the gate is open. Without an interceptor they go to the dispatcher."""
         self._interceptor = run
         self._divert()
 
     @contextlib.contextmanager
     def shut(self) -> Iterator[None]:
-        """Hold all requests until the context ends."""
+        """Delay all requests until the context ends."""
         self._opened.clear()
         self._divert()
         try:
@@ -43,7 +43,7 @@ class Entrance:
             self._divert()
 
     async def passed(self) -> None:
-        """Return once the gate is open."""
+        """Return when the gate is open."""
         while not self._opened.is_set():
             await self._opened.wait()
 
@@ -51,7 +51,7 @@ class Entrance:
         self._server.divert(self._interceptor if self._opened.is_set() else self._wait)
 
     def _wait(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Hold a frame until the gate is open; same interface as Dispatcher.run."""
+        """Delay a frame until the gate is open. The interface is that of Dispatcher.run."""
         entry, _, _ = self._server.dispatcher.head(context, frame)
         if entry.version != context.version:  # an ApiVersions request in an unknown version
             return self._behind(context, frame, out, spill)
@@ -70,7 +70,7 @@ class Entrance:
 
 
 async def steps_behind(run: Run, context: RequestContext, work: Work, frame: memoryview) -> Framed:
-    """Run a frame, and copy to `work` how much it used of the client's quotas."""
+    """Run a frame, and copy its use of the client's quotas to `work`."""
     out, spill = bytearray(), cast("Spill", [])
     inner = run(context, frame, out, spill)
     if inner is not None:

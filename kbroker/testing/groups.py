@@ -46,9 +46,9 @@ Answer = TypeVar(
     DescribeShareGroupOffsetsResponse,
 )
 MOST_IN_FLIGHT: Final = 10_000
-"""The most runs of records in flight that are returned if nothing else is said."""
+"""The default for the most runs of records in flight to return."""
 _LOADING_S, _PAUSE_S = 10.0, 0.002
-"""The seconds to wait for a coordinator that still reads its log (for instance after a reset), and between tries."""
+"""How long to wait for a coordinator that still reads its log (for instance after a reset), and between tries, in s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _member(described: Any, instance_id: str | None, assigned: Iterable[TopicPar
 
 
 def _named(assignment: Any) -> Iterator[TopicPartition]:
-    """Iterate over the partitions of a consumer or share group's member."""
+    """Iterate over the partitions of a member of a consumer or share group."""
     for topic in assignment.topic_partitions:
         for index in topic.partitions:
             yield topic.topic_name, index
@@ -98,7 +98,7 @@ class Group(Changeable):
 
     @property
     def coordinator(self) -> int | None:
-        """The id of the group's coordinator; None if there is none, or if no group ever existed."""
+        """The id of the group's coordinator; None if there is no coordinator, or if no group ever existed."""
         return self._asking.coordinator_of(self.id)
 
     @property
@@ -157,7 +157,7 @@ class Group(Changeable):
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
-        """The committed offsets; of a share group its start offsets: it is done with all records below them."""
+        """The committed offsets. For a share group, the start offsets: all records below them are done."""
         if self._is_share():
             begun = {place: each.start_offset for place, each in self._share_offsets().items()}
             begun |= {(each.topic, each.partition): each.start_offset for each in self._asking.shares_in_use(self.id)}
@@ -183,7 +183,7 @@ class Group(Changeable):
         return self._asking.type_of(self.id) == "share"
 
     def _share_offsets(self) -> dict[TopicPartition, DescribeShareGroupOffsetsResponsePartition]:
-        """Return the stored start offsets and lags; -1 where nothing is stored yet."""
+        """Return the stored start offsets and lags. Both are -1 where nothing is stored yet."""
         request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(self.id, topics=None)])
         (group,) = self._ask(request, DescribeShareGroupOffsetsResponse).groups
         check(group.error_code, f"group {self.id}", group.error_message)
@@ -197,10 +197,11 @@ class Group(Changeable):
     def in_flight(
         self, topic: str | None = None, partition: int | None = None, *, count: int = MOST_IN_FLIGHT
     ) -> list[InFlight]:
-        """Return what a share group has in flight, in order: runs of records with the same state, at most `count`.
+        """Return at most `count` runs of a share group's records in flight, in order. A run has records of one state.
 
-        In flight are the records from the start offset to the last one that was delivered, also those that are done
-        while an earlier one is not. Empty while no member has a session, and for a group of another type.
+        Records are in flight from the start offset to the last delivered record. This includes records that are done
+        while an earlier record is not. The result is empty while no member has a session, and for a group of another
+        type.
 
         Raises KeyError for a topic that does not exist (yet).
         """
@@ -210,13 +211,13 @@ class Group(Changeable):
         return [each for one in shares for each in one.in_flight]
 
     def lag(self, topic: str | None = None) -> int:
-        """Return the group's lag: the sum of the partitions' end offsets minus the committed offsets.
+        """Return the group's lag: the sum, over its partitions, of the end offset minus the committed offset.
 
-        Of a share group: the number of offsets behind the start offsets that are not done.
+        For a share group, it is the number of offsets after the start offsets that are not done.
 
         Without `topic` the sum covers all topics with a committed offset or an assigned partition. A partition without
-        a committed offset counts from its beginning. Raises KeyError for a topic that does not exist (yet), and without
-        `topic` for a group that does not exist: its topics are unknown.
+        a committed offset counts from its beginning. Raises KeyError for a topic that does not exist (yet). Without
+        `topic` it also raises KeyError for a group that does not exist, because its topics are unknown.
         """
         if topic is not None and not self._asking.partitions_of(topic):
             raise MissingError("topic", topic, visible(self._asking.state))
@@ -237,17 +238,17 @@ class Group(Changeable):
         return sum(max(0, each) for each in lags.values())
 
     def _without_done(self, lags: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the lags of a share group's partitions without the records that are done behind its start offset."""
+        """Return the lags of a share group's partitions, without the records after the start offset that are done."""
         stored = {place: each.lag for place, each in self._share_offsets().items() if each.lag >= 0}
         done = {(each.topic, each.partition): each.done for each in self._asking.shares_in_use(self.id)}
         return {place: lag - done[place] if place in done else stored.get(place, lag) for place, lag in lags.items()}
 
     def delete(self) -> None:
-        """Delete the group, which must have no members, with its committed offsets. Raises MissingError, ApiError."""
+        """Delete the group and its committed offsets. It must have no members. Raises MissingError, ApiError."""
         self.change(GROUP_DELETE)
 
     def delete_offsets(self, topic: str, *more: str) -> None:
-        """Delete the committed offsets of topics, each as "orders" or "orders:0,1". Raises MissingError, ApiError."""
+        """Delete the committed offsets of topics, given as "orders" or "orders:0,1". Raises MissingError, ApiError."""
         topics = [topic, *more]
         if not all(isinstance(each, str) for each in topics):
             raise TypeError(f"a topic is a str, as 'orders' or 'orders:0,1', not {topics!r}")
@@ -263,7 +264,7 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 class Groups(Mapping[str, Group]):
-    """The groups by id. A group that does not exist (yet) can also be inspected: it is "Dead", and has no members.
+    """The groups by id. A group that does not exist (yet) can also be inspected: it is "Dead" and has no members.
 
     `"billing" in broker.groups` is true only for a group that exists.
     """

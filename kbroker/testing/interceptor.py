@@ -1,8 +1,8 @@
-"""The interceptor between connections and the dispatcher, with which requests meet faults and are recorded.
+"""The interceptor between connections and the dispatcher: it applies faults to requests and records them.
 
 Owns the handling of a frame according to a fault's plan. The dispatcher runs the request's frame, and the interceptor
-changes, delays, cuts or drops the frame of the answer. Never decides which requests fail (faults.py does). Without
-faults it only records requests (recorder.py); a broker without faults and recording does not use it.
+changes, delays, cuts or drops the frame of the answer. Never decides which requests fail: faults.py does. Without
+faults it only records requests (recorder.py). A broker without faults and without recording does not use it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BREAK = "a fault breaks the connection"
 
 
 class Interceptor:
-    """The interceptor of one broker. `run` takes the place of Dispatcher.run."""
+    """The interceptor of one broker. Its `run` replaces Dispatcher.run."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Interceptor:
         services: Services,
         entrance: Entrance | None = None,
     ) -> None:
-        """`entrance` may be shut while a request is delayed; the request then waits until it opens."""
+        """Create the interceptor. If `entrance` is shut while a request is delayed, the request waits for it."""
         self._dispatcher = dispatcher
         self._run: Run = dispatcher.run
         self._faults = faults
@@ -61,16 +61,16 @@ class Interceptor:
         self._broken = asyncio.Event()
 
     def break_waiting(self) -> None:
-        """Break the connections of requests that are delayed or whose answers were dropped; on the loop."""
+        """Close the connections of requests that are delayed or have no answer. Call this on the loop."""
         self._broken.set()
         self._broken = asyncio.Event()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Run one frame; same interface as Dispatcher.run."""
+        """Run one frame. The interface is that of Dispatcher.run."""
         if self._recorder is not None and not self._faults.active:
             return self._recorder.run(context, frame, out, spill)
         entry, correlation_id, position = self._dispatcher.head(context, frame)
-        if entry.version != context.version:  # an unknown version of ApiVersions: of no use to a test
+        if entry.version != context.version:  # an unknown version of ApiVersions: not useful to a test
             return self._run(context, frame, out, spill)
         if self._requests.on:
             frame = memoryview(bytes(frame))  # the receive buffer is reused
@@ -101,7 +101,7 @@ class Interceptor:
         return self._services.controller.state.topic_names.get(topic_id)
 
     def _add_session(self, request: FetchRequest, subjects: Subjects) -> None:
-        """Add the partitions of a fetch session that the request itself does not name."""
+        """Add the partitions of a fetch session that the request does not name itself."""
         session = self._services.fetch_sessions.get(request.session_id) if request.session_id else None
         for name, topic_id, index in session.partitions if session is not None else ():
             known = name or self._name(topic_id)
@@ -140,7 +140,7 @@ class Interceptor:
                 read = partial(message_of, entry)
                 self._requests.end_request(request, data, read, clock.monotonic_ms() - began)
         if plan is not None and plan.end is not None and plan.end.kind is Kind.DROP:
-            # Answers have the order of requests, so after a missing answer the client could not match later ones.
+            # Answers are in the order of requests, so after a missing answer the client could not match later answers.
             await self._pause(None)
         return answer
 
@@ -172,7 +172,7 @@ class Interceptor:
             raise CloseConnection(_BREAK)
 
     def _answered(self, context: RequestContext, work: Work, frame: memoryview) -> Steps:
-        """Have the dispatcher run a frame."""
+        """Let the dispatcher run a frame."""
         return steps_behind(self._run, context, work, frame)
 
     async def _failed(
@@ -203,7 +203,7 @@ class Interceptor:
     async def _failed_metadata(
         self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End
     ) -> Framed:
-        """Put the error into topics; put LEADER_NOT_AVAILABLE into partitions without a leader, as Kafka does."""
+        """Set the error of topics. Set LEADER_NOT_AVAILABLE for partitions without a leader, as Kafka does."""
         entry, fault = work.entry, end.fault
         framed = await self._answered(context, work, _frame(entry, correlation_id, context, seen.request))
         assert framed is not None
@@ -223,7 +223,7 @@ class Interceptor:
     async def _failed_fetch(
         self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End
     ) -> Framed:
-        """Fetch without waiting, so that the session continues, and put errors in place of records."""
+        """Fetch without waiting, so that the session continues, and replace records with errors."""
         entry, fault = work.entry, end.fault
         now = _replaced(seen.request, max_wait_ms=0, min_bytes=0)
         framed = await self._answered(context, work, _frame(entry, correlation_id, context, now))
@@ -247,7 +247,7 @@ class Interceptor:
 
 
 async def _is_set(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait for an event or for a time; return whether the event was set."""
+    """Wait for an event, with a time limit. Return whether the event was set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -269,7 +269,7 @@ def _replaced(request: Any, **values: Any) -> Any:
 
 
 def _frame(entry: Entry, correlation_id: int, context: RequestContext, request: Any) -> memoryview:
-    """Return a request as a frame, without its size."""
+    """Return the frame of a request, without its size."""
     header = RequestHeader(entry.api.key, entry.version, correlation_id, context.client_id)
     return memoryview(encode(header, 2 if entry.request_tags else 1) + encode(request, entry.version))
 
@@ -295,7 +295,7 @@ def _throttled(
 
 
 def _break(answer: tuple[bytearray, Spill] | None, when: When) -> None:
-    """Send the part of the answer that `when` allows, then close the connection."""
+    """Send the part of the answer that `when` specifies, then close the connection."""
     data = b"" if answer is None else joined_bytes(answer)
     sent = {When.MIDDLE: len(data) // 2, When.AFTER: len(data)}.get(when, 0)
     raise CloseConnection(_BREAK, data[:sent])

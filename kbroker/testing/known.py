@@ -1,4 +1,4 @@
-"""The APIs and errors that a test may name, and the filters that their requests can match: other names are refused.
+"""The APIs and errors that a test may name, and the filters that requests can match. Other names are refused.
 
 Owns the refusals. Never reads a request.
 """
@@ -15,13 +15,13 @@ from kbroker.testing.subjects import could_name
 
 _SUBJECTS: Final = ("topic", "partition", "group", "transactional_id")
 _LONGEST: Final = 100
-"""How many characters of a wrong name are compared and shown."""
+"""The most characters of a wrong name that are compared and shown."""
 _MOST: Final = 150
-"""The most names that a message lists if none is similar."""
+"""The most names that a message lists if no name is similar."""
 
 
 def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:
-    """Return the names of APIs; raises ValueError for an API that is not served."""
+    """Return the names of APIs. Raises ValueError for an API that is not served."""
     wanted = frozenset(names)
     for each in wanted:
         if not isinstance(each, str):
@@ -32,7 +32,7 @@ def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:
 
 
 def error_code(given: object) -> ErrorCode:
-    """Return an error by code, name or number; raises ValueError for an unknown error, TypeError for another type."""
+    """Return an error from its code, name or number. Raises ValueError if it is unknown, TypeError for another type."""
     if isinstance(given, str):
         known = ErrorCode.__members__.keys() - {"NONE"}
         if given not in known:
@@ -49,7 +49,7 @@ def error_code(given: object) -> ErrorCode:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return the message for an unknown name: with the most similar name, or with all names if none is similar."""
+    """Return the message for an unknown name. It has the most similar name, or all names if none is similar."""
     names = sorted(known)
     near = get_close_matches(name[:_LONGEST], names, 1, 0.5)
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
@@ -58,7 +58,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def check_filters(names: frozenset[str], filters: Mapping[str, Any]) -> None:
-    """Raise ValueError for a filter that no request of these APIs could match; no names stand for all APIs."""
+    """Raise ValueError for a filter that no request of these APIs can match. An empty `apis` means all APIs."""
     wanted = [each for each in _SUBJECTS if filters.get(each) is not None]
     if not wanted or not names:
         return

@@ -1,4 +1,4 @@
-"""The errors for a test: Kafka's error with the topic or group, or a missing name with the existing names.
+"""The errors that a test gets: Kafka's error with the topic or group, or a missing name with the existing names.
 
 Owns these errors. They do not list the broker's internal topics. Never sends a request.
 """
@@ -14,7 +14,7 @@ from kbroker.testing.known import unknown
 
 
 def check(code: int, about: str, message: str | None = None) -> None:
-    """Raise ApiError for an error, with a message like "topic orders: ..."; return for code 0."""
+    """Raise ApiError for an error code other than 0. The message begins with `about`, like "topic orders: ..."."""
     if code:
         error = ErrorCode(code)
         text = message or DEFAULT_MESSAGES.get(error)
@@ -25,13 +25,13 @@ _LISTED: Final = 10
 
 
 class MissingError(KeyError):
-    """No topic or group has this name (yet). `Broker.wait_for` continues to wait after this error."""
+    """Raised if no topic or group has this name (yet). `Broker.wait_for` continues to wait after this error."""
 
     def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
         super().__init__(unknown(what, str(name), known))
 
     def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would quote it
+        return str(self.args[0])  # KeyError would quote the text
 
 
 def topic_state(name: str, state: ClusterState) -> TopicState:
@@ -48,7 +48,7 @@ def visible(state: ClusterState) -> list[str]:
 
 
 def listing(what: str, names: Iterable[str]) -> str:
-    """Return "<what: names>", or the error in place of the names if they cannot be listed."""
+    """Return "<what: names>". If the names cannot be listed, the text has the error instead of the names."""
     try:
         there = list(names)
     except (RuntimeError, TimeoutError, ApiError) as err:

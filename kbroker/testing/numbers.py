@@ -1,6 +1,6 @@
-"""Checks of numbers that a test passes: a wrong type or value is refused, in one line with the number's name.
+"""Checks of numbers that a test passes. An error is one line of text with the name of the number.
 
-Owns the checks. Never knows the meaning of a number.
+Owns the checks. Does not know the meaning of a number.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import math
 
 
 def check_whole(name: str, value: object, least: int | None = None, most: int | None = None) -> None:
-    """Raise TypeError for a value that is not an int, ValueError for one out of bounds."""
+    """Raise TypeError for a value that is not an int, and ValueError for an int out of bounds."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} is to be a whole number, not {value!r}")
     _check_bounds(name, value, least, most)
 
 
 def check_number(name: str, value: object, most: float | None = None, least: float | None = 0) -> None:
-    """Raise TypeError for a value that is not a number, ValueError for one that is not finite or out of bounds."""
+    """Raise TypeError for a value that is not a number, and ValueError if it is not finite or out of bounds."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name} is to be a number, not {value!r}")
     if not math.isfinite(value):

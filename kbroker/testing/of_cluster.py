@@ -1,7 +1,7 @@
-"""Faults and recorded requests of a whole cluster in one process: the same ones on all of its brokers.
+"""Faults and recorded requests of a cluster in one process. All of its brokers share them.
 
-Owns which brokers use them: all running brokers, and brokers that start later. Requests between brokers meet no fault
-and are not recorded. Never decides the outcome of a request.
+Connects them to all running brokers, and to brokers that start later. Requests between brokers meet no fault and are
+not recorded. Never decides the outcome of a request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kbroker.testing.requests import Requests
 
 
 class ClusterSteering:
-    """The faults and requests of one cluster. `call` runs a function on its brokers' loop; they share one clock.
+    """The faults and requests of one cluster. `call` runs a function on the brokers' loop. The brokers share one clock.
 
     `brokers` are the ids of all brokers, including stopped ones.
     """
@@ -36,14 +36,14 @@ class ClusterSteering:
         self._interceptors: dict[ClusterNode, Interceptor] = {}
 
     def record(self) -> Requests:
-        """Return the requests; recording begins with the first call."""
+        """Return the requests. The recording begins at the first call."""
         if not self.requests.on:
-            self.requests.start(late=True)  # maybe: connections between brokers count, too
+            self.requests.start(late=True)  # perhaps: connections between brokers count, too
             self._changed()
         return self.requests
 
     def follow(self) -> None:
-        """Make the running brokers follow the current faults and recording; on their loop."""
+        """Make the running brokers use the current faults and recording. Call this on their loop."""
         wanted = bool(self.faults.active) or self.requests.on
         running = list(self._nodes())
         for node in running:
@@ -57,13 +57,13 @@ class ClusterSteering:
             del self._interceptors[stopped]
 
     def break_waiting(self, node: ClusterNode) -> None:
-        """Break the connections of requests that a fault delays at a broker; on the loop."""
+        """Close the connections of requests that a fault delays at a broker. Call this on the loop."""
         interceptor = self._interceptors.get(node)
         if interceptor is not None:
             interceptor.break_waiting()
 
     def ended(self) -> None:
-        """Wake all threads that wait for requests; once the cluster has stopped."""
+        """Wake all threads that wait for requests. Call this after the cluster has stopped."""
         self.faults.end()
         self.requests.end()
 

@@ -1,7 +1,8 @@
-"""Requests and answers, kept as bytes while there are no faults, so cheaply that a broker records from its start.
+"""The recording of requests and answers as bytes, while there are no faults. A broker can afford to record always.
 
-Owns the parts of a request that are kept on arrival: its bytes, its sender, the partitions of its fetch session, and
-the names of topics deleted since. A request is decoded on first access. Never changes a request or its execution.
+Owns the data of a request that is stored on arrival: its bytes, its sender, the partitions of its fetch session, and
+the names of topics that are deleted later. A request is decoded on first access. Never changes a request or its
+execution.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _ID_LENGTH: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 _BEFORE_ID: Final = 10
 _SESSIONS_FROM, _NO_REPLICA_FROM, _BEFORE_SESSION = 7, 15, 13
-"""The first Fetch versions with sessions, and without a leading replica id; then the bytes before the session id."""
+"""The first Fetch versions with sessions, and without a leading replica id; the bytes before the session id."""
 _FETCH: int = FetchRequest.KEY  # type: ignore[attr-defined]
 _Known = tuple[tuple[str, bytes, int], ...]
 """The partitions of a fetch session."""
 
 
 class Recorder:
-    """The recorder of one broker; `run` takes the place of Dispatcher.run."""
+    """The recorder of one broker. Its `run` replaces Dispatcher.run."""
 
     def __init__(self, dispatcher: Dispatcher, requests: Requests, services: Services) -> None:
         self._dispatcher = dispatcher
@@ -47,7 +48,7 @@ class Recorder:
         self._sessions: dict[int, _Known] = {}
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Run one frame; same interface as Dispatcher.run."""
+        """Run one frame. The interface is that of Dispatcher.run."""
         raw = bytes(frame)  # copied before an append writes offsets into the frame
         clock, at, spilt = self._services.clock, len(out), len(spill)
         names = self._services.controller.state.topic_names
@@ -61,7 +62,7 @@ class Recorder:
             raise
         key, version = _HEADER.unpack_from(raw)
         entry = self._dispatcher.entry(key, version)
-        if entry.version != version:  # an unknown version of ApiVersions: of no use to a test
+        if entry.version != version:  # an unknown version of ApiVersions: not useful to a test
             return work
         known: _Known = self._known(raw, entry) if key == _FETCH else ()
         read = partial(self._read, entry, raw, context.client_id, context.principal, context.listener, known)
@@ -90,7 +91,7 @@ class Recorder:
         return answer
 
     def _record_refused(self, context: RequestContext, raw: bytes) -> None:
-        """Keep a request that closes its connection, if it can be decoded."""
+        """Record a request that closes its connection, if the request can be decoded."""
         try:
             entry = self._dispatcher.entry(*_HEADER.unpack_from(raw))
             if len(raw) > LONG_FRAME or entry.version != context.version:
@@ -108,7 +109,7 @@ class Recorder:
         try:
             request = _decoded(entry, raw)
             subjects = subjects_of(request, self._name)
-        except Malformed:  # the dispatcher finds this only later, when it decodes a long frame in steps
+        except Malformed:  # the dispatcher detects this only later, when it decodes a long frame in steps
             request, subjects = None, Subjects()
         for name, topic_id, index in known:
             found = name or self._name(topic_id)
@@ -121,14 +122,14 @@ class Recorder:
         return self._services.controller.state.topic_names.get(topic_id) or self._deleted.get(topic_id)
 
     def _keep_names(self, names: Mapping[bytes, str]) -> None:
-        """Keep the names of deleted topics, but not more names than requests are kept."""
+        """Keep the names of deleted topics, but not more names than recorded requests."""
         for topic_id in self._names.keys() - names.keys():
             self._deleted[topic_id] = self._names[topic_id]
         _bound(self._deleted)
         self._names = names
 
     def _known(self, raw: bytes, entry: Entry) -> _Known:
-        """Return the partitions of a fetch session before this request; always the same object until they change."""
+        """Return a fetch session's partitions before this request. The object is the same until they change."""
         number = _session_id(raw, entry)
         session = self._services.fetch_sessions.get(number) if number else None
         if session is None:
@@ -141,7 +142,7 @@ class Recorder:
 
 
 def _bound(kept: dict[Any, Any]) -> None:
-    """Forget the oldest entries beyond the number of kept requests."""
+    """Remove the oldest entries beyond the number of kept requests."""
     for key in list(islice(kept, max(len(kept) - KEPT, 0))):
         del kept[key]
 
@@ -160,7 +161,7 @@ def _decoded(entry: Entry, raw: bytes) -> Any:
 
 
 def _session_id(raw: bytes, entry: Entry) -> int:
-    """Return the session id of a fetch, 0 for none; without decoding the rest."""
+    """Return the session id of a fetch, or 0, without decoding the rest of the request."""
     if entry.version < _SESSIONS_FROM:
         return 0
     before = _BEFORE_SESSION if entry.version >= _NO_REPLICA_FROM else _BEFORE_SESSION + _INT.size

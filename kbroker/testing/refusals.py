@@ -1,6 +1,6 @@
-"""The answer to a request that a fault refuses, with the error where a client looks for it.
+"""The answer to a request that a fault refuses. The error is in the field in which a client expects it.
 
-Owns the answers of those APIs whose requests the broker itself never refuses as a whole; the registry of handlers has
+Owns the answers of those APIs whose requests the broker itself never refuses completely. The registry of handlers has
 the answers of all other APIs. Never decides which requests are refused.
 """
 
@@ -51,7 +51,7 @@ from kbroker.protocol.messages.logs import (
 
 
 def refusal(api: Api, request: Any, code: int, message: str | None) -> Any:
-    """Return an answer with the error for each topic, partition, group and so on in a request."""
+    """Return an answer that has the error for each topic, partition, group and so on in a request."""
     own = _OWN.get(api.key)
     if own is not None:
         return own(request, code, message)
@@ -59,7 +59,7 @@ def refusal(api: Api, request: Any, code: int, message: str | None) -> Any:
 
 
 def _offset_fetch(request: OffsetFetchRequest, code: int, _: str | None) -> OffsetFetchResponse:
-    """Put the error into partitions for versions 0 and 1, and for UNSTABLE_OFFSET_COMMIT, as Kafka does."""
+    """Set the error of partitions in versions 0 and 1, and for UNSTABLE_OFFSET_COMMIT, as Kafka does."""
     unstable = code == ErrorCode.UNSTABLE_OFFSET_COMMIT
     return OffsetFetchResponse(
         topics=[
@@ -126,7 +126,7 @@ def _describe_consumer_groups(
 
 
 def _describe_log_dirs(_request: DescribeLogDirsRequest, code: int, _: str | None) -> DescribeLogDirsResponse:
-    """Put the error into a directory, too: versions 1 and 2 have no other field for it."""
+    """Set the error also in a directory, because versions 1 and 2 have no other field for it."""
     return DescribeLogDirsResponse(error_code=code, results=[DescribeLogDirsResult(error_code=code)])
 
 

@@ -24,7 +24,7 @@ KEPT_BYTES = 16 * 1024 * 1024
 
 
 class About(TypedDict, total=False):
-    """The subject of a request: the topic, group or transactional id that it names, or the client that sent it."""
+    """The filters by subject: the topic, group or transactional id that a request names, or the client that sent it."""
 
     topic: str | None
     group: str | None
@@ -33,7 +33,7 @@ class About(TypedDict, total=False):
 
 
 def _check(about: Mapping[str, Any]) -> None:
-    """Raise TypeError for an unknown filter: code without type checks would ignore it silently."""
+    """Raise TypeError for an unknown filter, which code without type checks would silently ignore."""
     known = About.__annotations__
     for name, value in about.items():
         if name not in known:
@@ -43,7 +43,7 @@ def _check(about: Mapping[str, Any]) -> None:
 
 
 class Request:
-    """One request in the form in which it arrived, and its answer, if any."""
+    """One request as it arrived, and its answer, if there is one."""
 
     __slots__ = ("_answer", "_read", "_seen", "duration_ms", "fault", "is_kept", "number", "size", "time_ms")
 
@@ -56,32 +56,32 @@ class Request:
         read: Callable[[bytes], Any] | None = None,
         duration_ms: float | None = None,
     ) -> None:
-        """`seen` may be a function, which is called on first access, in the reader's thread. `end` adds an answer."""
+        """Create the request. `seen` may be a function that the first reader's thread calls. `end` adds an answer."""
         self._seen = seen
         self.size = size if answer is None else size + len(answer)
-        """Bytes of request and answer."""
+        """The size of request and answer, in bytes."""
         self._answer = answer
         self._read = read
         self.time_ms = time_ms
-        """When the request arrived, in ms since the epoch by the broker's clock."""
+        """The time when the request arrived, in ms since the epoch, by the broker's clock."""
         self.duration_ms = duration_ms
-        """How many ms the request took; None until it is done."""
+        """How long the request took, in ms; None until it is done."""
         self.fault: str | None = None
         """The fault that the request met, like "fail NOT_LEADER_OR_FOLLOWER"."""
         self.number = 0
-        """The position among the answered requests, from 1 on."""
+        """The position among the answered requests, starting at 1."""
         self.is_kept = True
 
     @property
     def seen(self) -> Seen:
-        """The request as faults see it."""
+        """The view of the request that faults use."""
         if not isinstance(self._seen, Seen):
             self._seen = self._seen()
         return self._seen
 
     @property
     def api(self) -> str:
-        """Kafka's name of the API, as "Produce"."""
+        """Kafka's name of the API, like "Produce"."""
         return self.seen.api
 
     @property
@@ -94,18 +94,18 @@ class Request:
 
     @property
     def request(self) -> Any:
-        """The decoded request; its fields are Kafka's, in snake_case."""
+        """The decoded request. Its fields have Kafka's names in snake_case."""
         return self.seen.request
 
     @property
     def answer(self) -> Any:
-        """The decoded answer; None if there is none yet, if the client wanted none, or if a fault withheld it."""
+        """The decoded answer; None if there is none yet, the client requested none, or a fault dropped it."""
         if self._answer is None or self._read is None:
             return None
         return self._read(self._answer)
 
     def is_about(self, api: str | None = None, **about: Unpack[About]) -> bool:
-        """Whether the request is of an API, and matches the filters."""
+        """Whether this is a request of an API and matches the filters."""
         seen = self.seen
         return (
             api in (None, seen.api)
@@ -116,7 +116,7 @@ class Request:
         )
 
     def end(self, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float) -> None:
-        """Store the answer; None for no answer."""
+        """Store the answer, or None if there is no answer."""
         self._answer, self._read, self.duration_ms = answer, read, duration_ms
         self.size += len(answer or b"")
 
@@ -128,10 +128,10 @@ class Request:
 
 
 class Requests(Sequence[Request]):
-    """The requests since recording began, or since the last `clear`, the oldest first; at most KEPT of them."""
+    """The recorded requests, the oldest first, since the last `clear`. At most KEPT requests are kept."""
 
     def __init__(self, known_apis: Iterable[str] = ()) -> None:
-        """`known_apis` are the APIs that a test may name."""
+        """Create the list. `known_apis` are the APIs that a test may name."""
         self._known = frozenset(known_apis)
         self.on = False
         """Whether requests are recorded."""
@@ -143,13 +143,13 @@ class Requests(Sequence[Request]):
         self._changed = threading.Condition()
 
     def start(self, *, late: bool) -> None:
-        """Record from now on; `late` if clients may have sent requests before."""
+        """Start to record. `late` means that clients may have sent requests before."""
         self.on = True
         self._is_late = late
 
     @property
     def is_late_and_empty(self) -> bool:
-        """Whether clients connected before the recording began, and no request has been recorded."""
+        """Whether clients connected before the recording began, but no request has been recorded."""
         return self._is_late and not self._count and not self._kept
 
     def __repr__(self) -> str:
@@ -177,9 +177,9 @@ class Requests(Sequence[Request]):
             return iter(list(self._kept))
 
     def of(self, api: str | None = None, **about: Unpack[About]) -> list[Request]:
-        """Return the requests of an API that match the filters: `topic`, `group`, `transactional_id`, `client_id`.
+        """Return an API's requests that match the filters `topic`, `group`, `transactional_id`, `client_id`.
 
-        Raises ValueError for filters that no request can match, TypeError for an unknown filter.
+        Raises ValueError for filters that no request can match, and TypeError for an unknown filter.
         """
         _check(about)
         if api is not None and self._known:
@@ -188,11 +188,11 @@ class Requests(Sequence[Request]):
 
     @property
     def answered(self) -> int:
-        """How many requests have been answered since recording began."""
+        """The number of requests that have been answered since the recording began."""
         return self._count
 
     def after(self, number: int) -> list[Request]:
-        """Return the requests answered after the request `number`, in order of answers; the oldest may be dropped."""
+        """Return the requests answered after the request `number`, in the order of answers. Old ones may be missing."""
         with self._changed:
             return self._after(number)
 
@@ -200,18 +200,18 @@ class Requests(Sequence[Request]):
         return sorted((each for each in self._kept if each.number > number), key=lambda each: each.number)
 
     def clear(self) -> None:
-        """Forget all requests."""
+        """Delete all recorded requests."""
         with self._changed:
             if self.on:
-                self._is_late = False  # only requests from now on count for the caller
+                self._is_late = False  # the caller wants only later requests
             while self._kept:
                 self._forget()
 
     def wait_for(self, api: str, count: int = 1, *, timeout: float = 10.0, **about: Unpack[About]) -> list[Request]:
-        """Wait until `count` requests of an API are answered; return them. `about` is as in `of`.
+        """Wait until `count` requests of an API are answered, and return them. For `about` see `of`.
 
-        Raises AssertionError, with all requests, after `timeout` seconds. Raises RuntimeError if the broker has
-        stopped.
+        After `timeout` seconds, raises AssertionError with a list of all requests. Raises RuntimeError if the broker
+        has stopped.
         """
 
         def found() -> list[Request]:
@@ -234,7 +234,7 @@ class Requests(Sequence[Request]):
                     raise AssertionError(f"{len(found())} of {count} {api} in {timeout} s; there are {list(self)!r}")
 
     def live(self, timeout: float = 10.0) -> Iterator[Request]:
-        """Yield newly answered requests; end after `timeout` seconds without any, or when the broker stops."""
+        """Yield newly answered requests. End after `timeout` seconds without a request, or when the broker stops."""
         return self._live(self._count, timeout)
 
     def _live(self, given: int, timeout: float) -> Iterator[Request]:
@@ -251,7 +251,7 @@ class Requests(Sequence[Request]):
         return self._count != count or self._has_ended
 
     def end(self) -> None:
-        """Wake waiting threads: no more requests will arrive."""
+        """Wake waiting threads, because no more requests will arrive."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
@@ -259,7 +259,7 @@ class Requests(Sequence[Request]):
     # --- called by the broker's thread
 
     def add(self, request: Request) -> None:
-        """Keep a request that has arrived, with or without its answer."""
+        """Add a request that has arrived, with or without its answer."""
         with self._changed:
             self._kept.append(request)
             self._bytes += request.size
@@ -273,7 +273,7 @@ class Requests(Sequence[Request]):
     def end_request(
         self, request: Request, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float
     ) -> None:
-        """Store the answer of a request that was added without an answer."""
+        """Store the answer to a request that was added without an answer."""
         with self._changed:
             request.end(answer, read, duration_ms)
             self._count += 1

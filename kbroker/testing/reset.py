@@ -1,6 +1,6 @@
-"""The reset of an embedded broker to its state at the start, without a restart, for the next test.
+"""The reset of an embedded broker, between tests, to its state at the start. The broker is not restarted.
 
-Owns the steps of a reset and their order. Never changes a file itself: it deletes topics like a client. Groups,
+Owns the steps of a reset and their order. Never changes a file itself: it deletes topics as a client does. Groups,
 offsets, transactions and the state of share partitions are deleted with the coordinators' topics.
 """
 
@@ -15,7 +15,7 @@ from kbroker.long_work import whole
 
 
 async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = ()) -> None:
-    """Undo all changes since the state `first`; return once this is in effect.
+    """Undo all changes since the state `first`. Return when the state is restored.
 
     All topics are deleted, except those to `keep`.
     """
@@ -23,7 +23,7 @@ async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = (
     topics = controller.decided.topics
     controller.delete_topics(name for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) if name in topics)
     deleted = [name for name in controller.decided.topics if name not in keep]
-    controller.delete_topics(deleted)  # this includes the coordinators' topics, so that no offsets of groups remain
+    controller.delete_topics(deleted)  # this includes the coordinators' topics, so that no group offsets remain
     for kind in CONFIG_KINDS:
         held, wanted = controller.decided.all_configs(kind), first.all_configs(kind)
         for name in dict.fromkeys((*held, *wanted)):
@@ -42,7 +42,7 @@ async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = (
 
 
 def delete_ownerless(node: BrokerNode) -> None:
-    """Delete the logs without a topic: the remains of a failed restore."""
+    """Delete the logs that belong to no topic. A failed restore leaves such logs."""
     topics = node.controller.decided.topics
     for home in node.logs.online:
         left = [key for key in home.logs if key[0] not in topics and node.replicas.get(key) is None]

@@ -1,7 +1,7 @@
-"""The groups and transactional ids of a broker whose content was restored, and the clients that use them.
+"""The groups and transactional ids of a broker after a restore, and their effect on running clients.
 
-Owns their changes at a restore. All members are removed from groups: a running member learns of it at its next
-heartbeat, and joins again. A stopped member would block the others until its session expires. A transaction that was
+Changes them during a restore. All members are removed from groups, because a stopped member would block the others
+until its session expires. A running member is notified at its next heartbeat, and joins again. A transaction that was
 open in the snapshot is aborted. A producer that has no open transaction, neither in the snapshot nor at the restore,
 keeps its id and epoch and continues. Every other producer is fenced. Never changes committed offsets, and never writes
 a record itself.
@@ -31,7 +31,7 @@ _Ask = Callable[[Any], Awaitable[Any]]
 
 
 async def empty_groups(node: BrokerNode) -> None:
-    """Remove all members of all groups; on the broker's loop."""
+    """Remove all members of all groups. Call this on the broker's loop."""
     if OFFSETS_TOPIC not in node.controller.state.topics:
         return
 
@@ -86,12 +86,12 @@ _EMPTY: Final[dict[str, Callable[[_Ask, list[str]], Awaitable[None]]]] = {
 
 
 def known_now(coordinator: TransactionCoordinator) -> dict[str, Transaction]:
-    """Return the current state of each transactional id, before the restore replaces it."""
+    """Return the state of each transactional id before the restore replaces it."""
     return {each.transactional_id: each for each in coordinator.all()}
 
 
 async def settle(coordinator: TransactionCoordinator, before: Mapping[str, Transaction], clock: Clock) -> None:
-    """Reconcile the restored transactional ids with the producers that exist now."""
+    """Reconcile the restored transactional ids with the producers that exist at present."""
     opened = {each.transactional_id for each in coordinator.all() if each.state is ONGOING}
     for name in opened:
         await awaited(coordinator.abandon(name))

@@ -1,11 +1,11 @@
-"""The restore of a snapshot: an embedded broker gets the snapshot's content again.
+"""The restore of a snapshot: replaces the content of an embedded broker with that of the snapshot.
 
-Owns the order of the steps, while requests wait at the gate. First, files are created under other names, in a thread.
-Then all changes are deleted, like in a reset, and the snapshot's logs replace the current ones. Never changes a
+Owns the order of the steps, during which requests wait at the gate. First, files are created under temporary names, in
+a thread. Then all changes are deleted, as in a reset, and the snapshot's logs replace the current logs. Never changes a
 snapshot.
 
 Numbers that clients remember never decrease. Leader epochs increase with each restore, as after the election of a
-leader with fewer records, so that consumers detect the truncation. Producer ids are not given out again, and each
+leader with fewer records, so that consumers detect the truncation. Producer ids are never reused, and each
 transactional id keeps its current epoch.
 """
 
@@ -38,7 +38,7 @@ from kbroker.testing.snapshot import KeptFile, KeptLog, Snapshot, link_or_copy, 
 from kbroker.testing.waiting import until
 
 _UNSCANNED: Final = 1 << 20
-"""Larger logs, in bytes, get a producer snapshot, so that they are not scanned for producers."""
+"""Logs larger than this, in bytes, get a producer snapshot, so that they are not scanned for producers."""
 _PIECE: Final = 1 << 20
 
 
@@ -46,7 +46,7 @@ _PIECE: Final = 1 << 20
 
 
 def make_files(node: BrokerNode, logs: Iterable[KeptLog], state: ClusterState, made: dict[Key, MadeAhead]) -> None:
-    """Create the files of kept logs beside the current ones; add each to `made` first, for the case of an OSError."""
+    """Create the files of kept logs beside the current ones. First add each to `made`, in case of an OSError."""
     online = [manager.directory for manager in node.logs.online]
     for kept in logs:
         topic, index = kept.key
@@ -59,7 +59,7 @@ def make_files(node: BrokerNode, logs: Iterable[KeptLog], state: ClusterState, m
 
 
 def remove_files(made: Mapping[Key, MadeAhead]) -> None:
-    """Remove files that were made but are not needed."""
+    """Remove files that were created but are not needed."""
     for each in made.values():
         shutil.rmtree(each.path, ignore_errors=True)
 
@@ -100,14 +100,14 @@ def _copy(file: KeptFile, target: str) -> None:
 
 
 def changed_logs(node: BrokerNode, snapshot: Snapshot) -> list[KeptLog]:
-    """Return the kept logs of topics that have changed."""
+    """Return the kept logs of the topics that have changed."""
     same = {name for name, topic in snapshot.state.topics.items() if _is_same(node.controller.decided, name, topic)}
     same -= {kept.key[0] for kept in snapshot.logs if not _is_as_it_was(node, snapshot, kept)}
     return [kept for kept in snapshot.logs if kept.key[0] not in same]
 
 
 def _is_same(state: ClusterState, name: str, topic: TopicState) -> bool:
-    """Whether a topic still exists unchanged; false for a coordinator's topic, whose content is loaded again."""
+    """Whether a topic still exists unchanged. False for a coordinator's topic, whose content is loaded again."""
     now = state.topics.get(name)
     if now is None or name in (OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC):
         return False
@@ -116,7 +116,7 @@ def _is_same(state: ClusterState, name: str, topic: TopicState) -> bool:
 
 
 def _is_as_it_was(node: BrokerNode, snapshot: Snapshot, kept: KeptLog) -> bool:
-    """Whether a log is unchanged: its leader epoch, offsets and segments are the same."""
+    """Whether a log is unchanged: its leader epoch, offsets and segments are equal."""
     partition, (topic, index) = node.replicas.get(kept.key), kept.key
     if partition is None or not partition.leading:
         return False
@@ -129,9 +129,9 @@ def _is_as_it_was(node: BrokerNode, snapshot: Snapshot, kept: KeptLog) -> bool:
 
 
 async def put_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, MadeAhead], epoch: int) -> None:
-    """Restore a broker's content from a snapshot; changed logs get this leader epoch. Empties `made`.
+    """Restore a broker's content from a snapshot. Changed logs get this leader epoch. Clears `made`.
 
-    After a failure, no log remains without its topic.
+    After a failure, every remaining log belongs to a topic.
     """
     try:
         await _put_logs_back(node, snapshot, made, epoch)
@@ -182,7 +182,7 @@ def _put_tokens_back(node: BrokerNode, state: ClusterState) -> None:
 
 
 def _put_log_back(node: BrokerNode, kept: KeptLog, made: MadeAhead, topic: TopicState, epoch: int) -> None:
-    """Open the log of a partition from the files made for it."""
+    """Open a partition's log from the files that were created for it."""
     now_ms = node.clock.now_ms()
     home = _home(node, made)
     if not home.takes(made):

@@ -1,9 +1,9 @@
-"""The content of an embedded broker at one moment, kept to be restored later.
+"""The content of an embedded broker at one moment, which can be restored later.
 
-Owns the cluster's state and the logs of that moment: files under other names in a directory that is deleted with the
-snapshot. If the file system allows it, they are hard links, so that a snapshot takes no time and no space. Later
-appends are beyond the recorded size, and deletion or compaction does not change the second name. Never restores
-anything: restoring.py does.
+Owns the cluster's state and the logs of that moment. The logs are files under other names in a directory that is
+deleted with the snapshot. If the file system allows it, they are hard links, so that a snapshot takes no time and no
+space. Later appends are beyond the recorded size, and deletion or compaction does not affect the second name. Never
+restores anything: restoring.py does.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kbroker.partition import Partition
 from kbroker.testing.waiting import until
 
 _GROWING: Final = (LOG_SUFFIX, TXN_INDEX_SUFFIX)
-"""The files of the active segment that are only appended to; its indexes are rebuilt."""
+"""The files of the active segment that are only appended to. The segment's indexes are rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
-    """A file of a segment; if it `grows`, only its first `size` bytes count."""
+    """A file of a segment. If it `grows`, only its first `size` bytes belong to the snapshot."""
 
     path: str
     base_offset: int
@@ -42,7 +42,7 @@ class KeptFile:
 
 @dataclass(frozen=True, slots=True)
 class KeptLog:
-    """The log of one partition."""
+    """The log of one partition in a snapshot."""
 
     key: Key
     directory: str
@@ -54,14 +54,14 @@ class KeptLog:
     """The base offset and size in bytes of each segment."""
     epochs: tuple[tuple[int, int], ...]
     open_producers: tuple[ProducerEntry, ...]
-    """Producers with an open transaction; others are forgotten, and may continue with any sequence number."""
+    """The producers with an open transaction. Others are forgotten, and may continue with any sequence number."""
     had_producers: bool
     may_have_holes: bool
     cleaned_to: int | None
 
 
 class Snapshot:
-    """A broker's topics, groups and settings at one moment; see `Broker.snapshot`."""
+    """A broker's topics, groups and settings at one moment. See `Broker.snapshot`."""
 
     def __init__(self, node: BrokerNode, state: ClusterState, logs: tuple[KeptLog, ...], directory: str) -> None:
         self.node = weakref.ref(node)
@@ -77,16 +77,16 @@ class Snapshot:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the snapshot can be restored: false once it was removed, or once its broker has stopped."""
+        """Whether the snapshot can be restored. False after it was removed, or after its broker has stopped."""
         return self._end.alive
 
     def remove(self) -> None:
-        """Delete the snapshot. It is also deleted when no reference to it is left, and when its broker stops."""
+        """Delete the snapshot. This also happens when it is no longer referenced, and when its broker stops."""
         self._end()
 
 
 async def take(node: BrokerNode) -> Snapshot:
-    """Return a snapshot of a broker. Raises OSError if its files cannot be kept."""
+    """Return a snapshot of a broker. Raises OSError if its files cannot be linked or copied."""
     settled = node.controller.published()
     if settled is not None:
         await settled
@@ -120,12 +120,12 @@ def _kept(node: BrokerNode, partition: Partition, prefix: str) -> KeptLog:
 
 
 def segments_of(log: PartitionLog) -> tuple[tuple[int, int], ...]:
-    """Return the base offsets and sizes of a log's segments, which show whether it has changed."""
+    """Return the base offsets and sizes of a log's segments. They show whether the log has changed."""
     return tuple((segment.base_offset, segment.size) for segment in log.segments)
 
 
 def _files(log: PartitionLog, prefix: str) -> Iterator[KeptFile]:
-    """Keep the files of a log under names that begin with `prefix`."""
+    """Link or copy the files of a log to names that begin with `prefix`."""
     active = log.segments.active
     for segment in log.segments:
         for suffix in _GROWING if segment is active else SEGMENT_SUFFIXES:
@@ -149,7 +149,7 @@ def _size(path: str) -> int | None:
 
 
 def link_or_copy(path: str, other: str) -> None:
-    """Hard-link a file under a second name, or copy it where links are impossible."""
+    """Create a hard link to a file, or a copy where links are impossible."""
     try:
         os.link(path, other)
     except OSError:

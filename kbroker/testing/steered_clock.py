@@ -1,6 +1,6 @@
 """A clock that a test moves: the machine's time plus an offset.
 
-Owns the offset. Never sleeps; through `moved`, the clock's creator runs the timers that are due.
+Owns the offset. Never sleeps: it calls `moved`, and the clock's creator then runs the timers that are due.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from kbroker.clock import SystemClock
 from kbroker.testing.numbers import check_number
 
 _LAST_MS: Final = 253_370_764_800_000
-"""The beginning of the year 9999: later timestamps in stored data could not be shown as dates."""
+"""The beginning of the year 9999, in ms. Later timestamps in stored data could not be shown as dates."""
 
 
 class SteeredClock(SystemClock):
-    """The machine's clock until a test moves it; time then continues from the new moment."""
+    """Shows the machine's time until a test moves it. The time then continues from the new moment."""
 
     def __init__(self) -> None:
         self._wall_ms = 0
         self._monotonic_ms = 0
         self.moved: Callable[[float], None] | None = None
-        """Called after a move with the ms that have passed; returns when all due work is done."""
+        """A function that is called after a move with the elapsed ms. It returns when all due work is done."""
         self.turn: Callable[[], AbstractContextManager[None]] = nullcontext
-        """The context of a move, which excludes concurrent moves."""
+        """The context of a move, which excludes other moves at the same time."""
 
     def __repr__(self) -> str:
         return (
@@ -52,7 +52,7 @@ class SteeredClock(SystemClock):
     ) -> None:
         """Advance the time by the sum of the arguments: sessions and transactions expire, retention runs.
 
-        Returns when all due work is done, or has begun if it takes long. Raises ValueError for negative time (use
+        Returns when all due work is done; long work has then at least begun. Raises ValueError for a negative sum (use
         `set`), and for a time after the year 9998. Raises TypeError for a number without a unit.
         """
         if not isinstance(by, timedelta):
@@ -68,10 +68,10 @@ class SteeredClock(SystemClock):
             self._move(round(step), round(step))
 
     def set(self, when: datetime | float) -> None:
-        """Set the time, as a datetime or in seconds since the epoch.
+        """Set the time, given as a datetime or in seconds since the epoch.
 
-        An earlier time moves only the wall clock back: timers keep their remaining time. Raises ValueError for a time
-        before 1970 or after the year 9998.
+        An earlier time moves only the wall clock; timers keep their remaining time. Raises ValueError for a time before
+        1970 or after the year 9998.
         """
         moment = when.timestamp() if isinstance(when, datetime) else when
         check_number("the time", moment, least=None)
@@ -81,15 +81,15 @@ class SteeredClock(SystemClock):
 
     @property
     def ahead_ms(self) -> int:
-        """How many ms the clock is ahead of the machine's time."""
+        """By how many ms the clock is ahead of the machine's time."""
         return self._wall_ms
 
     def reset(self, ahead_ms: int = 0) -> None:
-        """Show the machine's time again, plus `ahead_ms`; timers continue unchanged."""
+        """Show the machine's time plus `ahead_ms`. Timers continue unchanged."""
         self._wall_ms = ahead_ms
 
     def now(self) -> datetime:
-        """Return the time, in UTC."""
+        """Return the current time, in UTC."""
         return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
 
     def _move(self, wall_ms: int, monotonic_ms: int) -> None:

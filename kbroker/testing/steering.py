@@ -1,7 +1,7 @@
-"""The control of an embedded broker by its owner, from another thread than the broker's.
+"""The control of an embedded broker by its owner, from a thread other than the broker's.
 
-Owns when requests pass the interceptor: while there are faults, or while requests are recorded. Allows only one change
-of the broker's content or time at once. Never decides the outcome of a request.
+Decides when requests pass the interceptor: while there are faults, or while requests are recorded. Allows only one
+change of the broker's content or time at a time. Never decides the outcome of a request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAUSE_S, _PAUSES = 0.01, 500
 
 
 class Steering(Calling):
-    """The steering of one broker; created on first use."""
+    """The control of one broker, created on first use."""
 
     def __init__(self, node: BrokerNode, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         super().__init__(loop, thread)
@@ -55,20 +55,20 @@ class Steering(Calling):
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Exclude every other reset, restore, snapshot or move of the clock within the `with`."""
+        """Exclude every other reset, restore, snapshot and move of the clock within the `with` block."""
         self.check_thread()
         with self._turns:
             yield
 
     def record(self) -> Requests:
-        """Return the requests; recording begins with the first call."""
+        """Return the requests. The recording begins at the first call."""
         if not self.requests.on:
             self.requests.start(late=self._node.server.count_opened > 0)
             self._changed()
         return self.requests
 
     def moved(self, ms: float) -> None:
-        """Do all work that is due after a move of the clock."""
+        """Do all work that is due after the clock was moved."""
         if self.is_alive:
             self.wait_for(self._catch_up(ms))
 
@@ -83,9 +83,9 @@ class Steering(Calling):
                 await asyncio.sleep(_PAUSE_S)
 
     def reset(self, first: ClusterState) -> None:
-        """Reset everything to its state at the start: see reset.py. Faults are removed, requests forgotten.
+        """Reset everything to its state at the start (see reset.py), without faults and recorded requests.
 
-        The clock shows the machine's time.
+        The clock shows the machine's time again.
         """
         with self.turn():
             self.wait_for(self._reset(first))
@@ -99,7 +99,7 @@ class Steering(Calling):
             self.requests.clear()
 
     def snapshot(self) -> Snapshot:
-        """Return a snapshot of the broker's content: see snapshot.py."""
+        """Return a snapshot of the broker's content (see snapshot.py)."""
         with self.turn():
             taken = self.wait_for(self._snapshot(), _COPYING_S)
             self._snapshots.add(taken)
@@ -114,9 +114,9 @@ class Steering(Calling):
             return taken
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Restore everything to its state at the time of a snapshot: see restoring.py. Otherwise like `reset`.
+        """Restore everything to its state at the time of a snapshot (see restoring.py). Otherwise do as `reset` does.
 
-        The clock is as far ahead of the machine's time as at the snapshot.
+        The clock is again as far ahead of the machine's time as it was at the snapshot.
         """
         if not hasattr(snapshot, "node"):
             raise TypeError(f"restore takes the result of snapshot(), not {snapshot!r}")
@@ -164,18 +164,18 @@ class Steering(Calling):
             self._clock.reset(ahead_ms)
 
     async def end(self) -> None:
-        """Break the connections of requests that a fault delays, and end running work."""
+        """Close the connections of requests that a fault delays, and end running work."""
         self._interceptor.break_waiting()
         await super().end()
 
     def ended(self) -> None:
-        """Wake all threads that wait for the broker or for requests; once the loop is closed."""
+        """Wake all threads that wait for the broker or for requests. Call this after the loop is closed."""
         super().ended()
         self.faults.end()
         self.requests.end()
 
     def close(self) -> None:
-        """Remove the broker's snapshots, which are outside of its data directory."""
+        """Remove the broker's snapshots, which are outside its data directory."""
         for each in list(self._snapshots):
             each.remove()
 

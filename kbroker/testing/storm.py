@@ -1,7 +1,7 @@
-"""Random faults that Kafka permits: they may happen to any request in a cluster with failures.
+"""Random faults that Kafka permits. In a cluster with failures they can happen to any request.
 
 Owns which faults are legal for which API, and the default share of requests with a fault. Never decides which requests
-meet one: faults.py does.
+meet a fault: faults.py does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kbroker.protocol.errors import ErrorCode as E
 from kbroker.testing.filters import When
 
 USUAL_RATE: Final = 0.05
-"""The default share of requests that a storm hits."""
+"""The default share of requests that a storm affects."""
 _LOADS: Final = (E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE)
 _TRANSACTION: Final = (*_LOADS, E.CONCURRENT_TRANSACTIONS)
 ERRORS: Final[dict[str, tuple[E, ...]]] = {
@@ -27,7 +27,7 @@ ERRORS: Final[dict[str, tuple[E, ...]]] = {
     "Heartbeat": (*_LOADS, E.REBALANCE_IN_PROGRESS),
     "ConsumerGroupHeartbeat": _LOADS,
     "OffsetCommit": _LOADS,
-    # Kafka's coordinator errors are left out: librdkafka returns them to its application and does not retry.
+    # Kafka's coordinator errors are omitted: librdkafka returns them to its application and does not retry.
     "OffsetFetch": (E.UNSTABLE_OFFSET_COMMIT,),
     "InitProducerId": _TRANSACTION,
     "AddPartitionsToTxn": _TRANSACTION,
@@ -35,7 +35,7 @@ ERRORS: Final[dict[str, tuple[E, ...]]] = {
     "TxnOffsetCommit": _LOADS,
     "EndTxn": _TRANSACTION,
 }
-"""Errors after which a client must retry, by API. Requests of other APIs are delayed, or lose their connection."""
+"""The errors after which a client must retry, by API. Requests of other APIs are delayed, or lose their connection."""
 _LONGEST_DELAY_MS: Final = 200
 Squall = tuple[str, float | When | E]
 

@@ -1,7 +1,7 @@
-"""The subjects of a request (topics with partitions, groups, transactional ids), and its part about some topics.
+"""The subjects of a request (topics, partitions, groups, transactional ids), and its division by topic.
 
-Owns the reading of any request by its fields' names, which are uniform in Kafka's schemas. Owns also the division of
-requests and answers by topic and partition. Never reads bytes, and never knows a particular API.
+Reads any request by the names of its fields, which are uniform in Kafka's schemas. Divides requests and answers by
+topic and partition. Never reads bytes, and knows no particular API.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from kbroker.protocol.schema import Scalar
 
 Keeps = Callable[[str | None, int | None], bool]
-"""Returns whether a topic (by name), or one of its partitions, belongs to a part."""
+"""Returns whether a topic (by name), or one of its partitions, belongs to a part of a request."""
 Names = Callable[[bytes], "str | None"]
-"""Returns the name of the topic with an id."""
+"""Returns the name of the topic that has this id."""
 
 _TOPICS = frozenset(
     {
@@ -36,7 +36,7 @@ _NO_ID = bytes(16)
 
 @dataclass(slots=True)
 class Subjects:
-    """The names in a request. A topic's set of partitions is empty if the request names the whole topic."""
+    """The names in a request. A topic's set of partitions is empty if the request names only the topic."""
 
     topics: dict[str, set[int]] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
@@ -75,7 +75,7 @@ def _collect(struct: Any, names: Names, found: Subjects) -> None:
 
 
 def could_name(request: type[Any]) -> frozenset[str]:
-    """Return the filters that requests of a class could match: topic, partition, group, transactional_id."""
+    """Return the filters that requests of a class can match: topic, partition, group, transactional_id."""
     found: set[str] = set()
     for spec in request.SPECS:
         scalar = isinstance(spec.kind, Scalar)
@@ -95,7 +95,7 @@ def could_name(request: type[Any]) -> frozenset[str]:
 
 
 def topic_name(element: Any, names: Names) -> str | None:
-    """Return the topic name of an element of a list of topics; None if its id is unknown."""
+    """Return the topic name of an element of a list of topics; None if the topic id is unknown."""
     if isinstance(element, str):
         return element
     name = getattr(element, "name", None) or getattr(element, "topic", None)
@@ -106,12 +106,12 @@ def topic_name(element: Any, names: Names) -> str | None:
 
 
 def partitions_field(element: Any) -> str | None:
-    """Return the field name of an element's list of partitions, if it has one."""
+    """Return the name of the field with an element's list of partitions, if it has such a field."""
     return next((spec.name for spec in getattr(type(element), "SPECS", ()) if spec.name in _PARTITIONS), None)
 
 
 def index_of(partition: Any) -> int:
-    """Return the partition index of an element of such a list."""
+    """Return the partition index of an element in a list of partitions."""
     if isinstance(partition, int):
         return partition
     return int(next(getattr(partition, name) for name in _INDEXES if hasattr(partition, name)))
@@ -125,9 +125,9 @@ def _indexes(element: Any) -> Iterator[int]:
 
 
 def part_of(message: Any, keeps: Keeps, names: Names) -> tuple[Any, bool]:
-    """Return a copy of a message with only the topics and partitions of a part, and whether there are any.
+    """Return a copy of a message with only a part of its topics and partitions, and whether it has any.
 
-    Fields that are not about topics are in every part.
+    Fields without topics are in every part.
     """
     part, some = copy(message), False
     for spec in type(message).SPECS:
@@ -161,7 +161,7 @@ def _kept(topics: Iterable[Any], keeps: Keeps, names: Names) -> Iterator[Any]:
 
 
 def joined(answer: Any, other: Any, names: Names) -> Any:
-    """Return an answer merged with the topics and partitions of another answer of the same API."""
+    """Return an answer, with the topics and partitions of another answer of the same API added."""
     whole = copy(answer)
     for spec in type(answer).SPECS:
         kept, added = getattr(answer, spec.name), getattr(other, spec.name)
@@ -190,7 +190,7 @@ def _joined_topics(kept: list[Any], added: list[Any], names: Names) -> list[Any]
 
 
 def _joined_lists(kept: list[Any], added: list[Any], names: Names) -> list[Any]:
-    """Join lists by group or transaction: `added` has the other topics of the same groups or transactions."""
+    """Join lists by group or transaction. `added` has the other topics of the same groups or transactions."""
 
     def own(each: Any) -> Any:
         return getattr(each, "group_id", None) or getattr(each, "transactional_id", None)

@@ -1,4 +1,4 @@
-"""The topics of an embedded broker as Python values: their records, and writing to them without a client.
+"""The topics of an embedded broker as Python values: reads and writes their records without a client.
 
 Owns a test's view of a topic. Each access sends a request to the broker; nothing is cached.
 """
@@ -38,7 +38,7 @@ Headers = Sequence[tuple[str, bytes | str | None]]
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record as stored in a partition; `timestamp` in ms since the epoch."""
+    """A record as it is stored in a partition. `timestamp` is in ms since the epoch."""
 
     topic: str
     partition: int
@@ -48,18 +48,18 @@ class StoredRecord:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     producer_id: int
-    """-1 if there is none."""
+    """The id of the producer, or -1 if there is none."""
     transaction: str | None
     """"open", "committed" or "aborted"; None outside of a transaction."""
 
     @property
     def text(self) -> str:
-        """The value as UTF-8."""
+        """The value, decoded from UTF-8."""
         return (self.value or b"").decode()
 
 
 class Topic(Changeable):
-    """One topic. If it has been deleted, each access raises KeyError with the existing names."""
+    """One topic. If it has been deleted, each access raises KeyError with the names of the existing topics."""
 
     def __init__(self, name: str, asking: Asking) -> None:
         super().__init__(name, asking)
@@ -74,11 +74,11 @@ class Topic(Changeable):
 
     @property
     def partitions(self) -> int:
-        """The number of its partitions."""
+        """The number of the topic's partitions."""
         return len(self._now.partitions)
 
     def leader(self, partition: int = 0) -> int | None:
-        """Return the id of the leader of a partition, according to the controller; None if it has none.
+        """Return the id of a partition's leader, according to the controller; None if there is no leader.
 
         Raises ApiError for a partition that does not exist.
         """
@@ -86,7 +86,7 @@ class Topic(Changeable):
 
     @property
     def configs(self) -> Mapping[str, str]:
-        """The configs that are set on the topic."""
+        """The configs that are set for the topic."""
         return dict(self._now.configs)
 
     def records(
@@ -97,10 +97,11 @@ class Topic(Changeable):
         start: int = 0,
         count: int | None = None,
     ) -> list[StoredRecord]:
-        """Return the records of one partition, or of all partitions one after the other, in order of offset.
+        """Return the records of one partition, or of all partitions one after another, in order of offset.
 
-        With "read_committed", records of open and aborted transactions are left out, as for a consumer. Each partition
-        is read from the offset `start` on. At most `count` records of each are read, including those that are left out.
+        With "read_committed", records of open and aborted transactions are omitted, as for a consumer. Each partition
+        is read from the offset `start` on. At most `count` records of each partition are read; omitted records count as
+        well.
         """
         if isolation not in ("read_uncommitted", "read_committed"):
             raise ValueError(f"isolation is read_uncommitted or read_committed, not {isolation!r}")
@@ -117,7 +118,7 @@ class Topic(Changeable):
         )
 
     def values(self, partition: int | None = None) -> list[bytes | None]:
-        """Return the values of `records` that a consumer with read_committed gets."""
+        """Return the values of `records`, but only those that a consumer with read_committed receives."""
         return [each.value for each in self.records(partition, isolation="read_committed")]
 
     def produce(
@@ -129,10 +130,10 @@ class Topic(Changeable):
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> StoredRecord:
-        """Append one record; return it. Raises ApiError if the broker refuses it.
+        """Append one record, and return it. Raises ApiError if the broker refuses the record.
 
-        Without `partition` the key selects one; without a key it is the first. `timestamp` is in ms since the epoch.
-        Text is written as UTF-8; other types than text, bytes and None raise TypeError.
+        Without `partition`, the key selects the partition; without a key, it is partition 0. `timestamp` is in ms since
+        the epoch. Text is written as UTF-8. Raises TypeError for a value that is not text, bytes or None.
         """
         state = self._now
         if partition is not None:
@@ -169,7 +170,7 @@ class Topic(Changeable):
         return f"partition {index} of topic {self.name}{'' if 0 <= index < there else f', which has {there}'}"
 
     def _records(self, index: int, start: int = 0, count: int | None = None) -> Iterator[StoredRecord]:
-        """Read a partition to its high watermark, or `count` records of it, with the outcome of each transaction."""
+        """Read a partition to its high watermark, or `count` records, with the outcome of each transaction."""
         given = self._with_outcomes(index, start, count)
         return given if count is None else islice(given, count)
 
@@ -195,7 +196,7 @@ class Topic(Changeable):
                     )
 
     def _some_batches(self, index: int, start: int, count: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Read batches until they hold `count` records, then only the control batches that end their transactions."""
+        """Read batches that contain `count` records, then only the control batches that end their transactions."""
         there, ended, under_way = 0, False, set[int]()
         for header, data in self._batches(index, start, _PIECE):
             if ended and not header.is_control:
@@ -224,7 +225,7 @@ class Topic(Changeable):
             )
             (found,) = answer.responses[0].partitions
             if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and start > earliest:
-                return  # beyond its end
+                return  # the offset is beyond the end of the partition
             check(found.error_code, self._about(index))
             data = memoryview(found.records.view() if hasattr(found.records, "view") else found.records or b"")
             for position, header in iter_batches(data):
@@ -250,7 +251,7 @@ def _outcomes(batches: Sequence[tuple[BatchHeader, memoryview]]) -> dict[int, st
 
 
 class Topics(Mapping[str, Topic]):
-    """The topics by name, without internal ones. An unknown name raises KeyError with the existing names."""
+    """The topics by name, without internal topics. An unknown name raises KeyError with the existing names."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -277,9 +278,9 @@ class Topics(Mapping[str, Topic]):
         replication_factor: int | None = None,
         **wrong: Never,
     ) -> Topic:
-        """Create a topic with Kafka's topic configs. Raises ApiError if that fails, as for a topic that exists.
+        """Create a topic with Kafka's topic configs. Raises ApiError if this fails, for instance if the topic exists.
 
-        Without `replication_factor` a topic has one replica; in a cluster `default.replication.factor` applies.
+        Without `replication_factor`, the topic has one replica; in a cluster, `default.replication.factor` applies.
         """
         if wrong:
             raise TypeError(f"a topic is created with {', '.join(_OF_CREATE)}, not with {', '.join(wrong)}")

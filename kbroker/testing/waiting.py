@@ -1,6 +1,7 @@
-"""Waiting for a condition, with a deadline: in a test's own thread, and in the broker's loop.
+"""Waits for a condition with a deadline, in a test's own thread and in the broker's loop.
 
-Owns how often the condition is checked, and the message after the deadline. Never knows the condition.
+Decides how often the condition is checked, and builds the message after the deadline. Knows nothing about the
+condition.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _IN_LOOP_S, _PATIENCE_S = 0.0005, 30.0
 
 
 def hold(holds: Callable[[], Result], timeout: float) -> Result:
-    """Check until a condition holds; return the result of `holds`. Raises AssertionError after `timeout` seconds."""
+    """Wait until a condition holds, and return the result of `holds`. Raises AssertionError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
         failure: Exception | None = None
@@ -35,7 +36,7 @@ def hold(holds: Callable[[], Result], timeout: float) -> Result:
 
 
 async def until(holds: Callable[[], bool], why: str, patience_s: float = _PATIENCE_S) -> None:
-    """Return once a condition holds. Raises TimeoutError with `why`."""
+    """Return when a condition holds. Raises TimeoutError with `why` in its text."""
     deadline = time.monotonic() + patience_s
     while not holds():
         if time.monotonic() >= deadline:

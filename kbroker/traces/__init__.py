@@ -1,1 +1,1 @@
-"""Spans of requests, for OpenTelemetry: measurements of requests, exported to a collector."""
+"""Spans of requests for OpenTelemetry: measurements of requests, which are exported to a collector."""

@@ -1,8 +1,8 @@
-"""The process that makes and exports spans: `python -m kbroker.traces.process URL ABOUT`, started by the broker.
+"""The process that creates and exports spans. The broker runs `python -m kbroker.traces.process URL ABOUT`.
 
 Owns the process's input: lists of measurements of requests, in marshal's format (traces.py). When the broker ends, even
-if it is killed, the input ends; the process then exports the rest and ends, too. It ignores signals that are meant for
-the broker, and runs at a low priority.
+if it is killed, the input ends. The process then exports the remaining spans and also ends. It ignores signals that are
+meant for the broker, and runs at a low priority.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NICE: Final = 5
 
 
 def main() -> None:
-    """Make spans until the input ends."""
+    """Create spans until the input ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.nice(_NICE)

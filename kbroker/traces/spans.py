@@ -1,4 +1,4 @@
-"""One span per request, made by OpenTelemetry's SDK.
+"""Creates one span per request, with OpenTelemetry's SDK.
 
 Owns the content of a span, the destination of exports, and the time limit of the last exports. Runs in a process of its
 own (process.py). The SDK reads its own environment variables (OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_SERVICE_NAME,
@@ -30,23 +30,23 @@ _PATH: Final = "/v1/traces"
 
 
 class Spans:
-    """Makes spans from measurements, and exports them, until it is closed."""
+    """Creates spans from measurements, and exports them, until it is closed."""
 
     def __init__(self, exporter: SpanExporter, about: Mapping[str, str] | None = None) -> None:
-        """`about` describes the broker."""
+        """Create the exporter. `about` describes the broker."""
         self._provider = TracerProvider(resource=_resource(about or {}), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("kbroker")
 
     def take(self, measured: Measured, ended_ns: int) -> None:
-        """Make the span of one request."""
+        """Create the span of one request."""
         try:
             make_span(self._tracer, measured, ended_ns)
         except Exception:
             log.exception("a span could not be made")
 
     def close(self) -> None:
-        """Export the remaining spans for some seconds at most; spans that still remain are lost."""
+        """Export the remaining spans for at most some seconds. Spans that are left then are lost."""
         ending = threading.Thread(target=self._provider.shutdown, name="kbroker-traces-end", daemon=True)
         ending.start()
         ending.join(STOP_S)
@@ -55,7 +55,7 @@ class Spans:
 
 
 def make_span(tracer: Tracer, measured: Measured, ended_ns: int) -> None:
-    """Make the span of one request."""
+    """Create the span of one request."""
     attributes: dict[str, str | int | float] = {
         "messaging.system": "kafka",
         "client.address": measured.client_host,
@@ -88,12 +88,12 @@ def _error_name(code: int) -> str:
 
 
 def _resource(about: Mapping[str, str]) -> Resource:
-    """Return the attributes of the broker; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME override them."""
+    """Return the attributes of the broker. OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME override them."""
     return Resource.create({"service.name": "kbroker", **about}).merge(OTELResourceDetector().detect())
 
 
 def exporter_to(url: str) -> SpanExporter:
-    """Return an exporter over OTLP/HTTP; without a URL, the environment's address or localhost:4318 applies."""
+    """Return an exporter over OTLP/HTTP. Without a URL, use the environment's address or localhost:4318."""
     if not url:
         return OTLPSpanExporter()
     return OTLPSpanExporter(endpoint=url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH)

@@ -1,8 +1,8 @@
-"""The broker's side of its requests' spans: it passes measurements to a process that makes and exports the spans.
+"""The broker's part of tracing: passes measurements of requests to a process that creates and exports the spans.
 
-Owns the queue for that process, and the process's start and end. The broker's own process makes no spans: a span takes
-ten times as long as its measurement, and its thread would hold the interpreter when the event loop needs it. Never
-waits in the loop: if the queue is full, the newest measurement is dropped.
+Owns the queue for that process, and the process's start and end. The broker's own process creates no spans, because a
+span takes ten times as long as its measurement, and the thread that creates it would block the interpreter when the
+event loop needs it. Never waits in the loop: if the queue is full, the newest measurement is dropped.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ log = logging.getLogger(__name__)
 MOST_WAITING: Final = 4_096
 """The most measurements that wait for the writing thread."""
 AT_ONCE: Final = 256
-"""The most measurements in one write, which holds the interpreter for a fifth of a millisecond."""
+"""The most measurements in one write, which blocks the interpreter for 0.2 ms."""
 _ROOT: Final = os.path.abspath(f"{os.path.dirname(__file__)}/../..")  # the folder of this package
 _EVERY_S: Final = 0.2
 _STOP_S: Final = 7.0
-"""The seconds to wait for the process's end: longer than its own limit for the last spans (spans.py)."""
+"""How long to wait for the process's end, in seconds: longer than its own limit for the last spans (spans.py)."""
 _LONGEST_LINE: Final = 2_000
 
 
 def exporting_to(url: str, about: Mapping[str, str]) -> list[str]:
-    """Return the command of the process that exports to a URL; `about` describes the broker."""
+    """Return the command of the process that exports to a URL. `about` describes the broker."""
     return [sys.executable, "-P", "-m", "kbroker.traces.process", url, json.dumps(dict(about))]
 
 
@@ -44,12 +44,12 @@ class Traces:
     """Passes measurements of requests to a process, until it is closed."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Start the process. Raises OSError if it cannot be started. Not in the event loop."""
+        """Start the process. Raises OSError if it cannot be started. Do not call this in the event loop."""
         self._waiting: deque[tuple[int, Measured]] = deque()
         self.dropped = 0
-        """The number of requests without a span, because too many waited."""
+        """The number of requests without a span, because too many measurements waited."""
         paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
-        # In a separate session, so that Ctrl-C in the terminal reaches only the broker.
+        # Use a separate session, so that Ctrl-C in the terminal reaches only the broker.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -70,14 +70,14 @@ class Traces:
         return self._process.pid
 
     def note(self, measured: Measured) -> None:
-        """Queue the measurement of a request that has just been answered; called in the event loop."""
+        """Queue the measurement of a request that has just been answered. Call this in the event loop."""
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
             return
         self._waiting.append((time.time_ns(), measured))
 
     def close(self) -> None:
-        """Have the queued measurements exported, for some seconds at most; not in the event loop."""
+        """Let the queued measurements be exported, for at most some seconds. Do not call this in the event loop."""
         self._ending.set()
         try:
             self._process.wait(_STOP_S)
@@ -105,7 +105,7 @@ class Traces:
             pipe.flush()
 
     def _listen(self) -> None:
-        """Log the process's messages, and its unexpected end."""
+        """Log the messages of the process, and its unexpected end."""
         assert self._process.stderr is not None
         with self._process.stderr as pipe:
             while line := pipe.readline(_LONGEST_LINE):

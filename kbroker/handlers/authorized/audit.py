@@ -28,7 +28,7 @@ from kbroker.security.principal import printable
 
 log = logging.getLogger("kbroker.audit")
 NAMED: Final = 8
-"""Most things that a line names."""
+"""The most resources that a line names."""
 _LONGEST: Final = 500
 """The most characters of one resource's name in a line."""
 
@@ -111,7 +111,8 @@ AUDITED: Final[dict[str, tuple[Callable[[Any], Iterable[str]], str]]] = {
     "AlterPartitionReassignments": (_names("topics"), ""),
     "UpdateFeatures": (lambda request: (each.feature for each in request.feature_updates), "results"),
 }
-"""For each API: the resources that a request names, and the response's list that has an error code for each of them."""
+"""For each API: the resources that a request names, and the list in the response with an error code for each resource.
+"""
 
 
 def audited(api: Api, handler: Handler) -> Handler:
@@ -121,7 +122,8 @@ def audited(api: Api, handler: Handler) -> Handler:
     names_of, answers = AUDITED[api.name]
 
     async def logged(ctx: RequestContext, request: Any) -> Any:
-        # Read both first: the handler may modify the request, and the connection may end meanwhile.
+        # Read the names and the principal first: the handler may modify the request, and the connection may end
+        # meanwhile.
         names, principal = _text(names_of(request)), ctx.principal
         try:
             answer = await awaited(handler(ctx, request))

@@ -82,7 +82,7 @@ def join_group(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def sync_group(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Group:Read. A missing protocol is refused before that, as in Kafka."""
+    """Require Group:Read. A request without a protocol type or name is refused before this check, as in Kafka."""
 
     def guarded(ctx: RequestContext, request: SyncGroupRequest) -> Any:
         is_whole = request.protocol_type is not None and request.protocol_name is not None
@@ -143,7 +143,7 @@ def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def consumer_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler:
-    """Require Group:Read and Topic:Describe. A pattern matches only topics that the member may describe."""
+    """Require Group:Read and Topic:Describe. A pattern matches only those topics that the member may describe."""
 
     async def guarded(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
         rights = rights_of(ctx)
@@ -222,7 +222,7 @@ def without_hidden_topologies(handler: Handler, _response: type[Any]) -> Handler
 
 
 def describe_share_group_offsets(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Topic:Describe. The answer for all topics omits forbidden topics; named ones have the error."""
+    """Require Topic:Describe. Named forbidden topics get an error; a request for all topics omits them."""
 
     async def guarded(ctx: RequestContext, request: DescribeShareGroupOffsetsRequest) -> Any:
         rights = rights_of(ctx)
@@ -268,7 +268,7 @@ async def _hidden_offsets(topic: Any) -> DescribeShareGroupOffsetsResponseTopic:
 
 
 def with_topic_ids(handler: Handler, _response: type[Any]) -> Handler:
-    """Complete the ids of refused topics that exist, as Apache Kafka 4.4.0 does in AlterShareGroupOffsets."""
+    """Add the missing ids of refused topics that exist, as Apache Kafka 4.4.0 does in AlterShareGroupOffsets."""
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))
@@ -283,7 +283,7 @@ def with_topic_ids(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def find_coordinator(handler: Handler, response: type[Any]) -> Handler:
-    """Require Group:Describe or TransactionalId:Describe, for share groups Cluster:ClusterAction."""
+    """Require Group:Describe or TransactionalId:Describe; for share groups require Cluster:ClusterAction."""
     several = {
         key_type: partly("coordinator_keys", _named_right(*kind), node_id=-1, port=-1)(handler, response)
         for key_type, kind in _KINDS.items()

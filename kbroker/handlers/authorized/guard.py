@@ -1,10 +1,10 @@
-"""The common parts of guards: the rights of a request's sender, and the refusal of whole requests or of list elements.
+"""The common parts of guards: the rights of a client, and the refusal of a request or of elements of its list.
 
-Owns the ways to refuse. Never knows an API: required_rights.py and the modules beside it do.
+Owns the ways to refuse. Knows no API: required_rights.py and the other modules of this package do.
 
 A guard takes a handler and returns a handler. Refused elements of a list have no effect, because the handler never
-receives them. The guard passes the other elements on as a separate request, and merges both responses in the order of
-the request.
+receives them. The handler receives a copy of the request with the other elements. The guard merges its response with
+the refusals, in the order of the request.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def rights_of(ctx: RequestContext) -> Rights:
 
 
 def refuse_all(kind: ResourceType, *, default_message: bool = False) -> ApiError:
-    """Return the error that refuses a whole request: the code, with Kafka's text for it if `default_message`."""
+    """Return the error that refuses a complete request. With `default_message`, it has Kafka's text for the code."""
     code = REFUSALS[kind]
     return ApiError(code, DEFAULT_MESSAGES.get(code) if default_message else None)
 
@@ -54,7 +54,7 @@ def open_to_all(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def needs(*wanted: tuple[Operation, ResourceType, str], default_message: bool = False) -> Guard:
-    """Refuse the whole request if a right is missing. Rights are checked in this order; each names a request field."""
+    """Return a guard that refuses the request if a right is missing. Rights are checked in this order."""
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
         def guarded(ctx: RequestContext, request: Any) -> Any:
@@ -70,9 +70,10 @@ def needs(*wanted: tuple[Operation, ResourceType, str], default_message: bool = 
 
 
 def on_cluster(operation: Operation, *also: Operation, names_right: bool = True) -> Guard:
-    """Refuse the whole request without a right on the cluster. Any right in `also` suffices, and is checked first.
+    """Return a guard that refuses the complete request of a client without the right on the cluster.
 
-    With `names_right`, the error text names the right, if the response has a field for a text.
+    Any right in `also` suffices, and is checked first. With `names_right`, the error text names the right, if the
+    response has a field for a text.
     """
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
@@ -89,7 +90,7 @@ def on_cluster(operation: Operation, *also: Operation, names_right: bool = True)
 
 
 def in_turn(*guards: Guard) -> Guard:
-    """Return a guard that applies these guards one after the other."""
+    """Return a guard that applies these guards in this order."""
 
     def guard(handler: Handler, response: type[Any]) -> Handler:
         for each in reversed(guards):
@@ -107,11 +108,11 @@ def partly(
     default_message: bool | Callable[[Any], bool] = False,
     **fields: Any,
 ) -> Guard:
-    """Refuse elements of the list `field` independently; the response has a result for each element.
+    """Return a guard that refuses elements of the list `field` independently, with a result for each element.
 
-    If all elements are refused, the handler is not called; with `asked_anyway` it is called with an empty list. With
-    `default_message`, which may depend on the element, a refusal has Kafka's text for the code. `fields` are values of
-    the results (mirrored_errors.py).
+    If all elements are refused, the handler is not called, but with `asked_anyway` it is called with an empty list.
+    With `default_message`, which may depend on the element, a refusal has Kafka's text for the code. `fields` are
+    values of the results (mirrored_errors.py).
     """
 
     def guard(handler: Handler, response: type[Any]) -> Handler:
@@ -159,7 +160,7 @@ def partly(
 
 
 def filtered(answers: str, keeps: Callable[[RequestContext, Rights, Any], bool]) -> Guard:
-    """Remove elements from a response's list that the client must not see."""
+    """Return a guard that removes from a response's list the elements that the client must not see."""
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
         async def guarded(ctx: RequestContext, request: Any) -> Any:
@@ -179,7 +180,7 @@ def filtered(answers: str, keeps: Callable[[RequestContext, Rights, Any], bool])
 
 
 def with_field(request: Any, field: str, value: Any) -> Any:
-    """Return a copy of a request with another value of a field."""
+    """Return a copy of a request in which a field has another value."""
     changed = copy(request)
     setattr(changed, field, value)
     return changed
@@ -188,7 +189,7 @@ def with_field(request: Any, field: str, value: Any) -> Any:
 def topic_right(operation: Operation, field: str = "name", *, ids_since: int | None = None) -> Verdict:
     """Check a right on the topic that an element names by name or id. An unknown id is not refused.
 
-    From version `ids_since` on there are ids only, and the id of no topic is not refused either.
+    From version `ids_since` on, elements have only ids; an element with an empty id is not refused either.
     """
 
     def verdict(ctx: RequestContext, rights: Rights, element: Any) -> int:
@@ -203,7 +204,7 @@ def topic_right(operation: Operation, field: str = "name", *, ids_since: int | N
 
 
 def name_of(ctx: RequestContext, element: Any) -> str | None:
-    """Return the topic name for an element's topic id; "" without an id, None if the topic does not exist."""
+    """Return the name of an element's topic id. Return "" if it has no id, and None if the topic does not exist."""
     topic_id = getattr(element, "topic_id", None)
     if topic_id is None or not any(topic_id):
         return ""

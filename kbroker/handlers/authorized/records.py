@@ -112,7 +112,7 @@ def _may_write(ctx: RequestContext, rights: Rights, topic: TopicProduceData) -> 
 
 
 def fetch(_handler: Handler, _response: type[Any]) -> Handler:
-    """Require Topic:Read; a broker (by its replica id) needs Cluster:ClusterAction instead."""
+    """Require Topic:Read. A request with a broker's replica id needs Cluster:ClusterAction instead."""
 
     def guarded(ctx: RequestContext, request: FetchRequest) -> Any:
         return fetch_handler(ctx, request, AuthorizedFetch)  # type: ignore[call-arg]
@@ -133,7 +133,7 @@ def of_share_group(handler: Handler, _response: type[Any]) -> Handler:
 
 
 class AuthorizedFetch(Fetch):
-    """A Fetch that reads, and waits for, only allowed partitions, even if its session has others."""
+    """A Fetch that reads and awaits only the allowed partitions, even if its session contains other partitions."""
 
     __slots__ = ()
 

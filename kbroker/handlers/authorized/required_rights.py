@@ -1,7 +1,7 @@
 """The rights that each API needs: one table, by the names of APIs, as in Apache Kafka (KafkaApis, ControllerApis).
 
-Owns the table, and the rule that an API without an entry is not served. The other modules of this package have the
-guards, except those of one line, which are here.
+Owns the table, and the rule that an API without an entry is not served. The other modules of this package contain the
+guards, except the guards of one line, which are here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def resource_right(operation: Operation) -> Verdict:
 
 
 def goes_to_the_controller(resource: Any) -> bool:
-    """Whether Kafka's controller changes the configs of a resource: it explains a refusal, the broker does not."""
+    """Whether Kafka's controller changes a resource's configs. Only the controller gives the reason for a refusal."""
     return resource.resource_type not in (BROKER, BROKER_LOGGER)
 
 
@@ -67,7 +67,7 @@ def create_delegation_token(handler: Handler, _response: type[Any]) -> Handler:
 
     def guarded(ctx: RequestContext, request: CreateDelegationTokenRequest) -> Any:
         owner = owner_of(ctx, request)
-        is_of_other = owner != ctx.principal and is_allowed(ctx)  # if not is_allowed, the handler refuses
+        is_of_other = owner != ctx.principal and is_allowed(ctx)  # if not is_allowed, the handler refuses the request
         if is_of_other and not rights_of(ctx).may(Operation.CREATE_TOKENS, ResourceType.USER, str(owner)):
             return refused(owner, ctx.principal, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
         return handler(ctx, request)
@@ -101,7 +101,7 @@ GROUP, TXN = ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 
 
 class Rule(NamedTuple):
-    """The rights of an API as a text of TYPE:OPERATION, and its guard."""
+    """The rights that an API needs, written as TYPE:OPERATION, and its guard."""
 
     rights: str
     guard: Guard
@@ -290,7 +290,7 @@ RULES: Final[dict[str, Rule]] = {
     "DeleteShareGroupState": _OF_BROKERS,
     "ReadShareGroupStateSummary": _OF_BROKERS,
 }  # fmt: skip
-"""The rule of each API. All of its rights are needed, and are checked in this order, unless the text has "or"."""
+"""The rule of each API. A client needs all rights of a rule, checked in this order, unless the text contains "or"."""
 
 
 def guarded(api: Api) -> Handler:

@@ -44,7 +44,7 @@ _METADATA_TOPIC = "__cluster_metadata"
 
 
 def metadata(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Topic:Describe; creating a missing topic needs Cluster:Create or Topic:Create."""
+    """Require Topic:Describe. To create a missing topic, a client needs Cluster:Create or Topic:Create."""
 
     async def guarded(ctx: RequestContext, request: MetadataRequest) -> Any:
         await ctx.services.first_metadata()  # so that the handler sees the same state as this guard
@@ -59,7 +59,7 @@ def metadata(handler: Handler, _response: type[Any]) -> Handler:
         answer = await awaited(handler(ctx, part))
         found, kept = answer.topics if is_all or part.topics else [], []
         for topic in found:
-            # Check the topics of the response again: an id that was unknown before may be known now.
+            # Check the topics of the response again: an id that was unknown before may have become known.
             if topic.name is None or rights.may(Operation.DESCRIBE, TOPIC, topic.name, logs=False):
                 kept.append(topic)
                 if request.include_topic_authorized_operations and topic.name is not None:
@@ -86,7 +86,7 @@ async def _describable(
     for asked in request.topics or ():
         await turn
         if by_id and ctx.version >= _FIRST_ID_VERSION and asked.topic_id == ZERO_UUID:
-            continue  # a request with ids ignores names, but the handler would not if the guard removed all ids
+            continue  # with ids, names are ignored; but the handler would use them if no id were left
         name = name_of(ctx, asked) if by_id else asked.name
         if not name or (by_id and ctx.version < _FIRST_ID_VERSION):
             allowed.append(asked)  # nothing to hide, or the handler refuses the whole request
@@ -123,7 +123,7 @@ def cluster_operations(rights: Rights) -> int:
 
 
 def describe_cluster(handler: Handler, _response: type[Any]) -> Handler:
-    """Require no right; show the cluster's operations only with Cluster:Describe."""
+    """Require no right. Return the permitted operations on the cluster only if the client has Cluster:Describe."""
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))
@@ -135,7 +135,7 @@ def describe_cluster(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def describe_topic_partitions(handler: Handler, response: type[Any]) -> Handler:
-    """Require Topic:Describe. Pages have only visible topics, so that a cursor does not reveal others."""
+    """Require Topic:Describe. Pages contain only visible topics, so that a cursor does not reveal other topics."""
 
     async def guarded(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Any:
         await ctx.services.first_metadata()
@@ -177,7 +177,7 @@ def _has(request: DescribeTopicPartitionsRequest, name: str) -> bool:
 
 
 def create_topics(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Cluster:Create or Topic:Create; show configs only with Topic:DescribeConfigs."""
+    """Require Cluster:Create or Topic:Create. Return configs only if the client has Topic:DescribeConfigs."""
 
     async def guarded(ctx: RequestContext, request: CreateTopicsRequest) -> Any:
         rights = rights_of(ctx)
@@ -186,7 +186,8 @@ def create_topics(handler: Handler, _response: type[Any]) -> Handler:
         allowed, refused = [], []
         for topic in request.topics:
             name = topic.name
-            # Pass on names that the handler itself refuses: repeated ones, and the name of Kafka's metadata topic.
+            # Leave to the handler the names that it refuses itself: repeated names, and the name of Kafka's metadata
+            # topic.
             if may_all or counts[name] > 1 or name == _METADATA_TOPIC or rights.may(Operation.CREATE, TOPIC, name):
                 allowed.append(topic)
             else:
@@ -258,7 +259,7 @@ def delete_topics(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def _undeletable(ctx: RequestContext, rights: Rights, state: DeleteTopicState) -> DeletableTopicResult | None:
-    """Return the refusal to delete a topic, which the request names once, by name or id; None if it is allowed."""
+    """Return the error if the client must not delete a topic that the request names once, by name or id; else None."""
     known = ctx.services.controller.state
     if state.topic_id != ZERO_UUID:
         if state.name is not None:
@@ -278,7 +279,7 @@ def _undeletable(ctx: RequestContext, rights: Rights, state: DeleteTopicState) -
         return None
     if state.name in known.topics:
         return _undeleted(state.name, ZERO_UUID)
-    # Respond here, since the topic may exist once the handler looks it up.
+    # Respond here, because the topic may exist by the time the handler looks it up.
     return _undeleted(state.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 

@@ -21,7 +21,7 @@ _OF_BROKERS_SINCE = 4
 
 
 def init_producer_id(handler: Handler, _response: type[Any]) -> Handler:
-    """Require TransactionalId:Write; without a transactional id, Cluster:IdempotentWrite or Topic:Write on a topic."""
+    """Require TransactionalId:Write. Without a transactional id, require Cluster:IdempotentWrite or any Topic:Write."""
 
     def guarded(ctx: RequestContext, request: InitProducerIdRequest) -> Any:
         rights = rights_of(ctx)
@@ -63,7 +63,7 @@ def transaction_right(_ctx: RequestContext, rights: Rights, name: str) -> int:
 
 
 def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
-    """Remove topics that the client may not describe from transactions."""
+    """Remove from described transactions the topics that the client may not describe."""
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))

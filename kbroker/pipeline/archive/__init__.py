@@ -1,1 +1,1 @@
-"""Topics as Parquet files, each offset once: archive, verify, optimize."""
+"""Topics as Parquet files that contain each offset once: archive, verify, optimize."""

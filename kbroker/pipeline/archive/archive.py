@@ -1,4 +1,4 @@
-"""`archive`: the records of topics into files, each offset once, even if the job ends at any moment.
+"""`archive` copies the records of topics to files, each offset once, even if the job ends at any moment.
 
 Owns the stream and the work of one batch. A batch is a range of offsets for each partition, which Spark writes to its
 checkpoint before it reads them, so that a repeated batch has the same offsets. A batch is committed once its entry is
@@ -25,7 +25,7 @@ from kbroker.pipeline.progress import Progress
 from kbroker.pipeline.ranges import Partition, Range, Sums
 from kbroker.pipeline.spark.checkpoint import Checkpoint, Offsets
 
-_EARLIEST: Final = -2  # in Spark's `startingOffsets`
+_EARLIEST: Final = -2  # the value in Spark's `startingOffsets`
 _SHORT_ID: Final = 8
 
 
@@ -38,14 +38,14 @@ class ArchiveOptions:
     to: str
     checkpoint: str
     every: str | None = None
-    """The interval between batches ("1 minute"); None to end once all current records are archived."""
+    """The interval between batches ("1 minute"). With None, the job ends when all current records are archived."""
     format: str = "parquet"
     partition_by: str = "date"
     allow_gaps: bool = False
     batch_records: int = 1_000_000
-    """The most offsets in one batch; it limits the work that a kill loses, and the size of a file."""
+    """The most offsets in one batch. It limits the work that is lost after a kill, and the size of a file."""
     group: str = ""
-    """The consumer group whose committed offsets show the progress; empty for none."""
+    """The consumer group whose committed offsets show the progress; empty for no group."""
 
 
 class Archive:
@@ -78,7 +78,7 @@ class Archive:
         """The number of records archived by this run."""
 
     def run(self) -> None:
-        """Archive until all is done, or until the stream is stopped; raises PipelineError."""
+        """Archive until all records are archived, or until the stream is stopped. Raises PipelineError."""
         self._topics = self._chosen()
         if self._decoding is not None:
             self._decoding.prepare(self._topics)
@@ -163,7 +163,7 @@ class Archive:
             raise PipelineError(f"the checkpoint {where} is not the one of {self._options.to}; take a new one")
 
     def _check_topics(self, known: set[str], *, under_way: bool) -> None:
-        """Refuse a checkpoint of other topics than the chosen ones, unless those are deleted and gaps are allowed."""
+        """Refuse a checkpoint that contains other topics, unless these are deleted and gaps are allowed."""
         others = known - self._topics.keys()
         deleted = others - self._cluster.topics().keys() if others else set()
         if others - deleted:
@@ -181,7 +181,7 @@ class Archive:
             )
 
     def _check_ids(self) -> None:
-        """Refuse a topic that was recreated since it was archived; record the ids of new topics."""
+        """Refuse a topic that was recreated after it was archived. Record the ids of new topics."""
         for name, found in self._cluster.ids(self._topics).items():
             if self._ids.setdefault(name, found) != found:
                 raise PipelineError(f"{name} was made anew since it was archived; archive it to another place")
@@ -221,7 +221,7 @@ class Archive:
             raise self._explained(err) from err
 
     def _starting_offsets(self, manifest: Manifest) -> str:
-        """Return a new stream's start offsets: the archive's ends. With a checkpoint, Spark ignores them."""
+        """Return a new stream's start offsets: the ends of the archive. With a checkpoint, Spark ignores them."""
         ends = manifest.ends()
         places: dict[str, dict[str, int]] = {
             topic: {str(number): ends.get(Partition(topic, number), _EARLIEST) for number in range(count)}
@@ -267,7 +267,7 @@ class Archive:
         self._report(entry, batch)
 
     def _stage(self, name: str, frame: Any, batch: int) -> Any:
-        """Write a batch's files, with the columns that each topic has; returns their records."""
+        """Write a batch's files, with the columns that each topic has. Return the records in the files."""
         file_format, partition_by = self._options.format, self._options.partition_by
         if self._decoding is None:
             return self._store.stage(name, frame, file_format, partition_by)
@@ -280,13 +280,13 @@ class Archive:
         return "" if self._decoding is None else self._decoding.fingerprint(topic)
 
     def _summarize(self, manifest: Manifest) -> Manifest:
-        """Combine the manifest's entries into one when there are many: a stream may run for years."""
+        """Combine the manifest's entries into one entry when there are many, because a stream may run for years."""
         summary = self._store.summarize(manifest, f"summary-{uuid.uuid4().hex}", self.most_entries)
         self._entries = len(summary.entries)
         return summary
 
     def _ranges(self, name: str, staged: Any, batch: int) -> tuple[list[Range], dict[str, int]]:
-        """Return the range of each partition of a batch, and the records in each file."""
+        """Return the range of each partition in a batch, and the records in each file."""
         from pyspark.sql import functions as f
 
         found: dict[Partition, tuple[Sums, int, int]] = {}
@@ -315,8 +315,8 @@ class Archive:
     def _gaps(self, staged: Any, ranges: list[Range]) -> tuple[Range, ...]:
         """Return the gaps in a batch: offsets that were deleted in the topic before they could be read.
 
-        Records that were read before their deletion are no gaps. The remaining transaction markers and compacted
-        records cannot be distinguished from deleted records any more, so they count as deleted.
+        Records that were read before their deletion are not gaps. Transaction markers and compacted records cannot be
+        distinguished from deleted records afterwards, so they count as deleted.
         """
         before = self._log_starts({each.partition.topic for each in ranges})
         deleted = {
@@ -350,7 +350,7 @@ class Archive:
         self._progress.step(records, self._lag(), batch=batch, gaps=len(entry.gaps))
 
     def _lag(self) -> int | None:
-        """Return how many offsets are not archived yet, and update the progress group; None while no broker answers."""
+        """Return how many offsets are not archived yet, and update the progress group. None if no broker answers."""
         try:
             existing = self._cluster.topics()
             bounds = self._cluster.bounds({name: existing[name] for name in self._topics if name in existing})
@@ -375,7 +375,7 @@ def _deleted(partition: Partition, start: int, end: int) -> PipelineError:
 
 
 def _visible_below(inner: str, outer: str) -> bool:
-    """Return whether a folder is the same as another, or inside it and visible to readers (not below `_` or `.`)."""
+    """Whether a folder is the same as another, or is inside it and visible to readers (not below `_` or `.`)."""
     if inner == outer:
         return True
     return inner.startswith(f"{outer}/") and inner[len(outer) + 1] not in "_."

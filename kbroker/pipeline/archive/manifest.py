@@ -1,6 +1,7 @@
 """An archive's manifest: its offsets, its files, and its known gaps.
 
-Owns the form of the entries (one JSON document each) and their combined meaning. Never touches files (store.py).
+Owns the form of the entries (one JSON document each) and their combined meaning. Never reads or writes files: store.py
+does.
 
     _manifest/<entry>.json
     {"format": 1, "kind": "archive" | "optimize" | "summary", "at": ISO time,
@@ -9,9 +10,9 @@ Owns the form of the entries (one JSON document each) and their combined meaning
      "files":  [{"path", "bytes", "records", "columns"}...], "removed": [paths],
      "topics": {name: id}, "queries": {stream's id: last batch}, "includes": [entries that a summary stands for]}
 
-A range is the offsets of a batch. It may hold fewer records than offsets: transaction markers, aborted records and
+A range is the offsets of a batch. It may have fewer records than offsets: transaction markers, aborted records and
 compacted records have offsets but are missing. `checksum` is the sum of the records' hashes modulo 2^64
-(record_columns.py), so that ranges can be added up in any order.
+(record_columns.py), so that the checksums of ranges can be added in any order.
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ from kbroker.pipeline.ranges import Partition, Range, by_partition, joined_range
 
 FORMAT: Final = 1
 MANY_ENTRIES: Final = 500
-"""The number of entries at which a manifest is summarized: reading each entry takes milliseconds."""
+"""The number of entries after which a manifest is summarized, because each entry takes some ms to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of the archive; `path` is relative to its root."""
+    """A file of the archive. `path` is relative to the archive's root."""
 
     path: str
     bytes: int
     records: int
     columns: str = ""
-    """Differs for files whose decoded columns have different types; empty, and not in the document, without any."""
+    """A text that differs between files whose decoded columns have different types. Empty without such columns."""
 
     def encode(self) -> dict[str, str | int]:
-        """Return the file as JSON has it."""
+        """Return the file in the form for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "columns" or value}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One change of the archive, which happened entirely or not at all."""
+    """One change of the archive. It happens completely or not at all."""
 
     name: str
     kind: str
@@ -58,11 +59,11 @@ class Entry:
     removed: tuple[str, ...] = ()
     queries: Mapping[str, int] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
-    """Topic ids (KIP-516): a recreated topic has a new one."""
+    """The topics' ids (KIP-516). A recreated topic has a new id."""
     includes: tuple[str, ...] = ()
 
     def encode(self) -> str:
-        """Return the document."""
+        """Return the entry as a JSON document."""
         fields = {
             "format": FORMAT,
             "kind": self.kind,
@@ -79,7 +80,7 @@ class Entry:
 
     @classmethod
     def decode(cls, name: str, text: str) -> Entry:
-        """Read a document; raises PipelineError for an invalid one."""
+        """Return the entry in a document. Raises PipelineError for an invalid document."""
         try:
             fields = json.loads(text)
             if fields["format"] != FORMAT:
@@ -101,14 +102,14 @@ class Entry:
 
 
 class Manifest:
-    """All entries together."""
+    """The content of an archive: all its entries together."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         everything = {entry.name: entry for entry in entries}
         covered = {name for entry in everything.values() for name in entry.includes}
         self.entries = [entry for name, entry in sorted(everything.items()) if name not in covered]
         self.obsolete = sorted(covered & everything.keys())
-        """Entries that are included in a summary; they may be deleted."""
+        """The entries that are included in a summary. They may be deleted."""
         files = {file.path: file for entry in self.entries for file in entry.files}
         for entry in self.entries:
             for path in entry.removed:
@@ -139,7 +140,7 @@ class Manifest:
         return found
 
     def summary(self, name: str, at: str) -> Entry:
-        """Return one entry that replaces all; neighbouring ranges are joined."""
+        """Return one entry that replaces all entries. Neighbouring ranges are joined."""
         joined = [each for partition in sorted(self.ranges) for each in joined_ranges(self.ranges[partition])]
         return Entry(
             name,

@@ -1,7 +1,7 @@
-"""`optimize`: an archive's small files merged, its manifest summarized in one document.
+"""`optimize` merges an archive's small files, and summarizes its manifest in one document.
 
-Owns the choice of files to merge: those of one folder that are smaller than half of the target size. The records stay
-the same: the job compares their checksums before it commits the change.
+Owns the choice of files to merge: the files of one folder that are smaller than half of the target size. The records
+stay the same: the job compares their checksums before it commits the change.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.ranges import Partition, Sums
 
 TARGET_MB: int = 128
-"""The default size of files."""
+"""The default size of files, in MB."""
 _FEWEST: int = 2
 
 
 class Optimization:
-    """One run of the job; `target` is the size in bytes that files should have."""
+    """One run of the job. `target` is the size in bytes that files should have."""
 
     def __init__(self, session: Any, root: str, target: int) -> None:
         self._store = Store(session, root)
         self._target = target
 
     def run(self) -> tuple[int, int]:
-        """Run the job; returns the numbers of files before and after. Raises PipelineError."""
+        """Run the job. Return the numbers of files before and after. Raises PipelineError."""
         self._store.require()
         with self._store.writing() as manifest:
             before = len(manifest.files)
@@ -62,7 +62,7 @@ class Optimization:
 
 
 def small_files(manifest: Manifest, target: int) -> dict[str, list[File]]:
-    """Return the files to merge, by folder, format and types of columns; a single small file is not merged."""
+    """Return the files to merge, by folder, format and types of columns. A single small file is not merged."""
     found: defaultdict[tuple[str, str, str], list[File]] = defaultdict(list)
     for path, file in sorted(manifest.files.items()):
         if file.bytes < target // 2:

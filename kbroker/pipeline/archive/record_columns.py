@@ -1,4 +1,4 @@
-"""A record's columns, in Spark's Kafka source and in an archive's files, and sums over records.
+"""The columns of a record, in Spark's Kafka source and in an archive's files, and sums over records.
 
 Owns the names, the types, the folders' columns, and the hash of a record. Never reads or writes.
 """
@@ -16,7 +16,7 @@ SCHEMA: Final = (
     "key binary, value binary, partition int, offset bigint, timestamp timestamp, timestampType int, "
     "headers array<struct<key: string, value: binary>>"
 )
-"""The columns of a file; `topic`, `date` and `hour` are in the names of its folders."""
+"""The columns of a file. The columns `topic`, `date` and `hour` are in the names of the file's folders."""
 DECODED: Final = tuple(f"{part}_{what}" for part in ("key", "value") for what in ("decoded", "decode_error"))
 """Further columns of files that were archived with `--decode`; their types follow from the topic's schemas."""
 FOLDERS: Final = {"date": "topic string, date date", "date,hour": "topic string, date date, hour int"}
@@ -24,7 +24,7 @@ FOLDERS: Final = {"date": "topic string, date date", "date,hour": "topic string,
 
 
 def with_folders(frame: Any, partition_by: str) -> Any:
-    """Add the columns of the folders to records; dates and hours are of the record's timestamp, in UTC."""
+    """Add the columns of the folders to records. Dates and hours are those of the record's timestamp, in UTC."""
     from pyspark.sql import functions as f
 
     frame = frame.withColumn("date", f.to_date("timestamp"))
@@ -32,7 +32,7 @@ def with_folders(frame: Any, partition_by: str) -> Any:
 
 
 def record_hash() -> Any:
-    """Return a record's 64-bit hash: every field counts, and null differs from empty."""
+    """Return a record's 64-bit hash. It includes every field, and null differs from empty."""
     from pyspark.sql import functions as f
 
     return f.xxhash64(
@@ -52,7 +52,7 @@ def record_hash() -> Any:
 
 
 def sums(frame: Any, *keys: Any) -> list[Any]:
-    """Return rows of (keys, records, checksum, first, last) for each of the keys; `sums_of` reads a row."""
+    """Return rows of (keys, records, checksum, first, last) for each of the keys. `sums_of` reads a row."""
     from pyspark.sql import functions as f
 
     return list(
@@ -80,7 +80,7 @@ def partition_of(row: Any) -> Partition:
 def within(frame: Any, bounds: Mapping[Partition, tuple[int, int]]) -> Any:
     """Return the records with offsets in their partition's bounds, [start, end).
 
-    It uses a join, because Spark's parser and planner cannot handle conditions for a thousand partitions.
+    This uses a join, because Spark's parser and planner cannot handle conditions for a thousand partitions.
     """
     from pyspark.sql import functions as f
 

@@ -1,4 +1,4 @@
-"""An archive on disk: files appear only after their entry is written.
+"""The storage of an archive. Files become visible only after their entry is written.
 
 Owns the order of a change, which makes it atomic whenever the process ends:
 
@@ -7,8 +7,8 @@ Owns the order of a change, which makes it atomic whenever the process ends:
  3. the new files are moved to their places, replaced files are deleted, and the staging folder is deleted.
 
 Only one process at a time does this (storage/lock.py). It first completes an unfinished step 3, and deletes files that
-never reached step 2. Readers that use the folders (pandas, DuckDB, pyarrow) skip names that begin with `_`; between
-step 2 and the end of step 3 they see part of the change. Never decides the content of an archive.
+never reached step 2. Readers that use the folders (pandas, DuckDB, pyarrow) skip names that begin with `_`. Between
+step 2 and the end of step 3, they see a part of the change. Never decides the content of an archive.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Store:
     # -- reading ------------------------------------------------------------------------------------------
 
     def load(self) -> Manifest:
-        """Read the manifest; empty for a missing folder. Raises PipelineError if it is damaged.
+        """Return the manifest; it is empty for a missing folder. Raises PipelineError if the manifest is damaged.
 
-        If another job summarizes entries meanwhile, the manifest is read again with their summary.
+        If another job summarizes entries meanwhile, the manifest is read again, with the summary.
         """
         while True:
             names = self._entries()
@@ -62,7 +62,7 @@ class Store:
         return [name for name in found if name.endswith(".json") and not name.startswith(".")]
 
     def require(self, *, whole: bool = True) -> Manifest:
-        """Read the manifest of an existing archive, without faults if `whole`; raises PipelineError."""
+        """Return an existing archive's manifest. With `whole`, refuse a manifest with faults. Raises PipelineError."""
         manifest = self.load()
         if not manifest.entries:
             raise PipelineError(f"{self.files.root} is no archive: it has no {MANIFEST}")
@@ -71,12 +71,12 @@ class Store:
         return manifest
 
     def unfinished(self, manifest: Manifest) -> list[str]:
-        """Return the changes that are committed but not yet in place."""
+        """Return the changes that are committed but whose files are not yet in their places."""
         staged = {folder.name for folder in self.files.listing(STAGING)}
         return sorted(staged & {entry.name for entry in manifest.entries})
 
     def frame(self, manifest: Manifest, paths: Iterable[str] | None = None) -> Any:
-        """Return the archived records, all or those of some files, as a DataFrame with Spark's column names."""
+        """Return the archived records of all files or of some files, as a DataFrame with Spark's column names."""
         by_format: defaultdict[str, list[str]] = defaultdict(list)
         for path in sorted(manifest.files) if paths is None else paths:
             by_format[path.rpartition(".")[2]].append(self.files.url(path))
@@ -90,7 +90,7 @@ class Store:
         return whole
 
     def decoded(self, manifest: Manifest, paths: list[str]) -> Any:
-        """Return the records of some files with their decoded columns, which have the same types in all of them."""
+        """Return the records of some files with their decoded columns. The columns have the same types in all files."""
         partition_by, urls = layout(manifest) or "date", [self.files.url(path) for path in paths]
         file_format = paths[0].rpartition(".")[2]
         schema = small_frame(self._session, [], SCHEMA).schema
@@ -110,7 +110,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Manifest]:
-        """Lock the archive for writing, finish old changes, and yield the manifest. Raises PipelineError."""
+        """Lock the archive for writing, complete earlier changes, and yield the manifest. Raises PipelineError."""
         with WriterLock(self.files) as lock:
             self._lock = lock
             try:
@@ -122,7 +122,7 @@ class Store:
                 self._lock = None
 
     def recover(self, manifest: Manifest) -> None:
-        """Finish committed changes, and remove uncommitted changes."""
+        """Complete committed changes, and remove uncommitted changes."""
         by_name = {entry.name: entry for entry in manifest.entries}
         for folder in self.files.listing(STAGING):
             entry = by_name.get(folder.name)
@@ -133,15 +133,15 @@ class Store:
         for name in manifest.obsolete:
             self.files.delete(f"{MANIFEST}/{name}.json")
         for each in self.files.listing(MANIFEST):
-            if each.name.startswith("."):  # an incomplete entry, whose writer was killed
+            if each.name.startswith("."):  # an incomplete entry: its writer was killed
                 self.files.delete(f"{MANIFEST}/{each.name}")
 
     def stage(self, name: str, frame: Any, file_format: str, partition_by: str) -> Any:
-        """Write records for a change; returns them read back from the files, without decoded columns."""
+        """Write the records of a change. Return the records as read from the files, without decoded columns."""
         return self.stage_all(name, [frame], file_format, partition_by)
 
     def stage_all(self, name: str, frames: Iterable[Any], file_format: str, partition_by: str) -> Any:
-        """Write records for a change, as `stage`; each of the frames has other topics, and its own decoded columns."""
+        """Write the records of a change, as `stage` does. Each frame has other topics, and its own decoded columns."""
         self.files.delete(f"{STAGING}/{name}")
         url = self.files.url(f"{STAGING}/{name}")
         folders = partition_by.split(",")
@@ -152,12 +152,12 @@ class Store:
         return self._read(file_format, [url], partition_by, f"{STAGING}/{name}")
 
     def staged(self, name: str) -> dict[str, int]:
-        """Return the files of a change by their final paths, with their sizes in bytes."""
+        """Return the files of a change, by final path, with their sizes in bytes."""
         folder = f"{STAGING}/{name}"
         return {each.name.removeprefix(f"{folder}/"): each.size for each in self.files.walk(folder)}
 
     def commit(self, entry: Entry) -> None:
-        """Commit a change; raises PipelineError if its name exists already."""
+        """Commit a change. Raises PipelineError if its name exists already."""
         assert self._lock is not None, "only the writer commits"
         self.files.sync(f"{STAGING}/{entry.name}/{file.path}" for file in entry.files)
         passed("archive.staged")
@@ -168,7 +168,7 @@ class Store:
         passed("archive.placed")
 
     def place(self, entry: Entry) -> None:
-        """Complete a committed change."""
+        """Complete a committed change: move its files to their places."""
         folder = f"{STAGING}/{entry.name}"
         for file in entry.files:
             if self.files.exists(f"{folder}/{file.path}"):
@@ -182,7 +182,7 @@ class Store:
         self.files.delete(folder)
 
     def summarize(self, manifest: Manifest, name: str, least: int = MANY_ENTRIES) -> Manifest:
-        """Combine the manifest's entries into one when there are many; returns the resulting manifest."""
+        """Combine the manifest's entries into one if there are many. Return the resulting manifest."""
         if len(manifest.entries) < least:
             return manifest
         assert self._lock is not None, "only the writer summarizes"
@@ -194,7 +194,7 @@ class Store:
 
 
 def layout(manifest: Manifest) -> str | None:
-    """Return the columns by which an archive is partitioned, besides the topic; None while it is empty."""
+    """Return the columns, besides the topic, by which an archive is partitioned. None if the archive is empty."""
     path = next(iter(manifest.files), None)
     if path is None:
         return None
@@ -204,17 +204,17 @@ def layout(manifest: Manifest) -> str | None:
 def counted(
     paths: dict[str, int], records: dict[str, int], columns: Callable[[str], str] = lambda _: ""
 ) -> tuple[File, ...]:
-    """Return files with their sizes, numbers of records, and what is said of the decoded columns of their topic."""
+    """Return files with their sizes, their numbers of records, and the text about their topic's decoded columns."""
     return tuple(
         File(path, size, records.get(path, 0), columns(topic_of(path))) for path, size in sorted(paths.items())
     )
 
 
 def topic_of(path: str) -> str:
-    """Return the topic of a file's path."""
+    """Return the topic that a file's path contains."""
     return path.partition("/")[0].partition("=")[2]
 
 
 def now() -> str:
-    """Return the time in UTC, as text for a manifest's readers."""
+    """Return the current time in UTC, as text for readers of the manifest."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,8 +1,9 @@
-"""`verify`: whether the archive has every record of the topics exactly once.
+"""`verify` checks whether the archive contains every record of the topics exactly once.
 
-Owns the three comparisons: the manifest with itself (no offset twice, none missing), the files with the manifest
+Owns the three comparisons: the manifest with itself (no offset is missing or repeated), the files with the manifest
 (names, sizes, numbers of records and checksums), and the records with those that the brokers still have. Never changes
-an archive. Records deleted upstream meanwhile (retention, compaction) are reported and are no fault.
+an archive. Records that were deleted on the brokers meanwhile (retention, compaction) are reported, but are not a
+fault.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Bounds = dict[Partition, tuple[int, int]]
 
 @dataclass(slots=True)
 class PartitionState:
-    """The result for one partition; offsets, `end` exclusive."""
+    """The result for one partition. Its numbers are offsets; `end` is exclusive."""
 
     topic: str
     partition: int
@@ -46,7 +47,7 @@ class PartitionState:
     """The number of records that are equal in the archive and on the brokers."""
 
     def row(self) -> tuple[object, ...]:
-        """Return the cells below HEADERS."""
+        """Return the cells of a table row, in the order of HEADERS."""
         place = f"{self.topic}-{self.partition}"
         offsets = f"{self.start}..{self.end - 1}"
         after = (self.gaps, self.deleted_upstream, self.to_archive, self.compared)
@@ -61,12 +62,12 @@ class Report:
     faults: list[str] = field(default_factory=list)
 
     def encode(self) -> dict[str, Any]:
-        """Return the report as JSON types."""
+        """Return the report as values for JSON."""
         return {"partitions": [asdict(each) for each in self.partitions], "faults": self.faults}
 
 
 class Verification:
-    """One run of the job, over all of an archive's topics or some."""
+    """One run of the job, for all topics of an archive or for some of them."""
 
     def __init__(self, session: Any, cluster: Cluster, root: str, topics: tuple[str, ...]) -> None:
         self._session = session
@@ -77,7 +78,7 @@ class Verification:
         self._missing: dict[Partition, int] = {}
 
     def run(self) -> Report:
-        """Compare everything; raises PipelineError if the archive or a topic does not exist.
+        """Compare the archive with the topics. Raises PipelineError if the archive or a topic does not exist.
 
         If a job writes to the archive meanwhile, an apparent fault is checked again.
         """
@@ -97,7 +98,7 @@ class Verification:
         return self._report
 
     def _compare_or_fail(self, manifest: Manifest) -> str | None:
-        """Compare everything; return the text of Spark's error, if any: a job that merges files deletes old ones."""
+        """Compare all. Return the text of Spark's error, if any: a job that merges files may delete files meanwhile."""
         try:
             self._compare_all(manifest)
         except Exception as err:
@@ -107,7 +108,7 @@ class Verification:
         return None
 
     def _written(self, manifest: Manifest) -> tuple[list[str], list[str]]:
-        """Return facts that change when another job writes: the entries, and the changes that are not yet in place."""
+        """Return facts that another job's writes change: the entries, and the changes that are not yet in place."""
         return sorted(entry.name for entry in manifest.entries), self._store.unfinished(manifest)
 
     def _compare_all(self, manifest: Manifest) -> None:
@@ -129,7 +130,7 @@ class Verification:
     # -- files ----------------------------------------------------------------------------------------------
 
     def _check_files(self, manifest: Manifest) -> bool:
-        """Compare the folders with the manifest; return False after faults: then records cannot be compared."""
+        """Compare the folders with the manifest. Return False after faults: records cannot be compared then."""
         there = {each.name: each.size for each in self._store.files.walk("")}
         unfinished = self._store.unfinished(manifest)
         faults = [f"{name} is not finished: run archive or optimize once more" for name in unfinished]
@@ -204,7 +205,7 @@ class Verification:
             self._compare(manifest, common)
 
     def _compare(self, manifest: Manifest, common: Bounds) -> None:
-        """Compare the records of offsets that both the archive and the brokers have."""
+        """Compare the records at offsets that both the archive and the brokers have."""
         upstream = self._upstream(common)
         archived = within(self._store.frame(manifest), common)
         there = {partition_of(row): sums_of(row) for row in sums(upstream, "topic", "partition")}
@@ -221,7 +222,7 @@ class Verification:
             self._judge_missing(states, different)
 
     def _still_upstream(self, bounds: Bounds, states: dict[Partition, PartitionState]) -> Bounds:
-        """Return the bounds without offsets that retention deleted meanwhile; these count as deleted upstream."""
+        """Return the bounds without offsets that retention has just deleted. These count as deleted upstream."""
         existing = self._cluster.topics()
         numbers = {p.topic: existing[p.topic] for p in bounds if p.topic in existing}
         now = self._cluster.bounds(numbers)
@@ -256,7 +257,7 @@ class Verification:
                 self._report.faults.append(f"{partition}: {found['other']:,} records are not what the brokers have")
 
     def _judge_missing(self, states: dict[Partition, PartitionState], bounds: Bounds) -> None:
-        """Count archived records that the brokers lack; report a fault unless retention or compaction explains it."""
+        """Count archived records that the brokers lack. Report a fault, unless retention or compaction explains it."""
         missing = {partition: number for partition, number in self._missing.items() if number}
         for partition, number in missing.items():
             states[partition].deleted_upstream += number

@@ -1,1 +1,1 @@
-"""Keys and values by the schemas of a registry: as typed columns of an archive, and as events."""
+"""Decodes keys and values with the schemas of a registry, into typed columns of an archive and into events."""

@@ -1,9 +1,9 @@
-"""A column by an Avro schema, with types as Spark's own source of Avro has them.
+"""A column for an Avro schema, with the types that Spark's own Avro source uses.
 
 Owns the type of each schema, and Avro's resolution of a value from the writer's schema to the reader's: fields by name
-or alias, defaults, promotions, branches of unions. fastavro reads the bytes by the writer's schema, without logical
-types; both schemas' logical types are known here, so that a decimal or a timestamp of another scale stays exact.
-A name of a record counts within unions only, as in Java.
+or alias, defaults, promotions, branches of unions. fastavro reads the bytes with the writer's schema, without logical
+types. This module handles the logical types of both schemas, so that a decimal or a timestamp with another scale stays
+exact. The name of a record matters only within unions, as in Java.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ _PRIMITIVE: Final = {
 
 @dataclass(slots=True)
 class _Node:
-    """A part of the column: a type of the reader's schema at one place."""
+    """A part of the column: the type at one place in the reader's schema."""
 
     form: str
-    """json, plain, struct, array, map, union (a struct of members), choice (numbers of two sizes)."""
+    """One of: json, plain, struct, array, map, union (a struct of members), choice (numbers of two sizes)."""
     type: SparkType
     avro: Type
     inner: list[_Node] = field(default_factory=list)
-    """The fields, items or values; the branches of a union but null."""
+    """The fields, items or values of the type, or the branches of a union except null."""
     takes_null: bool = False
 
 
 class AvroColumn:
-    """The column of a schema."""
+    """The column for a schema."""
 
     def __init__(self, schema: AvroSchema) -> None:
         self._budget = Budget()
@@ -67,7 +67,7 @@ class AvroColumn:
         self.type = self._root.type
 
     def read_by(self, writer: Schema) -> Callable[[bytes], Any]:
-        """Return what makes a value of bytes that a schema wrote."""
+        """Return a function that converts bytes of the schema `writer` to a value of this column."""
         schema = cast("AvroSchema", writer)
         try:
             convert = _resolved(schema.root, self._root, "value")
@@ -133,7 +133,7 @@ def _plain_type(kind: Type) -> SparkType:
 
 
 def _logical(kind: Type) -> str | None:
-    """Return the logical type, if it is valid where it stands: another one is ignored, by Avro's rules."""
+    """Return the logical type if it is valid here. By Avro's rules, an invalid logical type is ignored."""
     said = kind.props.get("logicalType")
     if not isinstance(said, str):
         return None
@@ -169,7 +169,7 @@ def _failing(reason: str) -> Convert:
 
 
 def _resolved(writer: Type, node: _Node, place: str) -> Convert:
-    """Return what makes a value for a node of one that the writer's type has stored; raises InvalidValue."""
+    """Return a function that converts a value of the writer's type to a value of a node. Raises InvalidValue."""
     writer = writer.named or writer
     if writer.kind == "union":
         return _from_union(writer, node, place)
@@ -221,7 +221,7 @@ def _none(_: Any) -> None:
 
 
 def _from_union(writer: Type, node: _Node, place: str) -> Convert:
-    """Return a conversion by the branch that a value has; a branch that cannot be read is an error of the value."""
+    """Return a conversion that depends on the value's branch. An unreadable branch is an error of its values."""
     found: dict[str, Convert] = {}
     for branch in writer.inner:
         try:
@@ -255,12 +255,12 @@ _PYTHON: Final[dict[str, type]] = {
     "array": list,
     "map": dict,
 }
-"""The types that fastavro has for branches without a name."""
+"""The Python types with which fastavro returns branches without a name."""
 _SIZES: Final = {int: ("int", "long"), float: ("float", "double")}
 
 
 def _is_small(value: float) -> bool:
-    """Return whether a number is the same in 32 bits: fastavro does not tell which branch it was."""
+    """Whether a number is the same in 32 bits. This is needed because fastavro does not return the branch."""
     try:
         return (
             bool(struct.unpack("f", struct.pack("f", value))[0] == value)
@@ -272,7 +272,7 @@ def _is_small(value: float) -> bool:
 
 
 def _into_union(writer: Type, node: _Node, place: str) -> Convert:
-    """Return a conversion into the reader's first branch of the same type, else into the first that reads it."""
+    """Return a conversion to the reader's first branch of the same type, or else to the first that can read it."""
     for is_wanted in (_same, _reads):
         for index, branch in enumerate(node.inner):
             if not is_wanted(writer, branch.avro):
@@ -297,7 +297,7 @@ def _same(writer: Type, reader: Type) -> bool:
 
 
 def _reads(writer: Type, reader: Type) -> bool:
-    """Return whether a reader's type takes values of a writer's, apart from what is within."""
+    """Whether the reader's type can read values of the writer's type, without a check of inner types."""
     if writer.kind == "fixed" and reader.kind == "fixed":
         return writer.size == reader.size
     return writer.kind == reader.kind or reader.kind in _PROMOTED.get(writer.kind, ())
@@ -333,7 +333,7 @@ _INTS: Final = range(-(1 << 31), 1 << 31)
 
 
 def _int(value: int) -> int:
-    if value not in _INTS:  # fastavro reads an int as it reads a long, and Spark would cut it
+    if value not in _INTS:  # fastavro reads an int like a long, and Spark would truncate it
         raise InvalidValue("an int has more than 32 bits")
     return value
 
@@ -369,7 +369,7 @@ def _symbol(writer: Type, reader: Type) -> Convert:
 
 
 def _decimal(writer: Type, reader: Type) -> Convert:
-    """Return exact decimals of the reader's scale; those with more digits than Spark has are texts."""
+    """Return a conversion to exact decimals of the reader's scale. Decimals with too many digits become text."""
     precision, scale = _scale(reader)
     written = _scale(writer)[1] if _logical(writer) == "decimal" else scale
 
@@ -399,7 +399,7 @@ def _default(one: Field, node: _Node, place: str) -> Any:
 
 
 def _of_json(value: Any, kind: Type, node: _Node, place: str) -> Any:
-    """Return a default, which is JSON, as a value of a node; the first branch of a union that takes it."""
+    """Return a default, which is JSON, as a value of a node. For a union, use the first branch that accepts it."""
     kind = kind.named or kind
     if kind.kind == "union":
         for branch in kind.inner:
@@ -418,7 +418,7 @@ def _of_branch(value: Any, branch: Type, node: _Node, place: str) -> Any:
 
 
 def _stored(value: Any, kind: Type, place: str) -> Any:
-    """Return a default as fastavro would read it; raises InvalidValue if it is none of its type."""
+    """Return a default as fastavro would read it. Raises InvalidValue if the default does not fit its type."""
     from kbroker.schema_registry.formats.avro_model import fits
 
     kind = kind.named or kind
@@ -443,7 +443,7 @@ def _stored(value: Any, kind: Type, place: str) -> Any:
 
 
 def _plain_json(kind: Type, value: Any) -> Any:
-    """Return a value as its writer's schema has it, as JSON: dates and times as in ISO 8601, decimals as texts."""
+    """Return a value of its writer's schema as JSON. Dates and times are in ISO 8601; decimals are texts."""
     kind = kind.named or kind
     if kind.kind == "union":
         if isinstance(value, tuple):
@@ -477,5 +477,5 @@ def _simple_json(kind: Type, value: Any) -> Any:
         if logical in _LOCAL_MICROS:
             return (_EPOCH + datetime.timedelta(microseconds=value * _LOCAL_MICROS[logical])).isoformat()
     except OverflowError:
-        return value  # Python has no such date
+        return value  # Python's dates do not reach so far
     return value

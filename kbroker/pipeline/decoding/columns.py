@@ -1,4 +1,4 @@
-"""A column of decoded keys or values: its type, by the schema of its reader, and values that other schemas wrote.
+"""A column of decoded keys or values. The reader's schema defines its type; other schemas may have written values.
 
 Owns the choice of the format. Needs no Spark.
 """
@@ -16,16 +16,16 @@ _MOST_WRITERS: Final = 500
 
 
 class Column(Protocol):
-    """What decodes bytes for one column."""
+    """Decodes bytes to values of one column."""
 
     type: SparkType
 
     def read_by(self, writer: Schema) -> Callable[[bytes], Any]:
-        """Return what makes a value of this column of the bytes of another schema, which is of the same format."""
+        """Return a function that converts bytes of another schema of the same format to values of this column."""
 
 
 class Reader:
-    """Decodes for a column; keeps what it made of each schema that wrote."""
+    """Decodes values for a column. Keeps the conversion for each schema that has written values."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -33,7 +33,7 @@ class Reader:
         self._known: OrderedDict[int, tuple[Schema, Convert]] = OrderedDict()
 
     def value(self, writer: Schema, data: bytes) -> Any:
-        """Return a value that a schema wrote, as Spark takes it; raises InvalidValue."""
+        """Decode a value that a schema has written, in the form for Spark. Raises InvalidValue."""
         known = self._known.get(id(writer))
         if known is None:
             if writer.schema_type != self.schema.schema_type:
@@ -45,7 +45,7 @@ class Reader:
 
 
 def column_of(schema: Schema) -> Column:
-    """Return the column for a reader's schema; raises InvalidValue, InvalidSchema if values have no type."""
+    """Return the column for a reader's schema. Raises InvalidValue or InvalidSchema if values have no type."""
     if schema.schema_type == "AVRO":
         from kbroker.pipeline.decoding.avro_column import AvroColumn
         from kbroker.schema_registry.formats.avro import AvroSchema
@@ -63,7 +63,7 @@ def column_of(schema: Schema) -> Column:
 
 
 class Fields:
-    """The fields at the top of a value, as texts, by the schema that wrote it."""
+    """Reads the top-level fields of a value as texts, with the schema that has written the value."""
 
     def __init__(self, schema: Schema, names: tuple[str, ...]) -> None:
         self._schema = schema
@@ -71,7 +71,7 @@ class Fields:
         self._columns: dict[str, tuple[Column, Callable[[bytes], Any]]] = {}
 
     def of(self, data: bytes) -> tuple[str | None, ...]:
-        """Return the texts of the fields, None for one that is null or missing; raises InvalidValue."""
+        """Return the texts of the fields, with None for a field that is null or missing. Raises InvalidValue."""
         if self._schema.schema_type == "JSON":
             return self._of_json(data)
         column, read = self._column(data)

@@ -1,8 +1,8 @@
-"""A column by a JSON Schema: objects with properties are structs, what has no one type is JSON text.
+"""A column for a JSON Schema. Objects with properties are structs; values without a single type are JSON text.
 
-Owns the type of each schema, as far as it says one, and the values by the names of properties. A value must fit the
-type, and nothing more: the schema that it was written with is not asked for patterns or bounds. Properties that the
-reader's schema does not name are left out.
+Owns the type of each schema, if the schema defines one, and reads values by the names of properties. A value must only
+fit the type: the patterns and bounds in the writer's schema are not checked. Properties that the reader's schema does
+not name are omitted.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from kbroker.schema_registry.formats.json_schema_model import Model, Node
 _NOTHING: Final = "nothing"
 _UNKNOWN: Final = "unknown"
 _MOST_PARTS: Final = 1_000
-"""The most alternatives that are looked at for the type of one part."""
+"""The most alternatives that are examined to find the type of one part."""
 
 
 @dataclass(slots=True)
 class _Said:
-    """What a schema says of the type of its values."""
+    """The information in a schema about the type of its values."""
 
     kind: str
     properties: dict[str, Node] = field(default_factory=dict)
     values: Node | None = None
-    """The schema of what other properties a map has, or of an array's items."""
+    """The schema of a map's additional properties, or of an array's items."""
     nodes: frozenset[int] = frozenset()
-    """The nodes that were looked at."""
+    """The nodes that have been examined."""
 
 
 class JsonColumn:
-    """The column of a schema; raises InvalidSchema for references that lead nowhere."""
+    """The column for a schema. Raises InvalidSchema for references that have no target."""
 
     def __init__(self, schema: JsonSchema) -> None:
         self._model: Model = schema.model
@@ -47,7 +47,7 @@ class JsonColumn:
         self._convert = part.convert
 
     def read_by(self, writer: Schema) -> Callable[[bytes], Any]:
-        """Return what makes a value of bytes that a schema wrote."""
+        """Return a function that converts bytes of the schema `writer` to a value of this column."""
         convert = self._convert
         return lambda data: convert(writer.value_of(data))
 
@@ -92,7 +92,7 @@ class JsonColumn:
 
 
 def _all(parts: Iterable[_Said]) -> _Said:
-    """Return what schemas say that all hold."""
+    """Return the combined information of schemas that must all be valid for a value."""
     told = [each for each in parts if each.kind not in (_NOTHING, _UNKNOWN)]
     kinds = {each.kind for each in told}
     if not told:
@@ -106,7 +106,7 @@ def _all(parts: Iterable[_Said]) -> _Said:
 
 
 def _any(parts: Iterable[_Said]) -> _Said:
-    """Return what schemas say of which one holds; null may always be a value."""
+    """Return the combined information of schemas of which one must be valid for a value. Null is always allowed."""
     told = [each for each in parts if each.kind != "null"]
     kinds = {each.kind for each in told}
     if len(told) == 1:

@@ -1,7 +1,8 @@
-"""A column by a Protobuf message: messages are structs; Timestamp, the wrappers and Struct have types of their own.
+"""A column for a Protobuf message. Messages are structs; Timestamp, the wrappers and Struct have special types.
 
-Owns the type of each field, and its value. A field is found by its number, since the reader's message reads the bytes,
-after the writer's has checked them. A field without a value is null where Protobuf can tell, else its default.
+Owns the type of each field, and its value. A field is found by its number, because the reader's message decodes the
+bytes, after the writer's message has checked them. A field without a value is null if Protobuf can detect this, else it
+has its default.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _UNSIGNED: Final = types.decimal_type(20, 0)
 
 
 class ProtobufColumn:
-    """The column of a message, which is the first of its file if none is named; raises InvalidValue."""
+    """The column for a message. Without a name, this is the first message of its file. Raises InvalidValue."""
 
     def __init__(self, schema: ProtobufSchema, name: str | None = None) -> None:
         self._schema = schema
@@ -33,7 +34,7 @@ class ProtobufColumn:
         self._convert = part.convert
 
     def read_by(self, writer: Schema) -> Callable[[bytes], Any]:
-        """Return what makes a value of bytes that a schema wrote."""
+        """Return a function that converts bytes of the schema `writer` to a value of this column."""
         convert, name, reader, own = self._convert, self._name, self._class, writer == self._schema
         written = cast("ProtobufSchema", writer).message_of
 
@@ -60,7 +61,7 @@ class ProtobufColumn:
         return Part(types.struct_type(kinds), lambda message: tuple(read(message) for read in reads))
 
     def _field(self, field: Any, within: frozenset[str], depth: int) -> Part:
-        """Return a field as a part whose value is the message that has it."""
+        """Return the part for a field. Its conversion receives the message that contains the field."""
         get: Callable[[Any], Any] = attrgetter(field.name)
         inner = field.message_type
         if inner is not None and inner.GetOptions().map_entry:
@@ -97,7 +98,7 @@ _TYPES: Final = (
     *("double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string", "group", "message"),
     *("bytes", "uint32", "enum", "sfixed32", "sfixed64", "sint32", "sint64"),
 )
-"""The names of the types of fields, by their numbers in descriptor.proto, from 1 on."""
+"""The names of field types, by their numbers in descriptor.proto, starting at 1."""
 
 
 def _name_of(field: Any) -> str:
@@ -128,7 +129,7 @@ def _json(message: Any) -> str:
 
     try:
         return types.json_text(MessageToDict(message, preserving_proto_field_name=True))
-    except (ValueError, TypeError, RecursionError) as error:  # as an Any of an unknown type
+    except (ValueError, TypeError, RecursionError) as error:  # such as an Any of an unknown type
         raise InvalidValue(f"the Protobuf message has no JSON form: {str(error)[:300]}") from None
 
 
@@ -173,5 +174,5 @@ _KNOWN: Final = {
     "google.protobuf.Timestamp": Part(types.TIMESTAMP, _timestamp),
     **{f"google.protobuf.{name}": _wrapper(_SCALARS[scalar]) for name, scalar in _WRAPPERS.items()},
 }
-"""Well-known messages with types of their own."""
+"""Well-known messages that have special types."""
 _AS_JSON: Final = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))

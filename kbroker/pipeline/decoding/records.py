@@ -1,7 +1,7 @@
-"""Records' keys and values decoded in Spark's tasks: what a task does with one, and the columns of a frame.
+"""Decodes keys and values of records in Spark's tasks, and adds the results as columns of a frame.
 
-Owns the two functions that Spark calls for each record. They never raise for what a record holds: its value is null
-then, with the reason. They raise, and so end the job, if the registry does not answer.
+Owns the two functions that Spark calls for each record. They never raise for the content of a record: for invalid
+content the value is null, with the reason. If the registry does not answer, they raise an error, which ends the job.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LONGEST: Final = 500
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes one part of each record by the schema that it names, into the type of the reader's schema."""
+    """Decodes one part of each record with the schema that the record names, into the type of the reader's schema."""
 
     registry: Registry
     reader: SchemaText
     patience_s: float = PATIENCE_S
 
     def __call__(self, data: bytes | None, header: bytes | None) -> tuple[Any, str | None]:
-        """Return the value and None, or None and the reason; a record without the part has neither."""
+        """Return the value and None, or None and the reason. For a record without the part, return None twice."""
         if data is None:
             return None, None
         token, rest = framing.split(bytes(data), None if header is None else bytes(header))
@@ -42,7 +42,7 @@ class Decoder:
         except Exception as err:  # noqa: BLE001 - bytes of others may raise anything, and are no reason to end a job
             return None, _reason(str(err) or type(err).__name__)
 
-    # Found once by each task, and kept by its process for the next one.
+    # Looked up once by each task, and kept by the task's process for the next task.
 
     @cached_property
     def _lookup(self) -> Lookup:
@@ -55,14 +55,14 @@ class Decoder:
 
 @dataclass(frozen=True)
 class EventDecoder:
-    """Reads fields of each record's value by the schema that it names, as texts."""
+    """Reads fields of each record's value as texts, with the schema that the record names."""
 
     registry: Registry
     names: tuple[str, ...]
     patience_s: float = PATIENCE_S
 
     def __call__(self, data: bytes | None, header: bytes | None) -> tuple[str | None, ...]:
-        """Return the fields and, last, why they cannot be read."""
+        """Return the fields and, as the last element, the reason why they cannot be read."""
         nothing = (None,) * len(self.names)
         if data is None:
             return (*nothing, None)
@@ -97,18 +97,18 @@ def decoded(frame: Any, part: str, decoder: Decoder, kind: types.SparkType) -> A
 
 
 def with_fields(frame: Any, decoder: EventDecoder) -> Any:
-    """Add a column `found` to records: a struct of `field0`, `field1` and so on, and `reason`, all texts."""
+    """Add a column `found` to records: a struct of `field0`, `field1` and so on, and `reason`. All are texts."""
     names = [f"field{index}" for index in range(len(decoder.names))]
     kind = types.struct_type([(name, types.STRING) for name in (*names, "reason")])
     return frame.withColumn("found", _called(decoder, kind)("value", _header("value")))
 
 
 def _called(function: Any, kind: types.SparkType) -> Any:
-    """Return a function of Spark that calls another with a task's rows; what it returns is not converted again."""
+    """Return a Spark function that calls a Python function with a task's rows. Its results are not converted again."""
     from pyspark.sql.types import StructType
 
     class ReadyType(StructType):
-        """A struct whose values are as the JVM takes them."""
+        """A struct whose values have the form that the JVM expects."""
 
         @classmethod
         def typeName(cls) -> str:  # noqa: N802 - pyspark's name
@@ -120,7 +120,7 @@ def _called(function: Any, kind: types.SparkType) -> Any:
     from pyspark.sql import functions as f
 
     ready = ReadyType(StructType.fromJson(json.loads(json.dumps(kind))).fields)
-    # Without Arrow, which would need pyarrow in the tasks; and called once a row, however often its fields are used.
+    # Without Arrow, which would need pyarrow in the tasks. Called once for each row, however often its fields are used.
     return f.udf(function, ready, useArrow=False).asNondeterministic()
 
 

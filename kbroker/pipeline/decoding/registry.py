@@ -1,6 +1,6 @@
-"""What the decoding needs of a schema registry, and the schemas that each process keeps.
+"""The part of a schema registry that decoding needs, and the schemas that each process caches.
 
-Owns the patience with a registry that does not answer while a job runs. The caller of a job passes the registry
+Owns the retries while a registry does not answer to a running job. The caller of a job passes the registry
 (`Registry`); this package never opens a connection of its own.
 """
 
@@ -18,7 +18,7 @@ from kbroker.schema_registry.formats.common import Schema
 Result = TypeVar("Result")
 
 PATIENCE_S: Final = 60.0
-"""How long a running job waits for a registry that does not answer."""
+"""How long a running job waits for a registry that does not answer, in seconds."""
 _PAUSE_S: Final = 0.5
 _MOST_KEPT: Final = 1_000
 PARTS: Final = ("key", "value")
@@ -27,7 +27,7 @@ HEADERS: Final = {"key": framing.KEY_HEADER.decode(), "value": framing.VALUE_HEA
 
 
 class Schemas(Protocol):
-    """The schemas of a registry; `kbroker.admin.registry_schemas.RegistrySchemas` has them."""
+    """The schemas of a registry. `kbroker.admin.registry_schemas.RegistrySchemas` implements this."""
 
     def of_token(self, token: bytes) -> Schema | str: ...
     def latest(self, subject: str) -> Schema | str: ...
@@ -35,7 +35,7 @@ class Schemas(Protocol):
 
 
 class Registry(Hashable, Protocol):
-    """Where a registry is, in a form that Spark can send to its tasks; `RegistryPlace` is one."""
+    """The address of a registry, in a form that Spark can send to its tasks. `RegistryPlace` implements this."""
 
     def schemas(self) -> Schemas: ...
 
@@ -62,7 +62,7 @@ class SchemaText:
 
 @dataclass(slots=True)
 class Lookup:
-    """The schemas that records name, in one process; asks a registry for each once."""
+    """The schemas that records name, in one process. Requests each schema from the registry only once."""
 
     schemas: Schemas
     patience_s: float = PATIENCE_S
@@ -70,7 +70,7 @@ class Lookup:
     _known: dict[bytes, Schema] = field(default_factory=dict)
 
     def of_token(self, token: bytes) -> Schema | str:
-        """Return a schema, or why there is none; raises PipelineError if the registry does not answer."""
+        """Return a schema, or the reason why there is none. Raises PipelineError if the registry does not answer."""
         known = self._known.get(token)
         if known is not None:
             return known
@@ -86,12 +86,12 @@ class Lookup:
 
 
 def require_registry(registry: Registry) -> None:
-    """Raise PipelineError if a registry does not answer, or is none."""
+    """Raise PipelineError if the registry does not answer, or if the address is not that of a registry."""
     patiently(patiently(registry.schemas, 0.0).check, 0.0)
 
 
 def patiently(call: Callable[[], Result], patience_s: float, sleep: Callable[[float], Any] = time.sleep) -> Result:
-    """Repeat a call while it fails, for `patience_s` seconds at most; raises PipelineError with the last reason."""
+    """Retry a call while it fails, for at most `patience_s` seconds. Then raise PipelineError with the last reason."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -106,7 +106,7 @@ _KEPT: dict[str, dict[Hashable, Any]] = {}
 
 
 def kept(kind: str, key: Hashable, make: Callable[[], Result]) -> Result:
-    """Return what was made for a key in this process, made now if it is new: Spark's tasks come and go."""
+    """Return this process's cached object for a key, created if it is new. It outlives Spark's tasks."""
     known = _KEPT.setdefault(kind, {})
     if key not in known:
         if len(known) >= _MOST_KEPT:
@@ -117,5 +117,5 @@ def kept(kind: str, key: Hashable, make: Callable[[], Result]) -> Result:
 
 
 def lookup_of(registry: Registry, patience_s: float) -> Lookup:
-    """Return the lookup of a registry in this process; raises PipelineError."""
+    """Return this process's lookup of a registry. Raises PipelineError."""
     return kept("lookup", (registry, patience_s), lambda: Lookup(patiently(registry.schemas, 0.0), patience_s))

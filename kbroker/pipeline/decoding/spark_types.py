@@ -1,8 +1,9 @@
-"""The types of decoded columns, as Spark's JSON has them, and the values that Spark's tasks take for them.
+"""The types of decoded columns, in Spark's JSON form, and the values that Spark's tasks return for them.
 
-Owns the bounds of a type that follows from a schema of others. A type is made without Spark. A value is what Spark's
-JVM takes from a Python task as it is: a tuple for a struct, days since 1970 for a date, microseconds since 1970 for a
-timestamp. So dates beyond the year 9999 and decimals stay exact. Whatever has no type here becomes JSON text.
+Owns the limits of a type that results from a foreign schema. Types are created without Spark. Values have the form that
+Spark's JVM accepts from a Python task without conversion: a tuple for a struct, days since 1970 for a date,
+microseconds since 1970 for a timestamp. So dates beyond the year 9999 and decimals stay exact. A value without a type
+here becomes JSON text.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kbroker.schema_registry.formats.common import InvalidValue
 
 SparkType = str | dict[str, Any]
 Convert = Callable[[Any], Any]
-"""Makes a value for Spark of a value of a format; raises InvalidValue."""
+"""Converts a value of a format to a value for Spark. Raises InvalidValue."""
 
 BOOLEAN: Final = "boolean"
 INT: Final = "integer"
@@ -33,16 +34,16 @@ DATE: Final = "date"
 TIMESTAMP: Final = "timestamp"
 LOCAL_TIMESTAMP: Final = "timestamp_ntz"
 MOST_DIGITS: Final = 38
-"""The most digits of Spark's decimals."""
+"""The most digits that Spark's decimals can have."""
 MOST_FIELDS: Final = 3_000
-"""The most fields of a column's type, with all fields within: schemas may name a type in many places."""
+"""The most fields of a column's type, including inner fields: a schema may name one type in many places."""
 DEEPEST: Final = 30
-"""The most levels of structs, arrays and maps within each other."""
+"""The most levels of nested structs, arrays and maps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a column: its type, and what makes values of it."""
+    """A part of a column: its type, and the conversion to values of the type."""
 
     type: SparkType
     convert: Convert
@@ -55,7 +56,7 @@ class Budget:
         self._left = MOST_FIELDS
 
     def allows(self, names: Sequence[str], depth: int) -> bool:
-        """Take a struct's fields; False if they are too many, too deep, or have names that Spark cannot tell apart."""
+        """Count a struct's fields. Return False if there are too many, or too many levels, or ambiguous names."""
         folded = {name.casefold() for name in names}
         if not names or len(folded) < len(names) or "" in folded or depth >= DEEPEST or len(names) > self._left:
             return False
@@ -64,12 +65,12 @@ class Budget:
 
 
 def decimal_type(precision: int, scale: int) -> SparkType:
-    """Return the type of decimals; of text for those with more digits than Spark has."""
+    """Return the type for decimals. It is a text for decimals with more digits than Spark supports."""
     return f"decimal({precision},{scale})" if precision <= MOST_DIGITS else STRING
 
 
 def struct_type(fields: Sequence[tuple[str, SparkType]]) -> SparkType:
-    """Return the type of a struct; each field may be null."""
+    """Return the type of a struct in which each field may be null."""
     return {
         "type": "struct",
         "fields": [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in fields],
@@ -93,7 +94,7 @@ def array_of(items: Part) -> Part:
 
 
 def fingerprint(kind: SparkType) -> str:
-    """Return a short text that differs for types that differ."""
+    """Return a short text that is different for different types."""
     return hashlib.sha256(json.dumps(kind, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -101,7 +102,7 @@ _LONGS: Final = range(-(1 << 63), 1 << 63)
 
 
 def whole_number(value: int) -> int:
-    """Return a number that fits a long; raises InvalidValue."""
+    """Return a number that fits into a long. Raises InvalidValue."""
     if value not in _LONGS:
         raise InvalidValue("a number has more than 64 bits")
     return value
@@ -109,12 +110,12 @@ def whole_number(value: int) -> int:
 
 @lru_cache(maxsize=64)
 def power_of_ten(exponent: int) -> int:
-    """Return a power of ten, kept: large ones take a while."""
+    """Return a power of ten. It is cached, because large powers take long to compute."""
     return int(10**exponent)
 
 
 def rescaled(unscaled: int, before: int, scale: int) -> int:
-    """Return the same number with another count of digits behind the point; raises InvalidValue if it has more."""
+    """Return the same number with another number of decimal places. Raises InvalidValue if it needs more."""
     if scale >= before:
         return unscaled * power_of_ten(scale - before)
     found, rest = divmod(unscaled, power_of_ten(before - scale))
@@ -127,14 +128,14 @@ _EXACT: Final = Context(prec=2_000_000)
 
 
 def from_unscaled(unscaled: int, precision: int, scale: int) -> Decimal:
-    """Return a decimal; raises InvalidValue if it has more digits than its type."""
+    """Return a decimal. Raises InvalidValue if it has more digits than its type allows."""
     if abs(unscaled) >= power_of_ten(precision):
         raise InvalidValue(f"a decimal has more than {precision} digits")
     return Decimal(unscaled).scaleb(-scale, _EXACT)
 
 
 def text(value: str) -> str:
-    """Return a text that is valid Unicode; raises InvalidValue."""
+    """Return a text that is valid Unicode. Raises InvalidValue."""
     if not value.isascii():
         try:
             value.encode()
@@ -144,7 +145,7 @@ def text(value: str) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as compact JSON; raises InvalidValue."""
+    """Return a value as compact JSON. Raises InvalidValue."""
     try:
         return text(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain))
     except (ValueError, TypeError, RecursionError) as error:
@@ -158,7 +159,7 @@ def _plain(value: object) -> object:
 
 
 def as_text(kind: SparkType, value: Any) -> str | None:
-    """Return a value of a type as Spark's reader of JSON would give it as a string; a timestamp in ms since 1970."""
+    """Return a value as the string that Spark's JSON reader would return. A timestamp is in ms since 1970."""
     if value is None:
         return None
     if isinstance(kind, dict):
@@ -179,11 +180,11 @@ def as_text(kind: SparkType, value: Any) -> str | None:
 
 _EPOCH: Final = datetime.date(1970, 1, 1)
 _FAR: Final = 700_000
-"""In days: beyond, Python has no date."""
+"""In days since 1970. Beyond this limit, Python has no date."""
 
 
 def _named(kind: SparkType, value: Any) -> Any:
-    """Return a value with the names of its fields."""
+    """Return a value as a mapping with the names of its fields."""
     if value is None or isinstance(kind, str):
         return value
     if kind["type"] == "struct":

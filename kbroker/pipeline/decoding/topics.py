@@ -1,7 +1,8 @@
-"""The decoded columns of each topic of a job: their types, and a batch's records with them.
+"""The decoded columns of each topic of a job: their types, and the records of a batch with these columns.
 
-Owns the choice of the reader's schema: the latest version of the subject TOPIC-value (TOPIC-key) when the job first
-sees the topic, until it ends. A topic without the subject, or with a schema that gives no type, has no such columns.
+Owns the choice of the reader's schema: the latest version of the subject TOPIC-value (TOPIC-key) at the time when the
+job first reads the topic. The job uses this schema until it ends. A topic without the subject, or with a schema that
+defines no type, has no decoded columns.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class _Column(NamedTuple):
 
 
 class DecodedTopics:
-    """The parts ("key", "value") to decode by a registry; `say` gets a line for each topic that lacks a column."""
+    """The parts ("key", "value") to decode with a registry. `say` gets a line for each topic without a column."""
 
     def __init__(
         self, registry: Registry, parts: Iterable[str], say: Callable[[str], object], patience_s: float = PATIENCE_S
@@ -38,19 +39,19 @@ class DecodedTopics:
         self._known: dict[str, tuple[_Column, ...]] = {}
 
     def prepare(self, topics: Iterable[str]) -> None:
-        """Learn the types of topics before the job begins; raises PipelineError if the registry does not answer."""
+        """Look up the types of topics before the job begins. Raises PipelineError if the registry does not answer."""
         for topic in sorted(topics):
             self._columns(topic, 0.0)
         self._opened(0.0)
 
     def fingerprint(self, topic: str) -> str:
-        """Return a text that differs for topics whose columns have other types; empty for one without any."""
+        """Return a text that differs between topics whose columns have different types. Empty without such columns."""
         found = self._columns(topic, self._patience_s)
         return types.fingerprint(types.struct_type([(each.part, each.type) for each in found])) if found else ""
 
     @contextmanager
     def frames(self, frame: Any, topics: Iterable[str]) -> Iterator[list[Any]]:
-        """Yield a batch's records as frames with equal columns each, for topics that it may have."""
+        """Yield a batch's records as frames, each with one set of columns. The batch may have only these topics."""
         columns: dict[tuple[tuple[str, Decoder], ...], tuple[_Column, ...]] = {}
         named: defaultdict[tuple[tuple[str, Decoder], ...], list[str]] = defaultdict(list)
         for topic in sorted(topics):
@@ -61,7 +62,7 @@ class DecodedTopics:
         if len(columns) <= 1:
             yield [_with(frame, each) for each in columns.values()] or [frame]
             return
-        kept = frame.persist()  # so that the brokers are asked for the batch once
+        kept = frame.persist()  # so that the batch is fetched from the brokers only once
         try:
             yield [_with(kept.where(kept["topic"].isin(named[key])), each) for key, each in columns.items()]
         finally:

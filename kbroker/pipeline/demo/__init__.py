@@ -1,1 +1,1 @@
-"""The tour of all jobs, and the chart at its end."""
+"""The tour, which runs all jobs, and the chart at its end."""

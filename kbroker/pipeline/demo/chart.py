@@ -1,6 +1,6 @@
 """Visits by organisation and day as a picture (PNG) and as a self-contained page (HTML).
 
-Owns how the numbers look. Never counts visits.
+Owns the presentation of the numbers. Never counts visits.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Final
 from kbroker.pipeline.visits.lookup import UNKNOWN
 
 _PALETTE: Final = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5")
-"""The colours of the largest organisations; all others share a colour, and unknown visitors have their own."""
+"""The colours of the largest organisations. All others share one colour, and unknown visitors have their own."""
 _REST: Final = "others"
 _APART: Final = {_REST: "#c8c8c8", UNKNOWN: "#707070"}
 Row = dict[str, Any]
 
 
 def by_organisation(rows: list[Row]) -> tuple[list[str], dict[str, list[int]]]:
-    """Return the days in order, and each organisation's visits by day: the largest first, then others and unknown."""
+    """Return the days in order, and the visits by organisation and day: the largest first, then others and unknown."""
     days = sorted({row["day"] for row in rows})
     total: Counter[str] = Counter()
     for row in rows:
@@ -77,7 +77,7 @@ def page(rows: list[Row], title: str, note: str) -> str:
 
 
 def save(rows: list[Row], folder: Path, title: str, note: str) -> tuple[Path, Path]:
-    """Write `visits.png` and `visits.html` into a folder; returns their paths."""
+    """Write `visits.png` and `visits.html` into a folder. Return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     picture, text = folder / "visits.png", folder / "visits.html"
     picture.write_bytes(draw(rows, title, "png"))

@@ -1,6 +1,7 @@
-"""The tour: events, streaming visits, an archive, a recount of it, and both results side by side.
+"""The tour: events, a stream that counts visits, an archive, a recount from the archive, and both results side by side.
 
-Owns the order of the jobs and the comparison. It runs the same jobs as the commands; the caller provides the broker.
+Owns the order of the jobs and the comparison. The tour runs the same jobs as the commands. The caller provides the
+broker.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ class TourOptions:
     """The size of the tour."""
 
     days: int = 3
-    """Days of events, up to the day before yesterday."""
+    """The number of days with events. The last day is the day before yesterday."""
     records: int = 60_000
     """The approximate number of records."""
     topic: str = "events"
     feed_s: float = 20.0
-    """The seconds over which the records are sent."""
+    """The number of seconds over which the records are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Tour:
 
 
 def tour(session: Any, clients: Clients, folder: Path, options: TourOptions, report: Callable[[str], None]) -> Tour:
-    """Run the tour against a broker without the topic; raises PipelineError."""
+    """Run the tour against a broker that does not have the topic. Raises PipelineError."""
     cluster = Cluster(clients)
     topic, days = options.topic, options.days
     lookup = folder / "organisations.csv"
@@ -93,7 +94,7 @@ def tour(session: Any, clients: Clients, folder: Path, options: TourOptions, rep
 
 def _events(days: int, records: int) -> EventSource:
     today = datetime.datetime.now(datetime.UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    # Late events arrive hours after their day; a broker refuses a record from the future.
+    # Late events arrive hours after their day, and a broker refuses a record from the future.
     start = int(today.timestamp() * 1000) - (days + 1) * DAY_MS
     return EventSource(EventOptions(start, seed=1, rate=records / (days * 86_400), days=days))
 
@@ -113,7 +114,7 @@ def _stream(session: Any, cluster: Cluster, folder: Path, lookup: Path, topic: s
 
 
 def _feed(clients: Clients, source: EventSource, options: TourOptions, stream: Visits, cluster: Cluster) -> None:
-    """Send the events within some seconds while the stream runs; return once the stream has counted all of them."""
+    """Send the events within some seconds while the stream runs. Return when the stream has counted all of them."""
     failures: list[BaseException] = []
     ended = threading.Event()
     begun, span_ms = time.monotonic(), options.days * DAY_MS
@@ -163,7 +164,7 @@ class _Silent(Progress):
 
 
 def by_day(found: Tour) -> list[tuple[str, int, int, int, int, str]]:
-    """Return (day, visits as streamed, visits as recounted, events, late, whether it is final), day by day."""
+    """Return (day, visits as streamed, visits as recounted, events, late, whether the day is final), by day."""
     days: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for row in found.rows:
         numbers = days[row["day"]]

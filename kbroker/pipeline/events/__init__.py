@@ -1,1 +1,1 @@
-"""Events of a website, simulated or from its access logs, that are sent to a topic."""
+"""The events of a website, simulated or read from access logs, which are sent to a topic."""

@@ -1,13 +1,14 @@
-"""Web servers' logs as website events: the Combined Log Format of Apache httpd and nginx.
+"""Website events from the logs of web servers, in the Combined Log Format of Apache httpd and nginx.
 
-Owns the reading of files, plain or gzip, and the meaning of a line. Never fails on a file's content: an invalid line is
-a `Malformed`, with the reason. A line takes time and memory in proportion to its length, which is bounded.
+Owns the reading of files, plain or gzip, and the meaning of a line. The content of a file never causes an error: an
+invalid line is returned as a `Malformed`, with the reason. A line needs time and memory in proportion to its length,
+which is limited.
 
     host ident user [10/Oct/2000:13:55:36 -0700] "GET /x?y HTTP/1.0" 200 2326 "referrer" "user agent"
 
-Fields after the user agent are ignored: servers append their own. Visitors are pseudonyms: keyed hashes (BLAKE2b) of
-host and user agent. An event's id is a hash of its line and the line's number. So reading the same file again gives the
-same ids, and two equal lines have different ids.
+Fields after the user agent are ignored, because servers append fields of their own. Visitors are pseudonyms: keyed
+hashes (BLAKE2b) of host and user agent. An event's id is a hash of its line and the line's number. So reading the same
+file again gives the same ids, and two equal lines have different ids.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hashlib import blake2b
 from typing import BinaryIO, Final, NamedTuple
 
 LONGEST_LINE: Final = 65_536
-"""The most bytes of a line that is read; web servers accept requests of some 8 kB."""
+"""The most bytes of a line that is read. Web servers accept requests of about 8 kB."""
 
 _FIRST_YEAR: Final = 1970
 _LAST_YEAR: Final = 9998  # so that the time is before the year 10000 in UTC, too
@@ -32,7 +33,7 @@ _MONTHS: Final = {
     name: number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)
 }
 _QUOTED: Final = rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
-# Possessive quantifiers prevent backtracking: the first text that looks like a time counts as the time.
+# Possessive quantifiers prevent backtracking. The first text that looks like a time is used as the time.
 _ENTRY: Final = re.compile(
     rb"(\S++) \S++ (?>.*? \[(\d\d)/([A-Z][a-z][a-z])/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)\] )"
     + _QUOTED
@@ -52,7 +53,7 @@ _EMPTY: Final = ("", "-")
 
 
 class LogEvent(NamedTuple):
-    """A line as an event: its time (epoch ms), its key, its value (JSON)."""
+    """A line as an event: its time (ms since the epoch), its key, and its value (JSON)."""
 
     time_ms: int
     key: bytes
@@ -60,14 +61,14 @@ class LogEvent(NamedTuple):
 
 
 class Malformed(NamedTuple):
-    """An invalid line; its number in the file (from 1 on), and the reason."""
+    """An invalid line: its number in the file, starting at 1, and the reason."""
 
     number: int
     reason: str
 
 
 class AccessLog:
-    """Turns lines into events. `salt` is the key of the pseudonyms; with `query`, urls keep the part after the `?`."""
+    """Converts lines to events. `salt` is the key of the pseudonyms. With `query`, URLs keep the part after the `?`."""
 
     def __init__(self, salt: str = "", *, query: bool = False) -> None:
         self._key = blake2b(salt.encode("utf-8", "surrogateescape")).digest() if salt else b""
@@ -79,7 +80,7 @@ class AccessLog:
             yield from self.read(file)
 
     def read(self, file: io.BufferedReader) -> Iterator[LogEvent | Malformed]:
-        """Read an open file, plain or gzip. If gzip cannot unpack it, the last item is a Malformed."""
+        """Read an open file, plain or gzip. If gzip cannot decompress it, the last item is a Malformed."""
         zipped = file.peek(len(_GZIP)).startswith(_GZIP)
         opened: BinaryIO = gzip.GzipFile(fileobj=file) if zipped else file  # type: ignore[assignment]
         number = 0
@@ -95,7 +96,7 @@ class AccessLog:
             yield Malformed(number + 1, f"the file cannot be unpacked from here on: {err}")
 
     def parse(self, line: bytes, number: int) -> LogEvent | Malformed:
-        """Read one line, with or without its end; `number` is its number in the file."""
+        """Read one line, with or without its line end. `number` is the line's number in the file."""
         line = line.rstrip(b"\r\n")
         found = _ENTRY.fullmatch(line)
         if found is None:
@@ -120,11 +121,11 @@ class AccessLog:
         return LogEvent(time_ms, visitor.encode(), json.dumps(event).encode())
 
     def _url(self, request: str) -> str | None:
-        """Return the requested target, without the host in a proxy's request; None if there is no request."""
+        """Return the requested target, without the host of a proxy request. None if there is no request."""
         words = request.split(" ")
         if len(words) < 2 or not _METHOD.fullmatch(words[0]) or not words[1]:
             return None
-        # Browsers should not send a target with blanks, but some did.
+        # Browsers should not send a target with blanks, but some browsers did.
         target = " ".join(words[1:-1]) if len(words) > 2 and words[-1].startswith("HTTP/") else " ".join(words[1:])
         absolute = _SCHEME.match(target)
         if absolute is not None:
@@ -144,7 +145,7 @@ def _pass_over(file: BinaryIO) -> None:
 def _time_ms(
     year: bytes, month: bytes, day: bytes, clock: tuple[bytes, bytes, bytes], zone: tuple[bytes, bytes, bytes]
 ) -> int | None:
-    """Return a local time and its offset from UTC as epoch ms; None for an invalid time."""
+    """Convert a local time and its offset from UTC to ms since the epoch. Return None for an invalid time."""
     sign, hours, minutes = zone[0], int(zone[1]), int(zone[2])
     hour, minute, second = map(int, clock)
     if month not in _MONTHS or hours > 14 or minutes > 59 or not _FIRST_YEAR <= int(year) <= _LAST_YEAR:
@@ -160,7 +161,7 @@ def _time_ms(
 
 
 def _text(raw: bytes) -> str:
-    """Return a field without its escapes; bytes that are not UTF-8 become replacement characters."""
+    """Return a field without its escapes. Bytes that are not UTF-8 become replacement characters."""
     if b"\\" in raw:
         raw = _ESCAPE.sub(_unescaped, raw)
     return raw.decode("utf-8", "replace")

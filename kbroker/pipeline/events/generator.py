@@ -1,14 +1,14 @@
-"""Events of a simulated website, in order of arrival: test data for the pipeline's jobs.
+"""The events of a simulated website, in order of arrival: test data for the pipeline's jobs.
 
-Owns the simulation. Pure: no clock, no I/O; the options determine every byte. Memory holds current visits, visitors who
-stay away for a while, and records that have not arrived, but never all events.
+Owns the simulation. It uses no clock and no I/O, so the options determine every byte. The memory contains current
+visits, visitors who are absent for a while, and records that have not arrived, but never all events.
 
     key    v000123
     value  {"id": "1f2e3d4c-2a-0", "visitor": "v000123", "time": "2026-11-21T10:00:00.123Z",
             "type": "page_view"|"search"|"add_to_cart"|"purchase", "url": "/...", "referrer": "https://..."|null}
 
-An id consists of the run, the number of the visit and that of the event within it, in hex, so that a job's results can
-be compared with the simulation.
+An id consists of the run, the number of the visit, and the number of the event within the visit, in hex. So a job's
+results can be compared with the simulation.
 
 Visits begin as a Poisson process that follows the course of a day. After each event a visitor continues, leaves, or
 returns just after the break, independently of earlier events. The run begins in the steady state, with visits already
@@ -31,10 +31,10 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.events import tables
 
 Arrival = tuple[int, bytes | None, bytes]
-"""A record's arrival (epoch ms), its key, its value."""
+"""A record's arrival (ms since the epoch), its key, and its value."""
 
 _ON_TIME, _LATE, _DUPLICATE, _MALFORMED = range(4)
-_FULLEST: Final = 0.7  # largest share of busy visitors at the busiest time: above it, free ones are hard to find
+_FULLEST: Final = 0.7  # largest share of busy visitors at the busiest time: above it, free visitors are hard to find
 _FEWEST_VISITORS: Final = 1000
 _ROOM: Final = 20  # visitors per busy visitor at the busiest time, if `visitors` is None
 _TRIES_BY_RANK: Final = 8
@@ -57,19 +57,19 @@ _NO_OBJECTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EventOptions:
-    """The options of a simulation. Shares are of all records, and their sum is below 1."""
+    """The options of a simulation. The shares are relative to all records, and their sum is below 1."""
 
     start_ms: int
-    """The start, in epoch ms."""
+    """The start, in ms since the epoch."""
     seed: int = 0
     rate: float = 10.0
-    """Records a second of simulated time, averaged over a whole day."""
+    """The records per second of simulated time, averaged over a complete day."""
     visitors: int | None = None
-    """The number of different visitors; None for as many as the rate needs."""
+    """The number of different visitors. With None, there are as many as the rate needs."""
     days: float | None = None
-    """The number of days with events; None for no end. Late events arrive after them."""
+    """The number of days with events. With None, there is no end. Late events arrive after these days."""
     count: int | None = None
-    """The most records."""
+    """The most records to generate."""
     late: float = 0.02
     duplicates: float = 0.01
     malformed: float = 0.002
@@ -95,7 +95,7 @@ class Counts:
 
 @dataclass(slots=True)
 class _Visit:
-    """A visit under way."""
+    """A visit that is in progress."""
 
     rank: int
     visitor: str
@@ -107,12 +107,12 @@ class _Visit:
 
 
 def visitor_name(rank: int) -> str:
-    """Return the name of the visitor with the `rank`-th most visits, from 1 on."""
+    """Return the name of the visitor with the `rank`-th most visits. Ranks start at 1."""
     return f"v{rank:06d}"
 
 
 class EventSource:
-    """An iterator over the records in order of arrival; works once. Raises PipelineError for bad options."""
+    """An iterator over the records in order of arrival. It works only once. Raises PipelineError for bad options."""
 
     def __init__(self, options: EventOptions) -> None:
         _check(options)
@@ -153,7 +153,7 @@ class EventSource:
         return len(self._visits) + len(self._arrivals)
 
     def _busiest(self) -> float:
-        """Return how many visitors are on a visit, or stay away after a visit, at the busiest time."""
+        """Return the number of visitors who are on a visit, or absent after a visit, at the busiest time."""
         steps, rest = self._steps, sum(tables.REST_MS) / 2
         peak = tables.BUSIEST if self._options.daily else 1.0
         busy = peak * (self._events_a_ms * sum(steps) / len(steps) + self._starts_a_ms * rest)
@@ -184,7 +184,7 @@ class EventSource:
             if visits and visits[0][0] < now:
                 now = visits[0][0]
             ended = now >= end
-            # Records that are simulated later cannot arrive before these.
+            # Records that are simulated later cannot arrive before these records.
             while arrivals and (ended or arrivals[0][0] <= now):
                 arrival, _, key, value, kind = heappop(arrivals)
                 self._count(kind)
@@ -215,7 +215,7 @@ class EventSource:
         events_a_ms = self._events_a_ms * (tables.busyness(start) if self._options.daily else 1.0)
         steps = self._steps
         pauses = int(events_a_ms * sum(steps) / len(steps) + self._random())
-        # A random moment is more often in a long pause than in a short one, and is at a random place in the pause.
+        # A random moment is more often in a long pause than in a short pause, and is at a random position in the pause.
         for pause in rng.choices(steps, steps, k=pauses):
             visit = self._new_visit(start)
             if visit is not None:
@@ -235,7 +235,7 @@ class EventSource:
             self._leave(self._options.start_ms, visit)
 
     def _next_start(self, after: float) -> float:
-        """Return when the next visit begins: a Poisson process at the busiest time's rate, thinned out."""
+        """Return the start of the next visit: a Poisson process at the busiest time's rate, with starts removed."""
         daily, rate, random = self._options.daily, self._starts_a_ms, self._random
         if not daily:
             return after - math.log(1 - random()) / rate
@@ -246,7 +246,7 @@ class EventSource:
                 return after
 
     def _new_visit(self, now: int) -> _Visit | None:
-        """Return a visit of a free visitor; None in the rare case that no free visitor was found."""
+        """Return a visit of a free visitor. In rare cases no free visitor is found; then return None."""
         free_at, random = self._free_at, self._random
         for attempt in range(_TRIES):
             if attempt < _TRIES_BY_RANK:
@@ -265,7 +265,7 @@ class EventSource:
         return _Visit(rank, name, name.encode(), self._next_number(), self._from_elsewhere())
 
     def _draw_rank(self) -> int:
-        """Draw from a Zipf-Mandelbrot law: P(rank) is nearly proportional to 1 / (rank + shift); needs no table."""
+        """Draw from a Zipf-Mandelbrot law without a table: P(rank) is nearly proportional to 1 / (rank + shift)."""
         rank = int((1 + self._shift) * math.exp(self._random() * self._log_ranks) - self._shift)
         return min(max(rank, 1), self.visitors)
 
@@ -334,7 +334,7 @@ class EventSource:
         return tables.log_uniform(self._rng, tables.RESEND_MS[self._random() >= _QUICK_RESENDS])
 
     def _broken(self, now: int, delay: int, visit: _Visit, value: bytes) -> tuple[bytes | None, bytes]:
-        """Return the key and value of a malformed record, which is sent in addition to the valid one."""
+        """Return the key and value of a malformed record, which is sent in addition to the valid record."""
         rng = self._rng
         text = value.decode().replace(f'"{self._tag}-', f'"{self._tag}-broken-', 1)
         form = rng.randrange(5)
@@ -347,14 +347,14 @@ class EventSource:
             return None, text.replace(named, rng.choice(("", '"visitor": null, ')), 1).encode()
         stamp = rng.choice(_NO_TIMES)
         if form == 3:
-            # A time more than an hour after the arrival, as from a wrong clock.
+            # A time that is more than an hour after the arrival, as if the clock was wrong.
             ahead = tables.HOUR_MS + tables.log_uniform(rng, (1, 3 * tables.DAY_MS))
             stamp = f'"{self._stamp(now + delay + ahead)}"'
         return visit.key, text.replace(f'"{self._stamp(now)}"', stamp, 1).encode()
 
 
 def _shift(busy: float, visitors: int) -> float:
-    """Return the least shift of the ranks at which the rest between visits leaves time for each visitor's visits.
+    """Return the least shift of the ranks with which each visitor has time for all visits and absences.
 
     By Zipf's law alone, the first of a million visitors would make every fifteenth visit.
     """

@@ -1,7 +1,7 @@
-"""The organisations of visitors: the lookup that goes with the events of generator.py.
+"""The organisations of visitors: the lookup table for the events of generator.py.
 
 Owns the invented organisations and their sizes. A visitor's organisation depends only on the visitor's name, so that
-every lookup is right for every run with any seed. Some visitors are in no lookup.
+every lookup table is correct for every run with any seed. Some visitors are in no lookup table.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _BOUNDS: Final = tuple(
 
 
 def organisation_of(visitor: str) -> str | None:
-    """Return the organisation of a visitor; None for a visitor who is not in the lookup."""
+    """Return the organisation of a visitor. Return None for a visitor who is not in the lookup table."""
     digest = blake2b(visitor.encode("utf-8", "surrogatepass"), digest_size=_BITS // 8).digest()
     place = bisect_right(_BOUNDS, int.from_bytes(digest, "big") / (1 << _BITS))
     return ORGANISATIONS[min(place, len(ORGANISATIONS)) - 1] if place else None
 
 
 def write_lookup(file: TextIO, visitors: Iterable[str]) -> int:
-    """Write the CSV `visitor,organisation` of the known visitors; returns their number.
+    """Write the CSV `visitor,organisation` of the known visitors. Return their number.
 
     The file should be open with newline="".
     """

@@ -1,4 +1,4 @@
-"""Sending records with their own timestamps to a topic: one idempotent producer of librdkafka.
+"""Sends records with their own timestamps to a topic, with one idempotent producer of librdkafka.
 
 Owns the producer, the pace, and the texts of its errors. Never keeps more records than the producer's queue.
 """
@@ -59,10 +59,11 @@ class Sender:
         until_ms: float | None = None,
         on_sent: Callable[[Arrival], None] | None = None,
     ) -> None:
-        """Send records in order with their timestamps until they end, until `stopped`, or until one reaches `until_ms`.
+        """Send records in order, with their timestamps, up to the end, `stopped`, or a record at `until_ms`.
 
-        With a clock no record is sent before its time. `on_sent` is called with each record handed to the producer.
-        Returns once the brokers have acknowledged all sent records; raises PipelineError if one was not delivered.
+        With a clock, no record is sent before its time. `on_sent` is called with each record that was passed to the
+        producer. Returns when the brokers have acknowledged all sent records. Raises PipelineError if a record was not
+        delivered.
         """
         for record in records:
             if until_ms is not None and record[0] >= until_ms:
@@ -113,7 +114,7 @@ class Sender:
             raise PipelineError(f"{len(self._producer)} records were not delivered to {self._topic}: no answer came")
 
     def _give_up(self) -> None:
-        """Drop the queue, and raise the first failure."""
+        """Clear the queue, and raise the first failure."""
         failure = self._failure
         self._producer.purge()
         self._producer.flush(_GIVING_UP_S)

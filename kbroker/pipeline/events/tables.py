@@ -1,7 +1,7 @@
 """The precomputed parts of the events of generator.py: pages, pauses, delays, the course of a day.
 
-Owns the distributions and their figures. A draw at run time is one random number and one table lookup. All functions
-are pure, given their random.Random.
+Owns the distributions and their parameters. A draw at run time needs one random number and one table lookup. The
+results of all functions depend only on their arguments, which include a random.Random.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 BREAK_MS: Final = 30 * MINUTE_MS
-"""The break between visits: every pause within a visit is shorter, every pause between visits is longer."""
+"""The break between visits, in ms. A pause within a visit is shorter, and a pause between visits is longer."""
 REST_MS: Final = (HOUR_MS, 4 * HOUR_MS)
-"""Bounds of the absence after a visit, except for visitors who return right after the break."""
+"""The bounds of the absence after a visit, except for visitors who return just after the break."""
 LATE_MS: Final = ((MINUTE_MS, 10 * MINUTE_MS), (10 * MINUTE_MS, 6 * HOUR_MS))
-"""Bounds of the delays of late events: half of the events are in the first range, half in the second."""
+"""The bounds of the delays of late events. Half of the events are in the first range, half in the second."""
 RESEND_MS: Final = ((1_000, MINUTE_MS), (MINUTE_MS, 2 * HOUR_MS))
-"""Bounds of the extra delays of duplicates; most duplicates are in the first range."""
+"""The bounds of the extra delays of duplicates. Most duplicates are in the first range."""
 TOP_DELAY_MS: Final = 10_000
 """The longest delay of an event that is not late."""
 
@@ -29,9 +29,9 @@ PAGES: Final = 4096
 STEPS: Final = 16_384
 DELAYS: Final = 4096
 _SITE: Final = "https://www.shop.example"
-_ENDING: Final = 0.12  # share of the events after which the visitor leaves
-_RETURNING: Final = 0.01  # ... returns just after the break
-_LINGERING: Final = 0.01  # ... continues just before the break
+_ENDING: Final = 0.12  # share of events after which the visitor leaves
+_RETURNING: Final = 0.01  # share after which the visitor returns just after the break
+_LINGERING: Final = 0.01  # share after which the visitor continues just before the break
 _NEAR_MS: Final = 2 * MINUTE_MS
 
 _CATEGORIES: Final = ("garden", "kitchen", "lighting", "office", "outdoor", "bedroom", "storage", "workshop")
@@ -48,13 +48,13 @@ _ELSEWHERE: Final = (
     "https://blog.example/living-with-less",
 )
 _HOURS: Final = (24, 16, 11, 9, 9, 13, 24, 45, 72, 90, 98, 102, 104, 100, 98, 98, 99, 103, 112, 124, 126, 108, 76, 45)
-"""Relative traffic of the site in each hour of a day, UTC."""
+"""The relative traffic of the site in each hour of a day, in UTC."""
 
 LANDING, BROWSING, BUYING = range(3)
 
 
 class Page(NamedTuple):
-    """An event without its id, visitor, time and referrer: JSON, and its effect on the next event."""
+    """An event without its id, visitor, time and referrer, as JSON, and its effect on the next event."""
 
     fragment: str
     as_referrer: str
@@ -67,7 +67,7 @@ def elsewhere() -> tuple[str, ...]:
 
 
 def page_tables(random: Random) -> tuple[list[Page], ...]:
-    """Return the pages of an arrival, of browsing, and of a visitor with items in the cart."""
+    """Return the pages for an arrival, for browsing, and for a visitor with items in the cart."""
     mixes = {
         LANDING: {"page_view": 92, "search": 8},
         BROWSING: {"page_view": 70, "search": 15, "add_to_cart": 15},
@@ -97,7 +97,7 @@ def _page(random: Random, state: int, kind: str) -> Page:
 
 
 def step_table(random: Random) -> list[int]:
-    """Return the steps after an event: 0 for the end, else ms to the next; above BREAK_MS a new visit begins."""
+    """Return the steps after an event: 0 for the end, else the ms to the next event. Above BREAK_MS a visit begins."""
     return [_step(random) for _ in range(STEPS)]
 
 

@@ -1,1 +1,1 @@
-"""The jobs' own requests to a Kafka cluster, in addition to those of Spark's connector."""
+"""The jobs' own requests to a Kafka cluster, in addition to the requests of Spark's connector."""

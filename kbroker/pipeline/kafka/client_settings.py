@@ -1,4 +1,4 @@
-"""One set of client settings, by the names of the three Kafka clients in use.
+"""One set of client settings, with the names that the three Kafka clients in use need.
 
 Owns the translation from kafka-python's names, which users give with -X, into those of the Java client inside Spark's
 connector and of librdkafka. The Java client needs a key and its certificate in one file, or as text, so separate files
@@ -32,7 +32,7 @@ _LIBRDKAFKA_NAMES: Final = {
 
 
 def java_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return a Python client's security settings by the Java client's names; raises PipelineError for others."""
+    """Return a Python client's security settings with the Java client's names. Raises PipelineError for others."""
     found: dict[str, str] = {}
     settings = dict(settings)
     password = settings.pop("ssl_password", None)
@@ -96,7 +96,7 @@ def _decrypted(path: str, text: str, password: str | None) -> str:
 
 
 def librdkafka_settings(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings for librdkafka; raises PipelineError for a setting without a translation."""
+    """Return the settings for librdkafka. Raises PipelineError for a setting without a translation."""
     found: dict[str, Any] = {"bootstrap.servers": bootstrap}
     for name, value in settings.items():
         if name in _AS_THEY_ARE:

@@ -22,7 +22,7 @@ _PAUSE_S: Final = 0.5
 
 
 class Clients(Protocol):
-    """Creates Kafka clients; `kbroker.admin.connection.Connection` does."""
+    """Creates Kafka clients. `kbroker.admin.connection.Connection` implements this."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -34,16 +34,17 @@ class Clients(Protocol):
 
 
 class Cluster:
-    """A Kafka cluster."""
+    """A Kafka cluster that a job uses."""
 
     def __init__(self, clients: Clients) -> None:
         self.clients = clients
 
     @staticmethod
     def patiently(call: Callable[[], Result], patience_s: float = _PATIENCE_S) -> Result:
-        """Retry a call of this class while the brokers do not answer, for `patience_s` seconds at most.
+        """Retry a call while the brokers do not answer, for at most `patience_s` seconds. Return its result.
 
-        Only for running jobs: wrong arguments are reported when a job starts. Raises the error of the last try.
+        Use this only for running jobs, because wrong arguments must be reported when a job starts. Raises the error of
+        the last try.
         """
         deadline = time.monotonic() + patience_s
         while True:
@@ -57,20 +58,20 @@ class Cluster:
                 time.sleep(_PAUSE_S)
 
     def spark_options(self) -> dict[str, str]:
-        """Return the options with which Spark's source and sink reach this cluster."""
+        """Return the options that Spark's source and sink need to reach this cluster."""
         options = {"kafka.bootstrap.servers": self.clients.bootstrap}
         for name, value in java_settings(self.clients.settings).items():
             options[f"kafka.{name}"] = value
         return options
 
     def topics(self) -> dict[str, int]:
-        """Return the topics with their numbers of partitions, without internal ones."""
+        """Return the topics with their numbers of partitions, without internal topics."""
         with self.clients.admin() as admin:
             found = admin.describe_topics()
         return {str(t["name"]): len(t["partitions"]) for t in found if str(t["name"]) not in _INTERNAL}
 
     def chosen(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the named topics with their numbers of partitions; raises PipelineError for a missing one."""
+        """Return the named topics with their numbers of partitions. Raises PipelineError for a missing topic."""
         existing = self.topics()
         names = list(dict.fromkeys(names))
         missing = [name for name in names if name not in existing]
@@ -79,17 +80,17 @@ class Cluster:
         return {name: existing[name] for name in names}
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the ids of those topics that exist: a recreated topic has a new one (KIP-516)."""
+        """Return the ids of the topics that exist. A recreated topic has a new id (KIP-516)."""
         with self.clients.admin() as admin:
             found = admin.describe_topics(list(topics))
         return {str(topic["name"]): str(topic["topic_id"]) for topic in found if not topic["error_code"]}
 
     def compacted(self, topics: Iterable[str]) -> set[str]:
-        """Return the topics among these whose `cleanup.policy` includes compact."""
+        """Return those of the topics whose `cleanup.policy` includes compact."""
         return {name for name in topics if "compact" in self.config(name, "cleanup.policy")}
 
     def bounds(self, topics: Mapping[str, int], isolation: str = "read_committed") -> dict[Partition, tuple[int, int]]:
-        """Return (log start offset, last stable offset) of every partition; the high watermark for read_uncommitted."""
+        """Return (log start offset, last stable offset) of each partition; for read_uncommitted the high watermark."""
         from kafka.structs import TopicPartition
 
         places = [TopicPartition(name, number) for name, count in topics.items() for number in range(count)]
@@ -110,12 +111,12 @@ class Cluster:
         return {partition: end for partition, (_, end) in self.bounds(self.chosen((topic,))).items()}
 
     def high_watermarks(self, topic: str) -> dict[Partition, int]:
-        """Return the ends of a topic's partitions, including open transactions."""
+        """Return the ends of a topic's partitions, including the records of open transactions."""
         found = self.bounds(self.chosen((topic,)), "read_uncommitted")
         return {partition: end for partition, (_, end) in found.items()}
 
     def ensure_topic(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> int:
-        """Create a topic if it does not exist; returns its number of partitions."""
+        """Create a topic if it does not exist. Return its number of partitions."""
         existing = self.topics()
         if topic not in existing:
             with self.clients.admin() as admin:
@@ -126,7 +127,7 @@ class Cluster:
         return existing[topic]
 
     def config(self, topic: str, name: str) -> str:
-        """Return one of a topic's configs."""
+        """Return one config of a topic."""
         from kafka.admin import ConfigResource, ConfigResourceType
 
         with self.clients.admin() as admin:

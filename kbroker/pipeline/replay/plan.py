@@ -1,7 +1,7 @@
-"""The slices of a replay: each is a range of offsets of every partition.
+"""The slices of a replay. Each slice is a range of offsets of every partition.
 
-Owns how a replay is cut into slices, as pure functions. Slices follow one another without a gap, so that each
-partition's records are sent in order of their offsets, even if their timestamps are not in order.
+Cuts a replay into slices, with pure functions. Slices follow one another without a gap, so that each partition's
+records are sent in order of their offsets, even if their timestamps are not in order.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Bounds = dict[Partition, tuple[int, int]]
 
 
 class Slice(NamedTuple):
-    """The offsets to send together, `end` exclusive, and when they are due, in seconds after the first slice."""
+    """The offsets to send together (`end` is exclusive), and when to send them, in seconds after the first slice."""
 
     bounds: Bounds
     due: float
 
 
 class Bucket(NamedTuple):
-    """Neighbouring records of a partition; `newest` is their largest timestamp in ms."""
+    """Neighbouring records of a partition. `newest` is their largest timestamp, in ms."""
 
     partition: Partition
     first: int
@@ -34,7 +34,7 @@ class Bucket(NamedTuple):
 
 
 def by_count(bounds: Bounds, records: int) -> list[Slice]:
-    """Cut into slices of about `records` offsets; all are due at once."""
+    """Cut into slices of about `records` offsets. All slices are due immediately."""
     total = sum(end - start for start, end in bounds.values())
     number = max(-(-total // records), 1)
     cuts = {
@@ -48,9 +48,9 @@ def by_count(bounds: Bounds, records: int) -> list[Slice]:
 
 
 def by_time(bounds: Bounds, buckets: Iterable[Bucket], speed: float, step_s: float) -> list[Slice]:
-    """Cut into slices that each hold `speed * step_s` seconds of records, and are due `step_s` seconds apart.
+    """Cut into slices that each contain `speed * step_s` seconds of records. They are due every `step_s` seconds.
 
-    A record that is older than an earlier one belongs to the same slice as that one.
+    A record that is older than an earlier record belongs to the same slice as the earlier record.
     """
     marks = {partition: _marks(found) for partition, found in _grouped(buckets).items()}
     times = [newest for found in marks.values() for _, newest in found]
@@ -71,7 +71,7 @@ def by_time(bounds: Bounds, buckets: Iterable[Bucket], speed: float, step_s: flo
 
 
 def after(slices: Iterable[Slice], positions: Mapping[Partition, int]) -> list[Slice]:
-    """Return the remaining slices, given each partition's next offset to send; the first one is due at once."""
+    """Return the remaining slices, given each partition's next offset to send. The first slice is due immediately."""
     left: list[Slice] = []
     begun = 0.0
     for bounds, due in slices:
@@ -97,10 +97,10 @@ def _marks(buckets: list[Bucket]) -> list[tuple[int, int]]:
 
 
 def _stretches(whole: tuple[int, int], steps: list[tuple[int, int]]) -> list[tuple[int, tuple[int, int]]]:
-    """Return (step, offsets) of a partition; a step's offsets end at the first record of the next step in it.
+    """Return (step, offsets) of a partition. A step's offsets end at the first record of the partition's next step.
 
-    `steps` are (offset, step); both increase. Offsets before the first record belong to its step. A partition without
-    records is due at once.
+    `steps` are (offset, step); both increase. Offsets before the first record belong to the first record's step. A
+    partition without records is due immediately.
     """
     start, end = whole
     firsts = [steps[0]] if steps else [(start, 0)]

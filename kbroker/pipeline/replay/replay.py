@@ -1,13 +1,13 @@
 """`replay` sends an archive's records to a topic, in order per partition.
 
-Owns the run from slice to slice, and the records to send. Spark's own sink writes. One task has all records of a
-partition, sorted by offset, and the producer is idempotent, so they arrive in order.
+Owns the run from slice to slice, and the selection of the records to send. Spark's own sink sends them. One task has
+all records of a partition, sorted by offset, and the producer is idempotent, so they arrive in order.
 
-A run that ends within a slice leaves some of its records in the target. With `exactly_once` a header of each record
-names its place in the archive. The next run reads the target from the end offsets at which that slice began, and skips
-the records that have arrived. Without `exactly_once` the whole slice is sent again, with a warning.
+A run that ends within a slice leaves some of its records in the target. With `exactly_once`, a header of each record
+contains its position in the archive. The next run reads the target from the end offsets at which that slice began, and
+skips the records that have arrived. Without `exactly_once`, the complete slice is sent again, with a warning.
 
-Only our own producer (`writer.py`) can keep timestamps: Spark's sink has no column for them.
+Only our own producer (`writer.py`) can keep timestamps, because Spark's sink has no column for timestamps.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from kbroker.pipeline.replay.writer import write_with_timestamps
 from kbroker.pipeline.spark.tasks import first_attempt_only, lost_in, one_task_each
 
 HEADER: Final = "kbroker.replay"
-"""The header of a sent record that names its origin: `replay's id/topic/partition/offset`."""
-_STEP_S: Final = 2.0  # seconds of a timed replay's slice: a Spark job takes a good part of a second
+"""The header of a sent record that contains its origin: `replay's id/topic/partition/offset`."""
+_STEP_S: Final = 2.0  # the length of a timed replay's slice, in seconds: a Spark job takes a large part of a second
 _MOST_BUCKETS: Final = 100_000
 _SETTLED_S: Final = 1.0
 _MOST_CHECKS: Final = 20
@@ -42,7 +42,7 @@ _DELIVERY_MS: Final = 600_000
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """The records to replay, and how."""
+    """The records to replay, and the options of the replay."""
 
     root: str
     to_topic: str
@@ -51,7 +51,7 @@ class ReplayOptions:
     until: str | None = None
     where: str | None = None
     speed: float | None = None
-    """The speed relative to the original timestamps; None for as fast as possible."""
+    """The speed relative to the original timestamps. With None, records are sent as fast as possible."""
     keep_timestamps: bool = False
     exactly_once: bool = False
     restart: bool = False
@@ -64,7 +64,7 @@ class ReplayOptions:
 
 
 class Replay:
-    """One run of the job; `report` takes lines for people."""
+    """One run of the job. `report` receives lines for people."""
 
     def __init__(
         self, session: Any, cluster: Cluster, options: ReplayOptions, progress: Progress, report: Callable[[str], None]
@@ -82,7 +82,7 @@ class Replay:
         """The number of records sent by this run."""
 
     def run(self) -> None:
-        """Send the rest; raises PipelineError."""
+        """Send the remaining records. Raises PipelineError."""
         self._manifest = self._store.require()
         if unfinished := self._store.unfinished(self._manifest):
             raise PipelineError(f"{unfinished[0]} is not finished: run archive or optimize once more")
@@ -116,7 +116,7 @@ class Replay:
         return {p: (r[0].start, r[-1].end) for p, r in self._manifest.ranges.items() if p.topic in chosen}
 
     def _records(self) -> Any:
-        """Return the records to send, unordered."""
+        """Return the records to send, in no particular order."""
         from pyspark.sql import functions as f
 
         options = self._options
@@ -177,7 +177,7 @@ class Replay:
         state.target_id = found
 
     def _take_up(self, state: ReplayState) -> None:
-        """Resume an unfinished slice, without the records that are known to be in the target."""
+        """Resume an unfinished slice, without the records that the target already contains."""
         number = sum(end - start for start, end in state.under_way.values())
         topic = self._options.to_topic
         if not self._options.exactly_once:
@@ -188,7 +188,7 @@ class Replay:
         self._send(state, dict(state.under_way), self._present(state))
 
     def _settle(self) -> None:
-        """Wait until nothing more arrives in the target: the last run's requests may still be in flight."""
+        """Wait until no more records arrive in the target, because requests of the last run may still be in flight."""
         before = None
         for _ in range(_MOST_CHECKS):
             now = self._cluster.high_watermarks(self._options.to_topic)
@@ -199,7 +199,7 @@ class Replay:
         self._report(f"{self._options.to_topic} does not stand still: somebody else writes there")
 
     def _present(self, state: ReplayState) -> Any:
-        """Return the places in the archive (topic, partition, offset) of the records in the target."""
+        """Return the positions in the archive (topic, partition, offset) of the records in the target."""
         from pyspark.sql import functions as f
 
         topic = self._options.to_topic
@@ -223,7 +223,7 @@ class Replay:
     # -- sending ----------------------------------------------------------------------------------------------
 
     def _send(self, state: ReplayState, bounds: Bounds, present: Any = None) -> int:
-        """Send one slice; returns the number of records."""
+        """Send one slice. Return the number of records."""
         if present is None:
             state.target = self._cluster.high_watermarks(self._options.to_topic)
             state.under_way = bounds
@@ -243,7 +243,7 @@ class Replay:
         return sent
 
     def _count(self, frame: Any) -> int:
-        """Return the number of records to send: Spark's sink does not report it."""
+        """Return the number of records to send, because Spark's sink does not report it."""
         from pyspark.sql import functions as f
 
         without_time = f.count_if(f.col("timestamp") == f.timestamp_millis(f.lit(0)))

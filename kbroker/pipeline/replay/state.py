@@ -1,4 +1,4 @@
-"""The progress of a replay, kept beside the archive, so that the replay can be resumed.
+"""The progress of a replay, which is stored beside the archive, so that the replay can be resumed.
 
 Owns the file `_replay/<target topic>.json`, which is written again before and after each slice. Two file names
 alternate, because not every file system can replace a file atomically. Never sends records.
@@ -22,13 +22,13 @@ _FOLDER: Final = "_replay"
 
 @dataclass(slots=True)
 class ReplayState:
-    """Positions of a replay."""
+    """The positions of a replay."""
 
     options: dict[str, Any]
-    """The options of the replay: it is resumed only with the same options."""
+    """The options of the replay. It is resumed only with the same options."""
     turn: int = 0
     done: dict[Partition, int] = field(default_factory=dict)
-    """Next offset to send."""
+    """The next offset to send, by partition."""
     under_way: Bounds = field(default_factory=dict)
     """The offsets of the unfinished slice."""
     target: dict[Partition, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class ReplayState:
     """The id of the target topic (KIP-516)."""
 
     def encode(self) -> str:
-        """Return it as a JSON document."""
+        """Return the state as a JSON document."""
         fields = {
             "options": self.options,
             "turn": self.turn,
@@ -66,7 +66,7 @@ class ReplayState:
 
 
 class StateFile:
-    """The files with the state of the replay into one topic."""
+    """The files with the state of the replay to one topic."""
 
     def __init__(self, session: Any, files: Files, cluster: str, topic: str) -> None:
         self._files = files
@@ -74,11 +74,11 @@ class StateFile:
         self._names = [f"{_FOLDER}/{cluster}-{topic}-{turn}.json" for turn in range(2)]
 
     def only_one(self) -> WriterLock:
-        """Return a lock against a second replay of the archive into the topic, which would send the same records."""
+        """Return a lock that prevents a second replay of the archive to the topic: it would send the same records."""
         return self._lock
 
     def load(self) -> ReplayState | None:
-        """Return the newest state; None if no replay was begun."""
+        """Return the newest state. Return None if no replay has begun."""
         found = []
         for name in self._names:
             if self._files.exists(name):

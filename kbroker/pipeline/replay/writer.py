@@ -1,4 +1,4 @@
-"""A writer for records that keep their timestamps; Spark's sink cannot write timestamps.
+"""A writer for records that keep their timestamps, because Spark's sink cannot write timestamps.
 
 Owns the work of a Spark task on its rows: one idempotent producer of librdkafka sends them in order and waits for all
 acknowledgements. (kafka-python refuses records that Kafka accepts: without key and value, or with a null header.) Runs
@@ -16,11 +16,11 @@ from kbroker.pipeline.kafka.cluster import Clients
 from kbroker.pipeline.spark.tasks import DONE_AGAIN
 
 _WAIT_S: Final = 600
-_QUEUED: Final = 20_000  # records in the producer's queue
+_QUEUED: Final = 20_000  # the most records in the producer's queue
 
 
 def write_with_timestamps(frame: Any, clients: Clients, topic: str, *, once: bool) -> None:
-    """Send a DataFrame's rows (key, value, headers, partition, timestamp), task by task; raises Spark's errors.
+    """Send a DataFrame's rows (key, value, headers, partition, timestamp), task by task. Raises Spark's errors.
 
     With `once`, a task that Spark repeats (spark/tasks.py) fails without sending anything.
     """

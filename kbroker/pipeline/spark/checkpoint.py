@@ -1,7 +1,7 @@
 """The content of a Spark stream's checkpoint: its id, and the offsets of its batches.
 
-Owns the reading of Spark's own files (`metadata`, `offsets/N`, `commits/N`, `sources/0/0`). Spark does not change their
-form between versions, so that streams survive an upgrade. Never writes.
+Reads Spark's own files (`metadata`, `offsets/N`, `commits/N`, `sources/0/0`). Spark does not change their form between
+versions, so that streams survive an upgrade. Never writes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Checkpoint:
         self.root = root
 
     def url(self) -> str:
-        """Return the complete path."""
+        """Return the complete path of the checkpoint."""
         return self._files.url()
 
     def holds(self, name: str) -> bool:
-        """Whether the checkpoint has a file or folder of this name, which shows the kind of job that wrote it."""
+        """Whether the checkpoint has a file or folder of this name. The name shows which kind of job wrote it."""
         return self._files.exists(name)
 
     def query(self) -> str | None:
@@ -42,15 +42,15 @@ class Checkpoint:
             raise PipelineError(f"{self._files.url('metadata')} is damaged: it does not name the stream") from err
 
     def committed(self) -> int:
-        """Return the last finished batch; -1 for none."""
+        """Return the number of the last finished batch; -1 for none."""
         return self._last("commits")
 
     def planned(self) -> int:
-        """Return the last started batch; -1 for none."""
+        """Return the number of the last started batch; -1 for none."""
         return self._last("offsets")
 
     def ends(self, batch: int) -> Offsets:
-        """Return the end of a batch in each partition, exclusive; raises PipelineError."""
+        """Return the exclusive end of a batch in each partition. Raises PipelineError."""
         return self._offsets(f"offsets/{batch}", 2)
 
     def starts(self, batch: int) -> Offsets:

@@ -1,4 +1,4 @@
-"""The process of Spark's JVM: pyspark starts it, but exposes it only once it is connected.
+"""The process of Spark's JVM. pyspark starts the process, but exposes it only when it is connected.
 
 Finds the process, and ends it if necessary. Never communicates with it.
 """
@@ -14,14 +14,14 @@ _ORDERLY_S: Final = 5.0
 
 
 class Jvm:
-    """The JVM that pyspark starts within `noted`; empty if a JVM already runs."""
+    """The JVM that pyspark starts within `noted`. The object is empty if a JVM already runs."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[Any] | None = None
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Record the process that pyspark starts within the `with`, as soon as it exists."""
+        """Record the process that pyspark starts within the `with` block, as soon as the process exists."""
         import pyspark.java_gateway
 
         gateway: Any = pyspark.java_gateway
@@ -39,12 +39,12 @@ class Jvm:
             gateway.Popen = start
 
     def terminate(self) -> None:
-        """Send the JVM SIGTERM, so that it removes its folders and ends."""
+        """Send SIGTERM to the JVM, so that it removes its folders and ends."""
         if self._process is not None:
             self._process.terminate()
 
     def end(self) -> None:
-        """End it, within seconds."""
+        """End the JVM, within seconds."""
         if self._process is None:
             return
         self._process.terminate()
@@ -55,7 +55,7 @@ class Jvm:
             self._process.wait()
 
     def status(self, within_s: float = 0.0) -> int | None:
-        """Return the JVM's exit status (-9 for signal 9), after a short wait; None while it runs."""
+        """Return the JVM's exit status (-9 for signal 9), after a short wait. Return None while the JVM runs."""
         if self._process is None:
             return None
         try:

@@ -1,7 +1,7 @@
 """The SparkSession of a job: its options, the Kafka connector, and the errors of its start.
 
-Owns the start and the stop of Spark. A user's `--conf` overrides all but the settings on which results depend. Never
-runs a query.
+Owns the start and the stop of Spark. A user's `--conf` overrides all settings except those on which results depend.
+Never runs a query.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ _NEEDED: Final = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the older type has no statistics
-    # As Spark 4 has it: decoded dates may be old, and Spark 3.5 would end the job at one before 1582.
+    # Use Spark 4's setting: decoded dates may be old, and Spark 3.5 would end the job at a date before 1582.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # A topic may be called 2026; it is still a name.
+    # A topic may be called 2026. This is a name, not a number.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
 }
 _ONE_TRY: Final = {
@@ -91,7 +91,7 @@ _ONE_TRY: Final = {
     "spark.stage.maxConsecutiveAttempts": "1",
 }
 _SECRETS: Final = "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key"
-"""Matches the options whose values Spark hides: its default, and the Kafka client's logins and keys."""
+"""Matches the options whose values Spark hides: Spark's default pattern, and the Kafka client's logins and keys."""
 _LOCAL: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"
 _PARTITIONS: Final = "16"
@@ -100,26 +100,26 @@ _CHECK_S: Final = 0.1
 _LAST_WORD_S: Final = 5.0
 _LITTER: Final = Path("artifacts")
 TRIED: Final = ("4.2.0", "4.1.1", "4.0.0", "3.5.7", "3.5.3", "3.5.1", "3.5.0")
-"""The Spark versions with which the jobs were tested, with the connector of the same version."""
+"""The Spark versions with which the jobs were tested, each with the connector of the same version."""
 NOT_WHOLE: Final = ("4.1.0", "4.0.1")
-"""Versions whose connector lacks needed files."""
+"""The versions whose connector lacks files that the jobs need."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """The options of every command about Spark: how to reach or start it."""
+    """The options about Spark that every command has: how to reach or start Spark."""
 
     master: str = _LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
-    """The Kafka connector's jars; without any, Spark fetches those for the installed pyspark."""
+    """The Kafka connector's jars. Without jars, Spark downloads those for the installed pyspark."""
     retries: bool = True
-    """Whether Spark may retry a failed task; false if tasks send records that must arrive only once."""
+    """Whether Spark may retry a failed task. False if tasks send records that must arrive only once."""
     debug: bool = False
-    """Show Spark's own log."""
+    """Whether to show Spark's own log."""
 
     def local_path(self, path: str) -> Path | None:
-        """Return a path as one of this machine; None if Hadoop's settings determine its file system."""
+        """Return a path as a local path. Return None if Hadoop's settings determine the path's file system."""
         if path.startswith("file:"):
             return Path("/" + path.removeprefix("file:").lstrip("/"))
         elsewhere = "HADOOP_CONF_DIR" in os.environ or "spark.hadoop.fs.defaultFS" in self.conf
@@ -128,7 +128,7 @@ class SparkOptions:
 
 @contextmanager
 def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
-    """Yield a SparkSession that works in UTC, and stop it at the end; raises PipelineError if Spark cannot start."""
+    """Yield a SparkSession that works in UTC, and stop it at the end. Raises PipelineError if the start fails."""
     _require_java()
     _require_files(options.jars)
     if not options.retries and re.fullmatch(r"local\[.*,.*\]", options.master):
@@ -156,7 +156,7 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
 
 
 def _remove_litter() -> None:
-    """Remove the folder for sessions' artifacts, which Spark 4.0 creates and does not delete."""
+    """Remove the folder for artifacts of sessions, which Spark 4.0 creates and does not delete."""
     for folder in _LITTER.glob("spark-*"):
         shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -164,7 +164,7 @@ def _remove_litter() -> None:
 
 
 def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: Ending) -> Any:
-    """Return a session; raises PipelineError."""
+    """Return a new session. Raises PipelineError."""
     try:
         import pyspark
         from pyspark.sql import SparkSession
@@ -188,14 +188,14 @@ def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: En
                 f" name its jars with --jars, or install a pyspark that was tried: {', '.join(TRIED)}"
                 f" (the connectors of {' and '.join(NOT_WHOLE)} are not whole)"
             )
-        if "stopped SparkContext" in message:  # Spark has tried for a minute
+        if "stopped SparkContext" in message:  # Spark has already tried for a minute
             message = f"what listens there does not answer as a master of Spark {pyspark.__version__}"
         raise PipelineError(f"Spark does not start with --master {options.master}: {message}") from err
 
 
 @contextmanager
 def _used(session: Any, jvm: Jvm, ending: Ending) -> Iterator[None]:
-    """Stop Spark at the end; raises PipelineError if its JVM ended while the job ran."""
+    """Stop Spark at the end. Raises PipelineError if Spark's JVM ended while the job ran."""
     failed = False
     try:
         yield
@@ -206,19 +206,19 @@ def _used(session: Any, jvm: Jvm, ending: Ending) -> Iterator[None]:
         raise
     finally:
         ending.jobs_are_over()
-        if jvm.status() is None:  # pyspark would warn about a missing JVM
+        if jvm.status() is None:  # otherwise pyspark would warn about a missing JVM
             _stop(session, quietly=failed or ending.number != 0)
 
 
 def _stop(session: Any, *, quietly: bool) -> None:
-    """Stop Spark; with `quietly` (after an error or a signal) ignore errors."""
+    """Stop Spark. With `quietly` (after an error or a signal), ignore errors."""
     with contextlib.suppress(Exception) if quietly else contextlib.nullcontext(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session.stop()
 
 
 def _is_of_a_connection(err: BaseException | None) -> bool:
-    """Return whether the JVM's end may have caused an error: its connection breaks before the process has ended."""
+    """Whether the JVM's end may have caused an error. A JVM's connection breaks before its process has ended."""
     while err is not None:
         if isinstance(err, ConnectionError | EOFError) or type(err).__name__ == "Py4JNetworkError":
             return True
@@ -231,7 +231,7 @@ def _in_words(status: int) -> str:
 
 
 def configure(session: Any) -> Any:
-    """Set the options on which the jobs' results depend; returns the session."""
+    """Set the options on which the jobs' results depend. Return the session."""
     for key, value in _NEEDED.items():
         session.conf.set(key, value)
     return session
@@ -239,7 +239,7 @@ def configure(session: Any) -> Any:
 
 @contextmanager
 def _quiet_start(log: Path, debug: bool) -> Iterator[None]:
-    """Redirect the output of a JVM that starts within the `with` to a file, until the JVM ends."""
+    """Redirect to a file the output of a JVM that starts within the `with` block, until the JVM ends."""
     if debug:
         yield
         return
@@ -255,7 +255,7 @@ def _quiet_start(log: Path, debug: bool) -> Iterator[None]:
 
 
 def _last_words(log: Path) -> str | None:
-    """Return the last line of a JVM's log with an exception."""
+    """Return the last line with an exception in a JVM's log."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     found = [line.strip() for line in lines if "Exception" in line or "Error" in line]
     return found[-1] if found else None
@@ -287,7 +287,7 @@ def _settings(options: SparkOptions, scratch: Path, version: str) -> dict[str, s
 
 
 def _on_a_cluster(master: str) -> dict[str, str]:
-    """Return the settings that differ on a cluster; raises PipelineError if it is unreachable."""
+    """Return the settings that differ on a cluster. Raises PipelineError if the cluster is unreachable."""
     settings = {
         # The number of tasks in each shuffle, even for few records: Spark's default of 200 is too many for a stream's
         # batches.
@@ -300,15 +300,15 @@ def _on_a_cluster(master: str) -> dict[str, str]:
 
 
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:
-    """Set the executors' Python: the requested one, or this one if they run on this machine."""
+    """Set the executors' Python: the requested one, or this process's Python if they run on this machine."""
     if (executable := settings.get("spark.pyspark.python")) is not None:
-        os.environ["PYSPARK_PYTHON"] = executable  # pyspark reads only this variable once Python runs
+        os.environ["PYSPARK_PYTHON"] = executable  # after Python has started, pyspark reads only this variable
     elif master.startswith("local") or settings.get("spark.driver.host") == _LOOPBACK:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _await_executor(session: Any, master: str) -> None:
-    """Wait for the first executor; print a message if it takes long, because Spark itself prints none."""
+    """Wait for the first executor. Print a message if this takes long, because Spark prints none."""
     context = session.sparkContext
     if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         return  # with dynamic allocation, executors start with the first tasks

@@ -1,12 +1,12 @@
-"""SIGINT and SIGTERM: a job ends soon, with exit status 128 + the signal's number, and prints nothing.
+"""SIGINT and SIGTERM: after a signal a job ends soon, prints nothing, and exits with 128 + the signal's number.
 
 Owns the handlers while Spark runs. If a handler raised an exception in the middle of the main thread's exchange with
-the JVM, later calls would read the answers to earlier ones. Such a process hung, or ended with pages of errors.
+the JVM, later calls would read the answers to earlier calls. Such a process hung, or ended with pages of errors.
 
 So another thread starts Spark, while the main thread waits for that thread or for a signal; a signal then ends the JVM.
 After the start, a signal does not interrupt a main thread that waits for the JVM: another thread stops streams and
-cancels jobs, which ends the waiting call. A main thread that does anything else ends at once, as after any error. If
-all that takes too long, the JVM and the process are killed. A signal that was ignored before (nohup, a script's
+cancels jobs, which ends the waiting call. A main thread that does anything else ends immediately, as after any error.
+If this takes too long, the JVM and the process are killed. A signal that was ignored before (nohup, a script's
 background) stays ignored.
 """
 
@@ -30,7 +30,7 @@ _PATIENCE_S: Final = 15.0
 
 
 class Ending:
-    """The handling of signals within a `with`; without effect outside the main thread."""
+    """The handling of signals within a `with` block. It has no effect outside the main thread."""
 
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm
@@ -41,9 +41,9 @@ class Ending:
         self._last.daemon = True
         self._before: dict[int, Any] = {}
         self.scratch: Path | None = None
-        """A folder that is also deleted if the process must end at once."""
+        """A folder that is deleted even if the process must end immediately."""
         self.number = 0
-        """The received signal; 0 for none."""
+        """The number of the received signal; 0 for none."""
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -54,7 +54,7 @@ class Ending:
         return self
 
     def start(self, begin: Callable[[], Any]) -> Any:
-        """Return the session that `begin` creates in another thread; a signal meanwhile ends the JVM and process."""
+        """Return the session that `begin` creates in another thread. A signal ends the JVM and this process."""
         made: list[Any] = []
         errors: list[BaseException] = []
 
@@ -84,7 +84,7 @@ class Ending:
         return self._session
 
     def jobs_are_over(self) -> None:
-        """Note that no job is left to cancel, so that a signal does not interrupt the rest."""
+        """Record that no job is left to cancel, so that a signal does not interrupt the remaining work."""
         self._over.set()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -97,7 +97,7 @@ class Ending:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.number:
-            return  # the first signal counts
+            return  # only the first signal counts
         self.number = number
         self._last.start()
         if self._starting or self._over.is_set():
@@ -107,7 +107,7 @@ class Ending:
         threading.Thread(target=self._cancel, daemon=True).start()
 
     def _cancel(self) -> None:
-        """Stop streams and cancel jobs, repeatedly until the jobs are over: the main thread may begin another one."""
+        """Stop streams and cancel jobs until `jobs_are_over`, repeatedly, because the main thread may begin more."""
         while not self._over.wait(_AGAIN_S):
             with contextlib.suppress(Exception):  # an error here means that Spark is ending anyway
                 for query in self._session.streams.active:

@@ -1,10 +1,10 @@
 """The distribution of rows over Spark's tasks, and tasks that must not be repeated.
 
-Changes Spark's behaviour in two ways. First, Spark distributes rows by a hash of columns, which puts several partitions
-of a topic into one task and leaves other tasks empty: usually a third of them, and with few partitions perhaps all but
-one. Second, `spark.task.maxFailures=1` does not prevent that Spark repeats a task that sends records. An attempt does
-not count as failed if its executor was lost with its worker, was decommissioned, or had not reported its start yet
-(TaskSetManager.executorLost). Another executor then repeats the task and sends all its records again.
+Changes Spark's behaviour in two ways. First, Spark distributes rows by a hash of columns. This puts several partitions
+of a topic into one task and leaves other tasks empty: usually a third of the tasks, and with few partitions perhaps all
+tasks except one. Second, `spark.task.maxFailures=1` does not prevent that Spark repeats a task that sends records. An
+attempt does not count as failed if its executor was lost with its worker, was decommissioned, or had not reported its
+start yet (TaskSetManager.executorLost). Another executor then repeats the task and sends all its records again.
 
 A DataFrame of a few rows from the driver is created without `createDataFrame`, which would need Python on the
 executors.
@@ -21,7 +21,7 @@ from kbroker.pipeline.ranges import Partition
 
 
 def small_frame(session: Any, rows: Sequence[Mapping[str, Any]], schema: str) -> Any:
-    """Return rows of JSON's types as a DataFrame with a schema such as `name string, number bigint`."""
+    """Return rows with JSON types as a DataFrame. The schema is a text such as `name string, number bigint`."""
     from pyspark.sql import functions as f
 
     found = f.from_json(f.lit(json.dumps(list(rows))), f"array<struct<{schema}>>")
@@ -30,14 +30,15 @@ def small_frame(session: Any, rows: Sequence[Mapping[str, Any]], schema: str) ->
 
 DONE_AGAIN: Final = "KBROKER_TASK_DONE_AGAIN"
 FIRST: Final = r"task [0-9]+\.0 in stage [0-9]+\.0 "
-"""Matches the name of an executor's thread: the task's index and attempt, its stage's number and attempt."""
+"""Matches the thread name of an executor: the task's index and attempt, and its stage's number and attempt."""
 _SIGNS: Final = (DONE_AGAIN, "ExecutorLostFailure", "FetchFailed")
 
 
 def first_attempt_only(frame: Any) -> Any:
-    """Return rows that only the first attempt of a task can read; a later attempt fails at its first row.
+    """Return rows that only the first attempt of a task can read. A later attempt fails at its first row.
 
-    In SQL only the thread's name reveals a task's attempt. `frame` has a column `partition`, of type int.
+    In SQL, only the thread's name contains the number of a task's attempt. `frame` has a column `partition`, of type
+    int.
     """
     from pyspark.sql import functions as f
 
@@ -68,9 +69,9 @@ def one_task_each(frame: Any, partitions: Collection[Partition]) -> Any:
 
 @functools.lru_cache(maxsize=4)
 def _numbers(session: Any, tasks: int) -> list[int]:
-    """Return, for each of `tasks` tasks, the smallest number whose rows Spark's hash distribution assigns to it."""
+    """Return, for each of `tasks` tasks, the smallest number whose rows Spark's hash distribution sends to the task."""
     from pyspark.sql import functions as f
 
-    # So many numbers are enough: the chance that one of 100,000 tasks gets none is 1 in 10^12.
+    # This many numbers are enough: the chance that one of 100,000 tasks gets no number is 1 in 10^12.
     drawn = session.range(0, 40 * tasks, 1, 1).groupBy(f.expr(f"pmod(hash(id), {tasks})").alias("task"))
     return [int(row["least"]) for row in drawn.agg(f.min("id").alias("least")).orderBy("task").collect()]

@@ -1,1 +1,1 @@
-"""Files and locks below one path, on this machine or on Hadoop's file systems."""
+"""Files and locks below one path, on this machine or on one of Hadoop's file systems."""

@@ -1,7 +1,7 @@
 """Files below one path, with one interface for a local folder (local_files.py), HDFS and object stores (Hadoop).
 
 Owns the calls into the JVM. Paths are relative to the root, with `/` between names. A file that is written here appears
-atomically if the file system's rename is atomic. On a local file system it is on the disk when `write` returns.
+atomically if the file system's rename is atomic. On a local file system the file is on the disk when `write` returns.
 
 `require_shared` tests whether a cluster's executors write to the folder that the driver reads. A local folder that is
 not shared causes no error in Spark: each executor writes to its own disk, the driver finds nothing, and assumes that
@@ -33,7 +33,7 @@ def refuse_pattern(root: str) -> None:
 
 
 def _in_words(method: Callable[..., Result]) -> Callable[..., Result]:
-    """Convert a file system's error in a method of Files to a one-line PipelineError."""
+    """Convert a file system's error in a method of Files to a PipelineError with one line of text."""
 
     @functools.wraps(method)
     def call(self: Files, relative: str = "", *more: Any, **options: Any) -> Result:
@@ -78,7 +78,7 @@ class Files:
 
     @_in_words
     def listing(self, relative: str = "") -> list[Found]:
-        """Return a folder's content, by name; nothing for a missing folder."""
+        """Return a folder's content, by name. A missing folder is empty."""
         return self._there.listing(relative) if self._there.exists(relative) else []
 
     def visible(self) -> list[str]:
@@ -86,7 +86,7 @@ class Files:
         return [each.name for each in self.listing() if not each.name.startswith(("_", "."))]
 
     def walk(self, relative: str, *, hidden: bool = False) -> list[Found]:
-        """Return all files below a folder, with paths from the root; with `hidden` also in `_` and `.` folders."""
+        """Return all files below a folder, with paths from the root. With `hidden`, include `_` and `.` folders."""
         files: list[Found] = []
         for entry in self.listing(relative):
             path = f"{relative}/{entry.name}" if relative else entry.name
@@ -99,7 +99,7 @@ class Files:
         return files
 
     def read(self, relative: str) -> str:
-        """Return a text file's content; raises PipelineError if it cannot be read."""
+        """Return a text file's content. Raises PipelineError if the file cannot be read."""
         try:
             return self._there.read(relative)
         except Exception as err:
@@ -107,12 +107,12 @@ class Files:
 
     @_in_words
     def modified(self, relative: str) -> float:
-        """Return when a file was last written, in seconds since 1970."""
+        """Return the time at which a file was last written, in seconds since 1970."""
         return self._there.modified(relative)
 
     @_in_words
     def write(self, relative: str, text: str) -> None:
-        """Write a new text file; raises PipelineError if it exists."""
+        """Write a new text file. Raises PipelineError if the file exists."""
         try:
             self._there.write(relative, text)
         except FileExistsError:
@@ -120,7 +120,7 @@ class Files:
 
     @_in_words
     def claim(self, relative: str, text: str) -> bool:
-        """Write a text file unless it exists; of several writers, only one gets True."""
+        """Write a text file unless it exists. Of several writers, only one gets True."""
         try:
             self._there.claim(relative, text)
         except FileExistsError:
@@ -129,7 +129,7 @@ class Files:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the folder against other processes on this machine within the `with`, if the file system can."""
+        """Lock the folder against other processes on this machine in a `with` block, if the file system can."""
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(self._there.alone())
@@ -138,7 +138,7 @@ class Files:
             yield
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Sync files and their folders to the disk; does nothing on a file system that is not local."""
+        """Sync files and their folders to the disk. Do nothing on a file system that is not local."""
         try:
             self._there.sync(paths)
         except OSError as err:
@@ -146,12 +146,12 @@ class Files:
 
     @_in_words
     def move(self, source: str, target: str) -> None:
-        """Move a file to its place; creates its folder."""
+        """Move a file to its place. Create the folder of the place if it is missing."""
         self._there.move(source, target)
 
     @_in_words
     def replace(self, source: str, target: str) -> None:
-        """Replace a file with another, atomically if the file system can."""
+        """Replace a file with another file, atomically if the file system can do this."""
         self._there.replace(source, target)
 
     @_in_words
@@ -161,7 +161,7 @@ class Files:
 
 
 class _HadoopFiles:
-    """Like LocalFiles, through the JVM; `claim` and `write` also raise FileExistsError, and nothing is synced."""
+    """Implements LocalFiles through the JVM. `claim` and `write` also raise FileExistsError, and nothing is synced."""
 
     def __init__(self, session: Any, fs: Any, root: Any) -> None:
         jvm = session._jvm  # noqa: SLF001
@@ -206,7 +206,7 @@ class _HadoopFiles:
         return contextlib.nullcontext()
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Do nothing: Hadoop's other file systems keep what they accept."""
+        """Do nothing, because Hadoop's other file systems store the data that they accept."""
 
     def move(self, source: str, target: str) -> None:
         goal = self._at(target)
@@ -249,7 +249,7 @@ _TASKS_A_CORE: Final = 2
 
 
 def require_shared(session: Any, files: Files, folder: str) -> None:
-    """Have every core of a cluster write a file to a folder, and check them; raises PipelineError.
+    """Let every core of a cluster write a file to a folder, and check these files. Raises PipelineError.
 
     The folder is deleted before and afterwards. Without a cluster, or without local paths, there is no test.
     """

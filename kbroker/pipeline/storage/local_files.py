@@ -1,8 +1,8 @@
 """Files below a folder of this machine, by plain system calls.
 
-Owns operations that Hadoop's local file system lacks. A file is replaced atomically, only one of several writers can
-create it, and it is on the disk with all folders above it when a call returns. Files that are written here have no
-checksum file (`.<name>.crc`). Spark's files have one, which is moved, synced and deleted with its file.
+Owns operations that Hadoop's local file system lacks. A file is replaced atomically, and only one of several writers
+can create it. When a call returns, the file and all folders above it are on the disk. Files that are written here have
+no checksum file (`.<name>.crc`). Spark's files have one, which is moved, synced and deleted with its file.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class LocalFiles:
         return self._at(relative).read_bytes().decode(errors="replace")
 
     def modified(self, relative: str) -> float:
-        """Return when a file was last written, in seconds since 1970."""
+        """Return the time at which a file was last written, in seconds since 1970."""
         return self._at(relative).stat().st_mtime
 
     def write(self, relative: str, text: str) -> None:
-        """Write a file that appears atomically; raises FileExistsError if it exists."""
+        """Write a file that appears atomically. Raises FileExistsError if the file exists."""
         if not self._make(relative, text):
             target = self._at(relative)
             if target.exists():
@@ -68,7 +68,7 @@ class LocalFiles:
             self._sync_folders(target.parent)
 
     def claim(self, relative: str, text: str) -> None:
-        """Write a file that must not exist; of several writers, all but one get FileExistsError.
+        """Write a file that must not exist. Of several writers, all except one get FileExistsError.
 
         The file appears atomically if the file system has hard links, and otherwise is empty at first.
         """
@@ -89,16 +89,16 @@ class LocalFiles:
         self._sync_folders(*folders)
 
     def move(self, source: str, target: str) -> None:
-        """Move a file to its place; creates its folder."""
+        """Move a file to its place. Create the folder of the place if it is missing."""
         here, goal = self._at(source), self._at(target)
         goal.parent.mkdir(parents=True, exist_ok=True)
         _checksum(goal).unlink(missing_ok=True)
-        os.rename(here, goal)  # a file without a checksum is readable; with another file's checksum it is not
+        os.rename(here, goal)  # a file is readable without a checksum, but not with another file's checksum
         with contextlib.suppress(FileNotFoundError):
             os.rename(_checksum(here), _checksum(goal))
 
     def replace(self, source: str, target: str) -> None:
-        """Sync a file, and atomically replace another file with it; delete the replaced file's checksum file."""
+        """Sync a file, and replace another file with it atomically. Delete the replaced file's checksum file."""
         here, goal = self._at(source), self._at(target)
         goal.parent.mkdir(parents=True, exist_ok=True)
         _sync(here)
@@ -118,7 +118,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the folder against other processes on this machine within the `with`, if the file system has flock."""
+        """Lock the folder against other processes on this machine in a `with` block, if the file system has flock."""
         self._root.mkdir(parents=True, exist_ok=True)
         place = os.open(self._root, os.O_RDONLY)
         try:
@@ -130,7 +130,7 @@ class LocalFiles:
             os.close(place)
 
     def _make(self, relative: str, text: str) -> bool:
-        """Create a file atomically unless it exists; returns False without hard links."""
+        """Create a file atomically unless it exists. Return False if there are no hard links."""
         target = self._at(relative)
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = self._scratch(target, text)
@@ -148,19 +148,19 @@ class LocalFiles:
     def _scratch(self, target: Path, text: str) -> Path:
         """Write a file's content into a temporary file in the same folder."""
         if not target.exists():
-            _checksum(target).unlink(missing_ok=True)  # of an older file of that name
+            _checksum(target).unlink(missing_ok=True)  # the checksum of an older file with that name
         scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         _write(scratch, text)
         return scratch
 
     def _sync_folders(self, *folders: Path) -> None:
-        """Sync folders up to the root, and once those above it: another process may have just created them."""
+        """Sync folders up to the root, and once the folders above: another process may just have created these."""
         below = {each for folder in folders for each in (folder, *folder.parents) if each.is_relative_to(self._root)}
         for folder in sorted(below, reverse=True):
             _sync(folder)
         if not self._above_is_synced:
             for folder in self._root.parents:
-                with contextlib.suppress(OSError):  # not readable by this user, so this process did not create it
+                with contextlib.suppress(OSError):  # this user cannot read the file, so this process did not create it
                     _sync(folder)
             self._above_is_synced = True
 
@@ -169,7 +169,7 @@ class LocalFiles:
 
 
 def _checksum(path: Path) -> Path:
-    """Return the path of Hadoop's checksums for a file."""
+    """Return the path of the file with Hadoop's checksums for a file."""
     return path.with_name(f".{path.name}.crc")
 
 
@@ -189,7 +189,7 @@ def _sync(path: Path) -> None:
 
 
 def _locked(place: int) -> bool:
-    """Try to lock; returns True as well if locking is not supported."""
+    """Try to lock. Return True also if locking is not supported."""
     try:
         fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,8 @@
-"""One writer at a time: a file in an archive that names its writer.
+"""The lock that allows one writer at a time: a file in an archive that names the writer.
 
 Owns the file `_lock.json`: its owner, and when it was last renewed. Only one of several writers can create it, and
-renewal is atomic. A writer may take over a lock whose owner's process has ended; it can check that only in the same
-boot and pid namespace. Otherwise, and if the lock cannot be read, it may take over after minutes without renewal. An
+renewal is atomic. A writer may replace a lock whose owner's process has ended. It can check this only in the same boot
+and pid namespace. Otherwise, and if the lock cannot be read, it may replace the lock after minutes without renewal. An
 owner that has lost its lock detects that before it commits the next change. Never waits for a lock.
 """
 
@@ -30,7 +30,7 @@ _PATIENCE_S: Final = 10.0
 
 
 class WriterLock:
-    """A lock on an archive's files, as a context manager; raises PipelineError if it has another owner."""
+    """A lock on an archive's files, as a context manager. Raises PipelineError if another owner has the lock."""
 
     def __init__(self, files: Files, now: Callable[[], float] = time.time, renewed_s: float = _RENEWED_S) -> None:
         self._files = files
@@ -50,7 +50,7 @@ class WriterLock:
             if not self._files.claim(NAME, self._text()) or not self._is_ours():
                 raise self._refusal(self._read())
             for each in self._files.listing():
-                if each.name.startswith((f"{NAME}.", f".{NAME}.")):  # left by an owner that was killed during a renewal
+                if each.name.startswith((f"{NAME}.", f".{NAME}.")):  # its owner was killed during a renewal
                     self._files.delete(each.name)
         self._renewal.start()
         return self
@@ -58,14 +58,14 @@ class WriterLock:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._renewal.join(_PATIENCE_S)
-        # Ignore errors: the job's result or error matters more, and others can take the lock once this process has
-        # ended.
+        # Ignore errors: the job's result or error matters more, and other writers can replace the lock of an ended
+        # process.
         with contextlib.suppress(PipelineError), self._files.alone():
             if self._is_ours():
                 self._files.delete(NAME)
 
     def check(self) -> None:
-        """Raise PipelineError if the lock has been taken over, or cannot be read."""
+        """Raise PipelineError if another owner has taken the lock, or if the lock cannot be read."""
         with self._one_at_a_time:
             if not self._is_ours():
                 raise PipelineError(f"another job took over writing to {self._files.root}")
@@ -80,7 +80,7 @@ class WriterLock:
         return owner.get("token") == self._token
 
     def _read(self) -> str | None:
-        """Return the lock's text: None if there is none, empty if it cannot be read."""
+        """Return the lock's text. Return None if there is no lock, and an empty text if it cannot be read."""
         if not self._files.exists(NAME):
             return None
         try:
@@ -89,11 +89,10 @@ class WriterLock:
             return "" if self._files.exists(NAME) else None
 
     def _take_over(self, text: str) -> None:
-        """Remove the lock of an ended owner; raises PipelineError if it may still run."""
+        """Remove the lock of an owner that has ended. Raises PipelineError if the owner may still run."""
         if not self._has_ended(_decoded(text)):
             raise self._refusal(text)
-        # Several writers may find the same dead owner. One takes over its lock; the others must not remove the new
-        # lock.
+        # Several writers may find the same dead owner. One replaces its lock; the others must not remove the new lock.
         self._files.move(NAME, self._scratch)
         found = self._files.read(self._scratch) if text else ""
         if found != text:
@@ -122,7 +121,7 @@ class WriterLock:
 
     def _renew(self) -> None:
         while not self._ended.wait(self._renewed_s):
-            # The next renewal may succeed; if none does, `check` reports it before anything is committed.
+            # The next renewal may succeed. If no renewal succeeds, `check` reports this before anything is committed.
             with contextlib.suppress(Exception), self._one_at_a_time, self._files.alone():
                 if self._is_ours():
                     self._files.delete(self._scratch)
@@ -141,7 +140,7 @@ def _decoded(text: str) -> dict[str, Any] | None:
 
 @cache
 def _place() -> dict[str, str]:
-    """Return the facts that identify this machine's boot and pid namespace: hosts may share a name."""
+    """Return the facts that identify this machine's boot and pid namespace, because hosts may share a name."""
     place = {"host": socket.gethostname(), "boot": f"{uuid.getnode():x}", "namespace": ""}
     with contextlib.suppress(OSError):
         place["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -150,7 +149,7 @@ def _place() -> dict[str, str]:
 
 
 def _begun(pid: Any) -> str | None:
-    """Return a value that distinguishes a process from later ones with the same pid; None if it is not alive."""
+    """Return a value that distinguishes a process from later processes with its pid. None if it is not alive."""
     try:
         os.kill(int(pid), 0)
     except PermissionError:

@@ -1,1 +1,1 @@
-"""Visits by organisation and day: streamed from a topic, recounted from an archive."""
+"""Visits by organisation and day, counted by a stream from a topic, or recounted from an archive."""

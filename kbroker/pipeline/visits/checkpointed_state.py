@@ -1,7 +1,7 @@
 """The state of a stream of visits between its batches, in the files of its checkpoint.
 
-Owns the state's form, and the order in which it is written: `<batch>/events` and `<batch>/totals` first, then
-`<batch>.json`, which commits the batch. Never decides the content.
+Owns the form of the state, and the order in which the state is written: `<batch>/events` and `<batch>/totals` first,
+then `<batch>.json`, which commits the batch. Never decides the content.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ class VisitsState:
     lookup: str = ""
     rules: dict[str, Any] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
-    """The end of the counted offsets, exclusive, by partition; for all existing partitions."""
+    """The exclusive end of the counted offsets, for each existing partition."""
     clocks: dict[str, int] = field(default_factory=dict)
-    """The largest timestamp so far by partition, in ms."""
+    """The largest timestamp so far, in ms, by partition."""
     set_clocks: list[Clock] = field(default_factory=list)
     """Clocks that were set without a record: those of idle partitions, and of partitions that were added later."""
     counts: dict[str, int] = field(default_factory=dict)
 
     def slowest(self) -> int | None:
-        """Return the clock of the slowest partition in ms; None while a partition has no clock."""
+        """Return the clock of the slowest partition, in ms. Return None while a partition has no clock."""
         return min(self.clocks.values(), default=None) if self.ends.keys() <= self.clocks.keys() else None
 
     def newcomers(self, ends: Mapping[str, int]) -> list[Clock]:
-        """Return the initial clocks of new partitions: the slowest clock, as earlier events are forgotten."""
+        """Return the initial clocks of new partitions: the slowest clock, because earlier events are forgotten."""
         slowest = self.slowest()
         return [] if slowest is None else [(int(n), 0, slowest) for n in ends if n not in self.clocks]
 
 
 def joined(clocks: Iterable[Clock]) -> list[Clock]:
-    """Return one clock for each partition and offset, the latest: an idle partition has several at the same offset."""
+    """Return the latest clock for each partition and offset. An idle partition has several clocks at an offset."""
     latest: dict[tuple[int, int], int] = {}
     for partition, offset, clock in clocks:
         latest[partition, offset] = max(clock, latest.get((partition, offset), clock))
@@ -57,18 +57,18 @@ def joined(clocks: Iterable[Clock]) -> list[Clock]:
 
 
 class Idle:
-    """Partitions whose clock is set, because they were read to the end, are idle, and hold up the final results."""
+    """The partitions that were read to the end, are idle, and delay the final results. Their clocks are set."""
 
     def __init__(self, kept_ms: int, idle_s: float) -> None:
         self._kept_ms = kept_ms
         self._idle_s = idle_s
         self._since: dict[int, tuple[int, float]] = {}
-        """By partition: its end offset, and when it was first found to be read up to this offset."""
+        """By partition: its end offset, and the time at which it was first found to be read up to this offset."""
 
     def set_clocks(
         self, ends: Mapping[str, int], clocks: Mapping[str, int], last: Callable[[], Mapping[int, int]], now: float
     ) -> list[Clock]:
-        """Return the clocks to set after a batch; `ends` and `clocks` are the batch's, `last` requests the ends."""
+        """Return the clocks to set after a batch with these `ends` and `clocks`. `last` requests the current ends."""
         least = max(clocks.values(), default=0) - self._kept_ms
         behind = {int(n): end for n, end in ends.items() if n not in clocks or clocks[n] < least} if clocks else {}
         found = last() if behind else {}
@@ -82,7 +82,7 @@ class Idle:
 
 
 class StateFiles:
-    """The state's folder."""
+    """The folder of the state."""
 
     def __init__(self, session: Any, root: str) -> None:
         self._session = session
@@ -109,7 +109,7 @@ class StateFiles:
         return self._session.read.schema(schema).parquet(self.files.url(f"{batch}/{name}"))
 
     def commit(self, state: VisitsState) -> None:
-        """Commit a batch; deletes states older than the previous one."""
+        """Commit a batch. Delete states that are older than the previous state."""
         self.files.sync(each.name for each in self.files.walk(str(state.batch)))
         passed("visits.written")
         self.files.write(f"{state.batch}.json", json.dumps(asdict(state), indent=1) + "\n")
@@ -117,5 +117,5 @@ class StateFiles:
         for each in self.files.listing():
             number = each.name.removesuffix(".json")
             old = number.isdecimal() and int(number) < state.batch - 1
-            if old or number.startswith("."):  # an incomplete state, whose writer was killed
+            if old or number.startswith("."):  # an incomplete state: its writer was killed
                 self.files.delete(each.name)

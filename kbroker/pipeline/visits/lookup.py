@@ -1,7 +1,7 @@
-"""The organisations of visitors: a file that people maintain.
+"""The organisations of visitors: a lookup file that people maintain.
 
-Owns the reading of the file, the errors in it, and the organisation of a visitor who is not in it. The file's name
-tells its kind: CSV with a header, JSON lines or Parquet.
+Reads the file, reports errors in it, and defines the organisation of a visitor who is not in it. The file's name shows
+its format: CSV with a header, JSON lines or Parquet.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.storage.files import Files
 
 UNKNOWN: Final = "unknown"
-"""The organisation of a visitor who is not in the lookup."""
+"""The organisation of a visitor who is not in the lookup file."""
 _COLUMNS: Final = ("visitor", "organisation")
 _STRICT: Final = {
-    # As in RFC 4180: a quote within quotes is doubled, and a quoted field may continue in the next line.
+    # As in RFC 4180, a quote within quotes is doubled, and a quoted field may continue in the next line.
     "csv": {"header": "true", "escape": '"', "multiLine": "true", "mode": "FAILFAST"},
     "json": {"mode": "FAILFAST"},
 }
-"""The reading options by kind of file: an invalid line must not count as a visitor without organisation."""
+"""The reading options by format. An invalid line must not count as a visitor without an organisation."""
 
 
 def read_lookup(session: Any, path: str) -> Any:
-    """Return (visitor, organisation), each visitor once; raises PipelineError."""
+    """Return (visitor, organisation), with each visitor once. Raises PipelineError."""
     kind = kind_of(path)
     if not Files(session, path).exists(""):
         raise PipelineError(f"there is no lookup {path}")
-    session.catalog.refreshByPath(path)  # otherwise the session would use content that it has cached
+    session.catalog.refreshByPath(path)  # otherwise the session would use cached content
     reader = session.read
     try:
         found = getattr(reader.options(**_STRICT.get(kind, {})), kind)(path)
@@ -48,7 +48,7 @@ def read_lookup(session: Any, path: str) -> Any:
 
 
 def with_organisation(found: Any, lookup: Any) -> Any:
-    """Add `organisation` to rows with a visitor."""
+    """Add a column `organisation` to rows with a visitor."""
     from pyspark.sql import functions as f
 
     joined = found.join(lookup, "visitor", "left")
@@ -56,7 +56,7 @@ def with_organisation(found: Any, lookup: Any) -> Any:
 
 
 def kind_of(path: str) -> str:
-    """Return csv, json or parquet; raises PipelineError."""
+    """Return the format csv, json or parquet. Raises PipelineError."""
     kind = path.rpartition(".")[2].lower()
     if kind not in ("csv", "json", "parquet"):
         raise PipelineError(f"a lookup is a .csv, .json or .parquet file, not {path}")
@@ -64,7 +64,7 @@ def kind_of(path: str) -> str:
 
 
 def fingerprint(lookup: Any) -> str:
-    """Return a hash of a lookup's content: two lookups with the same answers have the same hash."""
+    """Return a hash of a lookup's content. Two lookups with the same answers have the same hash."""
     from pyspark.sql import functions as f
 
     row = lookup.agg(

@@ -1,8 +1,8 @@
 """The outputs of a stream: a table of Parquet files, one per day, and a compacted topic.
 
 Owns both outputs, and publishes the state's numbers to them. The first update of a run compares the numbers with the
-current content, and so corrects any other change to the outputs (another count, a deleted folder or topic). Later
-updates compare with the last batch. A repeated update changes nothing. Never counts.
+current content of the outputs. So it corrects changes by others (another count, a deleted folder or topic). Later
+updates compare the numbers with the last batch. A repeated update changes nothing. Never counts.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from kbroker.pipeline.spark.tasks import small_frame
 from kbroker.pipeline.storage.files import Files
 
 TABLE: Final = "organisation string, visits bigint, events bigint, late bigint, final boolean, day date"
-"""The columns of the table; the day is in the folders' names."""
+"""The columns of the table. The day is in the names of the folders."""
 KEY: Final = ("organisation", "day")
 _VALUES: Final = ("visits", "events", "late", "final")
 FILE: Final = "visits.parquet"
-"""The name of a day's file."""
+"""The name of the file of each day."""
 
 
 class Outputs:
@@ -33,7 +33,7 @@ class Outputs:
         self.table = Files(session, table)
 
     def bring_up(self, now: Any, before: Any | None) -> None:
-        """Publish the counts in `now` that differ from `before` or, without `before`, from the published content."""
+        """Publish the counts in `now` that differ from `before`, or else from the published content."""
         from pyspark.sql import functions as f
 
         if before is not None:
@@ -83,7 +83,7 @@ class Outputs:
         messages.coalesce(1).write.format("kafka").options(**options).save()
 
     def _replace(self, rows: Any) -> set[str]:
-        """Replace each day's file atomically; returns the days."""
+        """Replace the file of each day atomically. Return the days."""
         self.table.delete("_new")
         sorted_rows = rows.repartition("day").sortWithinPartitions(*KEY)
         # Write only one file per day, even if a setting limits the records in a file.
@@ -99,7 +99,7 @@ class Outputs:
 
 
 def _messages(rows: Any) -> Any:
-    """Return rows as the topic's (key, value)."""
+    """Return rows as (key, value) pairs for the topic."""
     from pyspark.sql import functions as f
 
     key, value = f.to_json(f.struct(*KEY)), f.to_json(f.struct(*KEY, *_VALUES))

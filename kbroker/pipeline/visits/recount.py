@@ -1,7 +1,8 @@
-"""`recount`: the visits of any day, counted from an archive.
+"""`recount` counts the visits of any day from an archive.
 
-Owns the batch job, and the comparison of its result with the stream's. The job applies the stream's rules (rules.py) to
-all archived records. If the stream has read the same records, both results have the same visits and late events.
+Owns the batch job, and the comparison of its result with the stream's result. The job applies the stream's rules
+(rules.py) to all archived records. If the stream has read the same records, both results have the same visits and late
+events.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _NUMBERS = ("visits", "events", "late")
 def require_same(
     session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, checkpoint: str, state: VisitsState
 ) -> None:
-    """Refuse the checkpoint of a stream with another topic, rules or lookup; raises PipelineError."""
+    """Refuse the checkpoint of a stream with another topic, other rules or another lookup. Raises PipelineError."""
     known = Store(session, root).require().topics.get(topic)
     if known not in (None, state.topic_id):
         raise PipelineError(f"the checkpoint {checkpoint} is of another topic than the {topic} in {root}")
@@ -56,7 +57,7 @@ def recount(
     clocks: Iterable[Clock] = (),
     registry: Registry | None = None,
 ) -> Any:
-    """Return (organisation, day, visits, events, late) of an archive's records; raises PipelineError.
+    """Return (organisation, day, visits, events, late) of an archive's records. Raises PipelineError.
 
     `clocks` are the clocks that a stream has set without a record (stream.py).
     """
@@ -87,13 +88,13 @@ def recount_days(
     day: str | None,
     registry: Registry | None = None,
 ) -> list[Row]:
-    """Return the result as rows for people, of all days or one, by day and organisation."""
+    """Return the result as rows for people, of all days or of one day, by day and organisation."""
     frame = recount(session, root, topic, lookup, rules, clocks, registry)
     return _rows(frame, day)
 
 
 def state_of(session: Any, checkpoint: str) -> VisitsState:
-    """Return the state of a checkpoint's stream; raises PipelineError if there is none."""
+    """Return the state of a checkpoint's stream. Raises PipelineError if there is no state."""
     state = StateFiles(session, f"{checkpoint}/state").load()
     if state.batch < 0:
         raise PipelineError(f"the checkpoint {checkpoint} does not belong to a stream of visits")
@@ -123,7 +124,7 @@ def published(session: Any, checkpoint: str, state: VisitsState) -> bool:
 
 
 def as_far(session: Any, root: str, topic: str, state: VisitsState) -> bool:
-    """Whether an archive ends at the stream's position: only then the numbers of late events must be equal, too."""
+    """Whether an archive ends at the stream's position. Only then must the numbers of late events be equal, too."""
     ends = _ends(session, root, topic)
     return all(ends.get(int(n), 0) == end for n, end in state.ends.items()) and len(ends) <= len(state.ends)
 
@@ -135,7 +136,7 @@ def _ends(session: Any, root: str, topic: str) -> dict[int, int]:
 def differences(counted: list[Row], streamed: list[Row], day: str | None, *, late: bool = True) -> list[str]:
     """Return one line for each difference between a recount and a stream's rows on final days.
 
-    All days up to a final day are final. The number of `late` events of a final day still grows; compare it only if
+    All days up to a final day are final. The number of `late` events of a final day still grows. It is compared only if
     both have read the same records.
     """
     names = _NUMBERS if late else _NUMBERS[:2]
@@ -150,12 +151,12 @@ def differences(counted: list[Row], streamed: list[Row], day: str | None, *, lat
 
 
 def final_days(streamed: list[Row]) -> list[str]:
-    """Return the days that are final in a stream's rows, in order."""
+    """Return the final days in a stream's rows, in order."""
     return sorted({row["day"] for row in streamed if row["final"]})
 
 
 def table_rows(session: Any, table: str) -> list[Row]:
-    """Return a stream's table, by day and organisation, with `final`; raises PipelineError."""
+    """Return a stream's table, by day and organisation, with `final`. Raises PipelineError."""
     if not any(each.name.startswith("day=") for each in Files(session, table).listing()):
         raise PipelineError(f"there is no table {table}")
     session.catalog.refreshByPath(table)

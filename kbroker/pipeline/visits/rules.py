@@ -31,10 +31,10 @@ LATENESS_MS: Final = 600_000
 DAY_MS: Final = 86_400_000
 JSON: Final = "json"
 BY_REGISTRY: Final = "registry"
-"""Formats of events: JSON as it is, or what a schema registry has, in Confluent's framing."""
+"""The formats of events: plain JSON, or the formats of a schema registry, in Confluent's framing."""
 _STRICT: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _DATED: Final = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}"
-"""Matches a time that begins with a date: without one, Spark would add the current day."""
+"""Matches a time that begins with a date. Without a date, Spark would add the current day."""
 Clock = tuple[int, int, int]
 """(partition, offset, ms): from this offset on, the partition's clock is at least this time."""
 
@@ -51,26 +51,26 @@ class VisitRules:
     event_format: str = JSON
 
     def facts(self) -> dict[str, Any]:
-        """Return the rules as a state notes them; without the format if it is JSON, as older states have them."""
+        """Return the rules in the form for a state. The format JSON is omitted, as in older states."""
         found = asdict(self)
         if self.event_format == JSON:
             del found["event_format"]
         return found
 
     def final_before(self, slowest_ms: int | None) -> int:
-        """Return the time before which all results are final, in ms, by the slowest partition's clock."""
+        """Return the time before which all results are final, in ms, given the slowest partition's clock."""
         return 0 if slowest_ms is None else slowest_ms - self.lateness_ms
 
     def kept_ms(self) -> int:
-        """Return how long before the slowest partition's clock an event can still matter."""
+        """Return how long, in ms, an event can still matter before the slowest partition's clock."""
         return self.gap_ms + self.lateness_ms
 
 
 def events(records: Any, rules: VisitRules, registry: Registry | None = None) -> Any:
-    """Return (partition, offset, clock, visitor, id, time, reason) of records; `reason` says why one is malformed.
+    """Return (partition, offset, clock, visitor, id, time, reason) of records. Malformed records have a `reason`.
 
-    `clock` is the record's own timestamp; `with_clocks` replaces it with the partition's. Events in the format of a
-    registry need one.
+    `clock` is the record's own timestamp; `with_clocks` replaces it with the partition's clock. Events in a format of a
+    registry need a registry.
     """
     from pyspark.sql import functions as f
 
@@ -104,12 +104,12 @@ def events(records: Any, rules: VisitRules, registry: Registry | None = None) ->
 
 
 def _of_json(records: Any, rules: VisitRules) -> Any:
-    """Return (partition, offset, clock, empty, unread, visitor, time, id) of JSON; the last three are texts."""
+    """Return (partition, offset, clock, empty, unread, visitor, time, id) of JSON. The last three are texts."""
     from pyspark.sql import functions as f
 
     names = (rules.visitor_field, rules.time_field, rules.id_field)
     fields = ", ".join(f"`{name}` string" for name in names)
-    # Parse the value as the only element of an array: after a complete value the parser would ignore further text.
+    # Parse the value as the only element of an array, because the parser ignores text after a complete value.
     text = f.concat(f.lit("["), f.col("value").cast("string"), f.lit("]"))
     parsed = records.select(*_place(), f.from_json(text, f"array<struct<{fields}>>", _STRICT).alias("found"))
     parsed = parsed.withColumn("event", f.when(f.size("found") == 1, f.col("found")[0]))
@@ -120,7 +120,7 @@ def _of_json(records: Any, rules: VisitRules) -> Any:
 
 
 def _by_registry(records: Any, rules: VisitRules, registry: Registry) -> Any:
-    """Return the columns of `_of_json`, of values by the schemas that they name."""
+    """Return the columns of `_of_json`, decoded from values with the schemas that these values name."""
     from pyspark.sql import functions as f
 
     names = (rules.visitor_field, rules.time_field, rules.id_field)
@@ -143,7 +143,7 @@ def _texts(columns: list[str]) -> list[Any]:
 
 
 def with_clocks(found: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> Any:
-    """Set `clock` to the partition's clock at each event, and set `late`. `clocks` were set without a record."""
+    """Set `clock` to the partition's clock at each event, and set `late`. `clocks` are those set without a record."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -166,7 +166,7 @@ def on_time(clocked: Any) -> Any:
 
 
 def with_begins(found: Any, rules: VisitRules) -> Any:
-    """Add `begins`, whether an event begins a visit, to (visitor, id, time)."""
+    """Add the column `begins` (whether an event begins a visit) to (visitor, id, time)."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

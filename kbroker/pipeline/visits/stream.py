@@ -2,15 +2,15 @@
 
 Owns the stream, and a batch's changes to the state (checkpointed_state.py) and to the outputs (outputs.py).
 
-The state is the events that can still matter and the numbers so far. A batch is a range of offsets, which Spark writes
-to its checkpoint before it reads them. A batch is counted once its state is committed; a repeated batch is only
-published again, which changes nothing. Spark's own session windows are not used: they would drop events that are late
-by Spark's watermark, which depends on the batches. Here lateness depends only on the records (rules.py).
+The state consists of the events that can still matter, and the numbers so far. A batch is a range of offsets, which
+Spark writes to its checkpoint before it reads them. A batch is counted when its state is committed. A repeated batch is
+only published again, which changes nothing. Spark's own session windows are not used: they would drop events that are
+late by Spark's watermark, which depends on the batches. Here lateness depends only on the records (rules.py).
 
 An event can matter until the slowest partition's clock is later than the event by `gap` plus `lateness`. If a partition
-has been read to its end, is idle, and its clock is behind the fastest by more than that, the stream sets its clock:
-otherwise the state would grow forever. The stream also sets the clock of a partition that is added to the topic later.
-The state records each such setting, so that a recount sets the clock at the same offset.
+has been read to its end, is idle, and its clock is behind the fastest clock by more than this sum, the stream sets its
+clock. Otherwise the state would grow forever. The stream also sets the clock of a partition that is added to the topic
+later. The state records each such setting, so that a recount sets the clock at the same offset.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from kbroker.pipeline.visits.rules import (
     with_clocks,
 )
 
-_LARGEST: Final = 32 << 20  # in bytes; librdkafka's default is less than brokers may accept
+_LARGEST: Final = 32 << 20  # in bytes; brokers may accept more than librdkafka's default
 _HEADERS_ROOM: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class VisitsOptions:
-    """The topic to count, and the outputs. Raises PipelineError if the outputs would be counted again."""
+    """The topic to count, and the outputs. Raises PipelineError if the stream would count its own outputs."""
 
     topic: str
     lookup: str
     to: str
-    """The folder of the table: `day=.../visits.parquet`."""
+    """The folder of the table, which contains `day=.../visits.parquet`."""
     out_topic: str
     checkpoint: str
     """A folder for Spark's checkpoint (`stream`) and for the state (`state`)."""
@@ -63,7 +63,7 @@ class VisitsOptions:
     batch_records: int = 500_000
     group: str = ""
     idle_ms: int = 60_000
-    """How many ms a partition is idle before its clock is set; only with `every`."""
+    """How many ms a partition must be idle before its clock is set. Used only with `every`."""
 
     def __post_init__(self) -> None:
         names = self.topic, self.out_topic, self.dead_letters
@@ -105,7 +105,7 @@ class Visits:
         """The number of records counted by this run."""
 
     def run(self) -> None:
-        """Count until all is counted, or until the stream is stopped; raises PipelineError."""
+        """Count until all records are counted, or until the stream is stopped. Raises PipelineError."""
         options = self._options
         self._cluster.chosen((options.topic,))
         existing = self._cluster.topics()
@@ -139,13 +139,13 @@ class Visits:
             raise self._explained(self._failure)
 
     def stop(self) -> None:
-        """Make `run` return in another thread; the running batch may be abandoned."""
+        """Make `run`, in another thread, return. The running batch may be abandoned."""
         self._stopped = True
         if self._query is not None:
             self._query.stop()
 
     def counted(self) -> int:
-        """Return how many offsets have been counted and published."""
+        """Return the number of offsets that have been counted and published."""
         return sum(self._counted.values())
 
     # -- before the start -----------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Visits:
             raise PipelineError("the visits so far were counted by other rules; take a new checkpoint")
 
     def _fits(self, planned: int) -> bool:
-        """Whether the state is of the stream's last batch or the one before; an older state would lose a batch."""
+        """Whether the state is of the stream's last batch or the batch before. With an older state, a batch is lost."""
         batch = self.state.batch
         if not self._checkpoint.committed() <= batch <= planned:
             return False
@@ -206,7 +206,7 @@ class Visits:
                 )
 
     def _begun(self) -> dict[Partition, int]:
-        """Return the offsets from which the stream continues, as far as they are known."""
+        """Return the known offsets from which the stream continues."""
         if self.state.batch >= 0:
             return {Partition(self._options.topic, int(number)): end for number, end in self.state.ends.items()}
         return self._checkpoint.starts(0) if self._checkpoint.planned() >= 0 else {}
@@ -258,7 +258,7 @@ class Visits:
     # -- one batch --------------------------------------------------------------------------------------------
 
     def _take_in(self, frame: Any, batch: int) -> int:
-        """Count a batch and commit its state; returns its number of records."""
+        """Count a batch and commit its state. Return its number of records."""
         from pyspark.sql import functions as f
 
         before, rules = self.state, self._options.rules
@@ -312,7 +312,7 @@ class Visits:
         )
 
     def _set_clocks(self, ends: Mapping[str, int], clocks: Mapping[str, int]) -> list[Clock]:
-        """Return the clocks to set, of idle partitions that hold up the final results."""
+        """Return the clocks to set: those of idle partitions that delay the final results."""
         topic = self._options.topic
 
         def last() -> dict[int, int]:
@@ -322,7 +322,7 @@ class Visits:
         return self._idle.set_clocks(ends, clocks, last, self._now())
 
     def _combined(self, before: VisitsState, clocked: Any) -> Any:
-        """Return old and new events that can still matter, with the old `begins` (null for new ones) and the new."""
+        """Return all events that can still matter, with the old `begins` (null for new events) and the new value."""
         from pyspark.sql import functions as f
 
         rules = self._options.rules
@@ -330,13 +330,13 @@ class Visits:
         new = on_time(clocked).join(kept.select("visitor", "id", "time"), ["visitor", "id", "time"], "left_anti")
         new = with_organisation(new, self._lookup).withColumn("begins", f.lit(None).cast("boolean"))
         both = kept.unionByName(new).withColumnRenamed("begins", "was")
-        # Keep the old value of a final event: the events before it may be forgotten.
+        # Keep the old value of a final event, because the events before it may be forgotten.
         settled = f.isnotnull("was") & (f.col("time") < self._final_before(before))
         computed = with_begins(both, rules)
         return computed.withColumn("begins", f.when(settled, f.col("was")).otherwise(f.col("begins")))
 
     def _write(self, before: VisitsState, state: VisitsState, clocked: Any, combined: Any) -> None:
-        """Write the next state's files."""
+        """Write the files of the next state."""
         from pyspark.sql import functions as f
 
         folder = str(state.batch)
@@ -359,7 +359,7 @@ class Visits:
         left.write.parquet(self._states.files.url(f"{folder}/events"))
 
     def _final_before(self, state: VisitsState) -> int:
-        """Return the time before which all results are final, in ms: the watermark."""
+        """Return the time before which all results are final, in ms (the watermark)."""
         return self._options.rules.final_before(state.slowest())
 
     # -- the outputs --------------------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ class Visits:
         return batch - 1 if batch > 0 and self._states.files.exists(f"{batch - 1}.json") else -1
 
     def _send_dead_letters(self, frame: Any, clocked: Any) -> None:
-        """Send malformed events to their topic, with the reason and the place in headers."""
+        """Send malformed events to the dead letter topic. Headers contain the reason and the original position."""
         from pyspark.sql import functions as f
 
         bad = clocked.where(f.isnotnull("reason")).select("partition", "offset", "reason")

@@ -1,4 +1,4 @@
-"""Access: access control lists, delegation tokens (KIP-48), credentials of SCRAM users (KIP-554)."""
+"""Access control lists, delegation tokens (KIP-48), and the credentials of SCRAM users (KIP-554)."""
 
 from kbroker.protocol.schema import f, i8, i16, i32, i64, message, struct
 
@@ -164,7 +164,7 @@ class RenewDelegationTokenResponse:
     throttle_time_ms: i32 = f()
 
 
-# ExpireDelegationToken (key 40): let a delegation token expire sooner, or at once (KIP-48).
+# ExpireDelegationToken (key 40): let a delegation token expire earlier, or immediately (KIP-48).
 
 
 @message(key=40, versions="1-2", flexible="2+")

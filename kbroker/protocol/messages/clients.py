@@ -1,4 +1,4 @@
-"""Clients: their quotas (KIP-546) and their metrics (KIP-714)."""
+"""The quotas (KIP-546) and the metrics (KIP-714) of clients."""
 
 from kbroker.protocol.schema import Uuid, f, f64, i8, i16, i32, message, struct
 

@@ -1,10 +1,11 @@
-"""Brokers and topics of a cluster, its quorum and its features."""
+"""The brokers and topics of a cluster, its quorum and its features."""
 
 from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct, u16
 
 # Metadata (key 3).
 #
-# Brokers, topics, partitions and their leaders. Null topics (v1+) means all, topic ids from v10 (KIP-516).
+# Brokers, topics, partitions and their leaders. Null topics (v1+) mean all topics. Topic ids are used from v10
+# (KIP-516).
 
 
 @struct
@@ -143,7 +144,7 @@ class DescribeClusterResponse:
     cluster_authorized_operations: i32 = f(default=-2147483648)
 
 
-# DescribeQuorum (key 55): the voters on the cluster's metadata, and their progress (KIP-595, KIP-836, KIP-853).
+# DescribeQuorum (key 55): the voters of the metadata quorum, and their progress (KIP-595, KIP-836, KIP-853).
 
 
 @struct

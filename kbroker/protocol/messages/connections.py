@@ -66,9 +66,9 @@ class ApiVersionsResponse:
     zk_migration_ready: bool = f("3+", tag=3, default=False)
 
 
-# SaslHandshake (key 17): choose a SASL mechanism (KIP-43); never flexible.
+# SaslHandshake (key 17): choose a SASL mechanism (KIP-43). This message is never flexible.
 #
-# After version 0 bare tokens follow, each preceded by its size; after version 1 they follow in SaslAuthenticate
+# After version 0, bare tokens follow, each preceded by its size. After version 1, tokens follow in SaslAuthenticate
 # (KIP-152).
 
 

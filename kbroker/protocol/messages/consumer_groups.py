@@ -1,4 +1,4 @@
-"""Consumer groups (KIP-848), and the data that members of classic groups exchange if they are consumers."""
+"""Consumer groups (KIP-848), and the data that consumers in classic groups exchange."""
 
 from kbroker.protocol.schema import Uuid, f, i8, i16, i32, message, struct
 
@@ -100,7 +100,7 @@ class ConsumerGroupDescribeResponse:
 
 # The contents of JoinGroup and SyncGroup from consumers (protocol type "consumer"): subscriptions and assignments.
 #
-# An int16, its version, precedes each of them.
+# An int16 with the version precedes each of them.
 
 
 @struct

@@ -1,6 +1,6 @@
 """The records of `__consumer_offsets` and `__transaction_state`: keys and values, by record type.
 
-On disk a key or value is preceded by an int16: the record type for keys, the value's version for values.
+On disk an int16 precedes each key and value: the record type before a key, the value's version before a value.
 """
 
 from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct
@@ -82,7 +82,7 @@ class ConsumerGroupMetadataValue:
 
 @message(key=4, versions="0")
 class ConsumerGroupPartitionMetadataKey:
-    """Consumer group partition metadata key; written before Apache Kafka 4.1, since then only deleted."""
+    """The key of consumer group partition metadata. It was written before Apache Kafka 4.1, and is now only deleted."""
 
     group_id: str = f("0")
 
@@ -120,7 +120,7 @@ class ClassicProtocol:
 
 @struct
 class ClassicMemberMetadata:
-    """Classic member metadata: of a member that uses the classic protocol within a consumer group."""
+    """The metadata of a member that uses the classic protocol within a consumer group."""
 
     session_timeout_ms: i32 = f()
     supported_protocols: list[ClassicProtocol] = f()
@@ -175,7 +175,7 @@ class ConsumerGroupCurrentMemberAssignmentKey:
 
 @struct
 class TopicPartitions:
-    """Topic partitions, and the epochs at which they were assigned, if known."""
+    """The partitions of a topic, and the epochs at which they were assigned, if known."""
 
     topic_id: Uuid = f()
     partitions: list[i32] = f()

@@ -1,6 +1,6 @@
 """Fetch (key 1).
 
-Read record batches, optionally in a fetch session (KIP-227). Topic ids replace names in v13 (KIP-516).
+Reads record batches, optionally in a fetch session (KIP-227). Topic ids replace names in v13 (KIP-516).
 """
 
 from kbroker.protocol.schema import Records, Uuid, f, i8, i16, i32, i64, message, struct

@@ -49,7 +49,7 @@ class OffsetCommitResponse:
     topics: list[OffsetCommitResponseTopic] = f()
 
 
-# OffsetFetch (key 9): read positions of groups; several groups from v8 (KIP-709), topic ids in v10.
+# OffsetFetch (key 9): read positions of groups. v8 adds several groups in a request (KIP-709), v10 topic ids.
 
 
 @struct
@@ -127,7 +127,7 @@ class OffsetFetchResponse:
     groups: list[OffsetFetchResponseGroup] = f("8+")
 
 
-# OffsetDelete (key 47): delete positions of a group (KIP-496); never flexible.
+# OffsetDelete (key 47): delete positions of a group (KIP-496). This message is never flexible.
 
 
 @struct

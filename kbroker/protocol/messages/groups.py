@@ -1,4 +1,4 @@
-"""Groups: their coordinators, listing, description and deletion; membership in a classic group."""
+"""Groups: how to find, list, describe and delete them, and the membership in a classic group."""
 
 from kbroker.protocol.schema import f, i8, i16, i32, message, struct
 
@@ -115,7 +115,7 @@ class FindCoordinatorResponse:
     coordinators: list[Coordinator] = f("4+")
 
 
-# JoinGroup (key 11): enter a group or a new generation of it (KIP-345, KIP-394).
+# JoinGroup (key 11): join a group, or its next generation (KIP-345, KIP-394).
 
 
 @struct

@@ -9,7 +9,7 @@ from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct
 
 @struct
 class LeaderAndIsrPartitionState:
-    """One partition. `controller_epoch` is that of the controller which wrote this state."""
+    """One partition. `controller_epoch` is the epoch of the controller that wrote this state."""
 
     partition_index: i32 = f()
     controller_epoch: i32 = f()
@@ -71,7 +71,7 @@ class LeaderAndIsrResponse:
 
 # StopReplica (key 5): the partitions that a broker must stop hosting (KIP-570).
 #
-# A leader epoch of -1 stands for any epoch, -2 for a topic that is being deleted.
+# A leader epoch of -1 means any epoch; -2 means that the topic is being deleted.
 
 
 @struct
@@ -117,7 +117,7 @@ class StopReplicaResponse:
 
 @struct
 class UpdateMetadataPartitionState:
-    """One partition; `zk_version` is the version of its znode."""
+    """One partition. `zk_version` is the version of the partition's znode."""
 
     partition_index: i32 = f()
     controller_epoch: i32 = f()
@@ -189,7 +189,7 @@ class AllocateProducerIdsResponse:
 
 @struct
 class BrokerState:
-    """A replica of the requested set; an epoch of -1 is not checked."""
+    """A replica of the requested set. An epoch of -1 is not checked."""
 
     broker_id: i32 = f("3+")
     broker_epoch: i64 = f("3+", default=-1)
@@ -197,7 +197,7 @@ class BrokerState:
 
 @struct
 class AlterPartitionData:
-    """One partition; `partition_epoch` is the leader's current value."""
+    """One partition. `partition_epoch` is the leader's current value."""
 
     partition_index: i32 = f()
     leader_epoch: i32 = f()
@@ -222,7 +222,7 @@ class AlterPartitionRequest:
 
 @struct
 class AlteredPartition:
-    """The controller's current state of a partition, or why it was not changed."""
+    """The controller's current state of a partition, or the error if the partition was not changed."""
 
     partition_index: i32 = f()
     error_code: i16 = f()
@@ -269,7 +269,7 @@ class ControlledShutdownResponse:
     remaining_partitions: list[RemainingPartition] = f()
 
 
-# UnregisterBroker (key 64): remove a broker for good from a cluster on KRaft. Not served here.
+# UnregisterBroker (key 64): permanently remove a broker from a cluster on KRaft. This broker does not serve it.
 
 
 @message(key=64, versions="0", flexible="0+")

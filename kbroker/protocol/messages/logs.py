@@ -1,8 +1,8 @@
-"""Logs: offsets by time and by leader epoch; log directories, and the replicas in them (KIP-113)."""
+"""Logs: offsets by time and by leader epoch, log directories, and the replicas in log directories (KIP-113)."""
 
 from kbroker.protocol.schema import f, i8, i16, i32, i64, message, struct
 
-# ListOffsets (key 2): offsets by timestamp, or the special timestamps -1 to -6.
+# ListOffsets (key 2): offsets by timestamp, or for one of the special timestamps -1 to -6.
 
 
 @struct

@@ -1,6 +1,6 @@
 """Produce (key 0).
 
-Append record batches to partitions. Topic ids replace names in v13; leader hints from v10 (KIP-951).
+Appends record batches to partitions. Topic ids replace names in v13. Responses have leader hints from v10 (KIP-951).
 """
 
 from kbroker.protocol.schema import Records, Uuid, f, i16, i32, i64, message, struct

@@ -178,7 +178,7 @@ class AlterShareGroupOffsetsResponse:
     responses: list[AlterShareGroupOffsetsResponseTopic] = f()
 
 
-# DeleteShareGroupOffsets (key 92): forget the share partitions of topics, for a group without members.
+# DeleteShareGroupOffsets (key 92): delete the share partitions of topics, for a group without members.
 
 
 @struct

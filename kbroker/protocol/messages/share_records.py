@@ -1,13 +1,14 @@
 """The records of share groups: in `__share_group_state` (the state of share partitions) and `__consumer_offsets`.
 
-On disk a key or value is preceded by an int16: the record type for keys, the value's version for values (KIP-932).
+On disk an int16 precedes each key and value: the record type before a key, the value's version before a value
+(KIP-932).
 """
 
 from kbroker.protocol.messages.coordinator_records import TopicPartition
 from kbroker.protocol.messages.share_state import StateBatch
 from kbroker.protocol.schema import Uuid, f, i8, i32, i64, message, struct
 
-# The state of share partitions, in `__share_group_state`: a snapshot, then the changes since.
+# The state of share partitions, in `__share_group_state`: a snapshot, then the changes since the snapshot.
 
 
 @message(key=0, versions="0")
@@ -129,7 +130,7 @@ class TopicInfo:
 
 @message(key=15, versions="0", flexible="0+")
 class ShareGroupStatePartitionMetadataValue:
-    """Share partitions that are being initialised, that are, and topics whose state is being deleted."""
+    """Share partitions that are being initialised or are initialised, and topics whose state is being deleted."""
 
     initializing_topics: list[TopicPartitionsInfo] = f()
     initialized_topics: list[TopicPartitionsInfo] = f()

@@ -1,7 +1,7 @@
-"""The state of share partitions, which their leaders keep at the share coordinator (KIP-932).
+"""The state of share partitions, which their leaders store at the share coordinator (KIP-932).
 
-Requests between brokers. A delivery state is 0 available, 2 acknowledged or 4 archived. A delivery complete count is
-the number of offsets from the start offset on whose delivery has ended, -1 if unknown.
+These are requests between brokers. A delivery state is 0 available, 2 acknowledged or 4 archived. A delivery complete
+count is the number of offsets, from the start offset on, whose delivery has ended; it is -1 if unknown.
 """
 
 from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct
@@ -9,7 +9,7 @@ from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct
 
 @struct
 class StateBatch:
-    """The state of the offsets from first to last, both included."""
+    """The state of the offsets from first to last, both inclusive."""
 
     first_offset: i64 = f()
     last_offset: i64 = f()
@@ -30,7 +30,7 @@ class TopicResult:
     partitions: list[PartitionResult] = f()
 
 
-# InitializeShareGroupState (key 83): begin the state of share partitions, or replace it by a new start offset.
+# InitializeShareGroupState (key 83): create the state of share partitions, or replace it with a new start offset.
 
 
 @struct
@@ -57,7 +57,7 @@ class InitializeShareGroupStateResponse:
     results: list[TopicResult] = f()
 
 
-# ReadShareGroupState (key 84): the whole state, for a new leader of a share partition.
+# ReadShareGroupState (key 84): the complete state, for a new leader of a share partition.
 
 
 @struct
@@ -99,7 +99,7 @@ class ReadShareGroupStateResponse:
     results: list[TopicState] = f()
 
 
-# WriteShareGroupState (key 85): changes of the state; a start offset of -1 leaves it.
+# WriteShareGroupState (key 85): changes of the state. A start offset of -1 means no change of it.
 
 
 @struct

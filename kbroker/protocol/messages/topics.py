@@ -2,7 +2,7 @@
 
 from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct
 
-# CreateTopics (key 19): create topics; configs are returned from v5 (KIP-525), topic ids from v7.
+# CreateTopics (key 19): create topics. Responses contain configs from v5 (KIP-525), and topic ids from v7.
 
 
 @struct
@@ -170,7 +170,7 @@ class DeleteRecordsResponse:
 
 @struct
 class ReassignablePartition:
-    """One partition; without replicas its reassignment is cancelled."""
+    """One partition. If `replicas` is null, its reassignment is cancelled."""
 
     partition_index: i32 = f()
     replicas: list[i32] | None = f(nullable="0+", default=None)
@@ -248,7 +248,7 @@ class ListPartitionReassignmentsResponse:
     topics: list[OngoingTopicReassignment] = f()
 
 
-# ElectLeaders (key 43): elect preferred leaders, or any (KIP-183, KIP-460).
+# ElectLeaders (key 43): elect preferred leaders, or any leaders (KIP-183, KIP-460).
 
 
 @struct

@@ -1,4 +1,4 @@
-"""Transactions: their begin, growth and end; listings of transactions and producers (KIP-664)."""
+"""Transactions: how they begin, grow and end, and lists of transactions and producers (KIP-664)."""
 
 from kbroker.protocol.schema import f, i8, i16, i32, i64, message, struct
 
@@ -114,7 +114,7 @@ class EndTxnResponse:
     producer_epoch: i16 = f("5+", default=-1)
 
 
-# WriteTxnMarkers (key 27): write the ends of transactions into partitions (KIP-98, KIP-664).
+# WriteTxnMarkers (key 27): write the markers that end transactions into partitions (KIP-98, KIP-664).
 
 
 @struct
@@ -219,7 +219,7 @@ class ListTransactionsResponse:
     transaction_states: list[ListedTransaction] = f()
 
 
-# DescribeProducers (key 61): producers with state in a partition (KIP-664).
+# DescribeProducers (key 61): the producers that have state in a partition (KIP-664).
 
 
 @struct
