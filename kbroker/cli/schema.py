@@ -103,7 +103,7 @@ def _reference(text: str) -> dict[str, Any]:
 
 @command.command("list")
 @click.option("--prefix", metavar="TEXT", default="", help="Only subjects that begin with this text.")
-@click.option("--deleted", is_flag=True, help="Softly deleted versions, too.")
+@click.option("--deleted", is_flag=True, help="Subjects whose versions are all softly deleted, too.")
 @output_option
 @registry_options
 def list_schemas(prefix: str, deleted: bool, output: Output, registry: SchemaRegistry) -> None:
@@ -185,7 +185,7 @@ def register(subject: str, body: dict[str, Any], normalize: bool, output: Output
 @command.command("check")
 @_subject
 @_of_file
-@click.option("--version", metavar="N", help="Compare with this version only, or with the latest one.")
+@click.option("--version", metavar="N", help="Compare only with version N, or with `latest`; without it, with those that the level names.")
 @registry_options
 def check(subject: str, body: dict[str, Any], version: str | None, registry: SchemaRegistry) -> None:
     """Check whether a schema may become a subject's next version; exit with 1 if not."""
