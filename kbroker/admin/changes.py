@@ -1,4 +1,4 @@
-"""Carries out a change of the table `kbroker.changes` on any Kafka, and describes refusals in words.
+"""Makes a change that the table `kbroker.changes` declares, in any Kafka cluster, and describes refusals in words.
 
 Owns which broker receives the requests of a change, and how long they are retried. Never prints.
 """

@@ -185,7 +185,7 @@ def register(subject: str, body: dict[str, Any], normalize: bool, output: Output
 @command.command("check")
 @_subject
 @_of_file
-@click.option("--version", metavar="N", help="Compare only with version N, or with `latest`; without it, with those that the level names.")
+@click.option("--version", metavar="N", help="Compare only with this version or `latest`, not with those of the level.")
 @registry_options
 def check(subject: str, body: dict[str, Any], version: str | None, registry: SchemaRegistry) -> None:
     """Check whether a schema may become a subject's next version; exit with 1 if not."""

@@ -407,7 +407,7 @@ def _texts(entries: list[list[Any]]) -> Iterator[str]:
 
 
 def parse_line(line: bytes) -> list[Any] | None:
-    """Return the entries of a line without its newline; None if the line is invalid."""
+    """Return the entries of a line, which is passed without its newline; None if the line is invalid."""
     try:
         if line[8:9] != b" " or int(line[:8], 16) != crc32c(line[9:]):
             return None

@@ -43,7 +43,7 @@ class Leaving:
         self.members = [self._named[place] for place in places]
 
     def failed(self, code: ErrorCode, _message: str | None) -> LeaveGroupResponse:
-        """Return the answer for a group that cannot decide at all."""
+        """Return the answer for a group that refuses the complete request with one error."""
         if code is not _UNKNOWN:
             return LeaveGroupResponse(error_code=code)
         return LeaveGroupResponse(members=[_answer(identity, code) for identity in self.members])

@@ -102,7 +102,7 @@ class Run(NamedTuple):
         return map(zigzag, zip(*columns, strict=True))
 
     def well_formed(self, data: bytes) -> bool:
-        """Whether each record's value and headers end at the record's end, in the same layout; raise Malformed."""
+        """Return whether each record ends where its headers end, all in the same layout. Raise Malformed."""
         start, stride, end = self.position, self.stride, self.end
         if self.number == 1:
             return fields_at(data, start + self.key_at + max(self.key_size, 0), end) is not None
@@ -201,7 +201,7 @@ class Scattered:
         return self._stamps
 
     def well_formed(self, data: bytes) -> bool:
-        """Whether each record's value and headers end at the record's end; raise Malformed, IndexError."""
+        """Return whether each record ends where its headers end. Raise Malformed or IndexError if one is unreadable."""
         for place, end in zip(self._values, self._ends, strict=True):
             size = data[place]
             # Nearly all records have no headers, and a value of less than 64 bytes or at least less than 8 KiB.

@@ -76,7 +76,7 @@ class Memory:
             self._check_soon()
 
     def restart_time(self, holder: Holder) -> None:
-        """Record that a connection has finished a request, which restarts its time."""
+        """Record that a connection has finished a request; its time limit begins again."""
         held = self._held.pop(holder, None)
         if held is not None:
             self._held[holder] = (held[0], time.monotonic())

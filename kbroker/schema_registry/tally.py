@@ -1,7 +1,7 @@
 """Counts the requests of each endpoint of a registry by status, and sums their time.
 
 Owns the counts. The registry's server increases them in its thread, and metrics read them in the broker's thread.
-Endpoints are the patterns of their paths, so clients cannot increase the number of counts without limit.
+An endpoint is counted by the pattern of its path, so clients cannot increase the number of counts without limit.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ NOT_RUNNING = "the broker does not run any more"
 
 
 class Calling:
-    """The calls of other threads to one loop."""
+    """Lets other threads call functions in one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         self._loop = loop

@@ -113,4 +113,4 @@ def warn_of(hanging: list[Hanging], bootstrap_servers: str) -> None:
             each.first_offset,
         )
     if len(hanging) > NAMED:
-        log.warning("so are %d more: %s hanging %s lists them all", len(hanging) - NAMED, verb, where)
+        log.warning("%d more transactions hang; `%s hanging %s` lists them all", len(hanging) - NAMED, verb, where)

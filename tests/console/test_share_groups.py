@@ -216,7 +216,7 @@ def test_a_page_looks_at_so_many_bytes_only(web: Visitor, lost: str, monkeypatch
     monkeypatch.undo()
     shown = web.page(f"/deadletters/replay?topic={lost}&show=1&skip=1").words
     assert "These are the first" not in shown
-    assert "Replay 2 letters, pass over 1" in shown
+    assert "Replay 2 letters, skip 1" in shown
 
 
 def test_a_preview_tells_what_it_leaves_out(web: Visitor, cluster: Broker) -> None:

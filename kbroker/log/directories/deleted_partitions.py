@@ -186,7 +186,7 @@ class Departures:
             await turn
 
     def remove_due(self, now_ms: int) -> None:
-        """Remove the due directories on the thread."""
+        """Let the thread remove the directories whose delay is over."""
         due = [path for when, path in self._renamed if when <= now_ms]
         if due:
             self._renamed = [each for each in self._renamed if each[0] > now_ms]
