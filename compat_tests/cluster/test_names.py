@@ -1,4 +1,4 @@
-"""Names from clients that become znodes: none leads out of its folder, and all brokers live on."""
+"""Names from clients that become znodes: none leads out of its folder, and all brokers survive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TOPIC, _BROKER, _SET = 2, 4, 0
 
 
 def asked(name: str) -> Iterator[tuple[Any, int]]:
-    """Yield every request of a client in which a name may become a znode, with its version."""
+    """Yield every request of a client in which a name may become a znode, with the request's version."""
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
     yield CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 5
     yield DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000), 6
