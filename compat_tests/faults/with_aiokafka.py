@@ -1,4 +1,4 @@
-"""aiokafka, as tests of faults use it; each call has an event loop of its own."""
+"""aiokafka, as the tests of faults use it; each call has its own event loop."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class WithAiokafka:
 
 
 async def _soon(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for a client's end, which may be what the fault is in the way of; it may not even end when cancelled."""
+    """Wait for a client's end, which the fault may prevent; it may not even end when cancelled."""
     with suppress(TimeoutError, KafkaError):
         await _within(work, 1)
 

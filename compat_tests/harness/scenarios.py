@@ -1,6 +1,6 @@
 """Scenarios: functions that use a broker through one client and return what they saw.
 
-Owns their registration and running one on both sides. Never holds a scenario itself.
+Owns their registration, and running one on both sides. Never contains a scenario itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Scenario:
 
 
 class ScenarioThread(threading.Thread):
-    """One run of a scenario. A daemon: a client that hangs must not keep the test run from ending."""
+    """One run of a scenario. A daemon thread: a client that hangs must not keep the test run from ending."""
 
     def __init__(self, scenario: Scenario, bootstrap: str) -> None:
         super().__init__(name=scenario.unique, daemon=True)
@@ -48,7 +48,7 @@ class ScenarioThread(threading.Thread):
             self._error = error
 
     def result(self, timeout: float) -> object:
-        """Return what the scenario saw, or raise what it raised; fail after `timeout` seconds."""
+        """Return what the scenario saw, or raise its exception; fail after `timeout` seconds."""
         self.join(max(timeout, 0))
         if self.is_alive():
             frame = sys._current_frames().get(self.ident or 0)
