@@ -111,7 +111,7 @@ def table(text: str) -> list[dict[str, str]]:
 
 
 def test_topics(side: Side) -> None:
-    """The tool shows what is not Kafka's default, also what a topic inherits; the verb what is the topic's own."""
+    """The tool shows all values that are not Kafka's default, also inherited ones; the verb those of the topic."""
     head, *rows = side.tool("TopicCommand", "--describe", "--topic", TOPIC).splitlines()
     facts = dict(re.findall(r"(\w+): (\S+)", head))
     configs = dict(re.findall(r"([\w.]+)=((?:[^=,]|,(?![\w.]+=))*)", facts["Configs"]))

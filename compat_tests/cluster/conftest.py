@@ -22,8 +22,10 @@ from compat_tests.harness.zookeeper import ZooKeeper
 from tests.tries import FORM
 
 SIDES: Final = ("apache", "kbroker", "mixed") if FORM == "long" else ("kbroker",)
-"""The sides that are run by themselves. Each takes minutes, most of which go by until sessions expire; the long form
-has all, and test_mixed.py and test_controller.py are always run beside Apache Kafka."""
+"""The sides that are run alone; each takes minutes, most of which pass until sessions expire.
+
+The long form runs all of them; test_mixed.py and test_controller.py always run beside Apache Kafka.
+"""
 HASTY: Final[Mapping[str, str]] = {"zookeeper.session.timeout.ms": "4000", "replica.lag.time.max.ms": "4000"}
 """Settings of frail clusters, so that tests need not wait long until a broker counts as dead."""
 

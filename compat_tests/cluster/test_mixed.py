@@ -185,7 +185,7 @@ def assert_no_features(cluster: Cluster) -> None:
 
 
 def assert_refused(cluster: Cluster, controller: int) -> None:
-    """Nor can it be: Java's controller knows of no feature, and that of kbroker of brokers that know of none."""
+    """Nor can a feature be finalized: Java's controller knows none, and kbroker's has brokers that know none."""
     update = FeatureUpdateKey("transaction.version", 2, upgrade_type=1)
     with WireClient(cluster.address(controller)) as client:
         answer = client.ask(UpdateFeaturesRequest(feature_updates=[update]), 1)

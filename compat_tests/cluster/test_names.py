@@ -60,7 +60,7 @@ def codes(answer: Any) -> list[int]:
 
 
 def expected(name: str, side: Any) -> list[int]:
-    """Return what Apache Kafka 3.9.1 answers; of a topic's configs kbroker answers as to every other request for it."""
+    """Return 3.9.1's answer; for a topic's configs kbroker answers as it does to every other request for it."""
     alter, quota, acl = 17, 0, 0
     if not name:
         return [17, 3, 42, 17, 0, 0, 42, 42, 42, 42, 93]  # of brokers it is the default of all

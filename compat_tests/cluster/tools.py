@@ -36,7 +36,7 @@ class Frail:
 
 
 def create(cluster: Cluster, topic: str, partitions: int = 1, *, min_isr: int = 2, **config: Any) -> str:
-    """Create a topic with three replicas and wait until all brokers know its leaders; config keys have "_" for "."."""
+    """Create a topic with three replicas and wait for its leaders; config keys are written with "_" for "."."""
     return _created(cluster, NewTopic(topic, partitions, 3, config=_configs(min_isr, config)))
 
 

@@ -102,9 +102,9 @@ async def _soon(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _within(work: Coroutine[Any, Any, T], patience_s: float) -> T:
-    """Wait so long, and no longer for what goes on although it is cancelled, as aiokafka's sender does now and then.
+    """Wait for `seconds`, and no longer if the client continues after a cancel, as aiokafka's sender may do.
 
-    Its end never came where a broker had died for want of room: wait_for() and run() both wait for it.
+    A client never ended after a broker had died because its disk was full: wait_for() and run() both wait for the end.
     """
     task = asyncio.ensure_future(work)
     await asyncio.wait({task}, timeout=patience_s)

@@ -121,7 +121,7 @@ def new_epochs(zookeeper: ZooKeeper) -> None:
 
 @pytest.fixture(scope="module", params=["4.4.0", "3.9.1"])
 def of_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Written]:
-    """A directory that Apache Kafka wrote: all codecs, transactions, compaction, a deleted prefix, several epochs."""
+    """Return a directory that Apache Kafka wrote: codecs, transactions, compaction, a deleted prefix, epochs."""
     version: str = request.param
     directory = tmp_path_factory.mktemp(f"kafka-{version}")
     with apache(version, directory, BROKER) as (broker, zookeeper):

@@ -103,7 +103,7 @@ class BrokerProcess(ABC):
         """Whether the broker answers clients; sets `bootstrap`."""
 
     def _environment(self) -> dict[str, str]:
-        """Return the process's environment: settings must come from here only, not from whoever runs the tests."""
+        """Return the process's environment: settings come only from here, not from the test run's environment."""
         return {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
 
     def launch(self) -> None:

@@ -37,7 +37,7 @@ class ClassArchive:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The JVM's options. No log: it would say on stdout what of the archive the JVM cannot use."""
+        """Return the JVM's options. No log: it would report on stdout what the JVM cannot use of the archive."""
         made = f"-XX:ArchiveClassesAtExit={self._made}"
         return ("-Xlog:disable", made if self._made else f"-XX:SharedArchiveFile={self._path}")
 

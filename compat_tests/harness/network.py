@@ -64,7 +64,7 @@ class Network:
         self._loop.close()
 
     def settings(self, node_id: int, port: int) -> dict[str, str]:
-        """Return what a broker is told whose clients are served at a port: others reach it, and it ZooKeeper, here."""
+        """Return the settings of a broker with this port for clients: its other traffic passes through here."""
         inner = _steady_port()
         reached = self._serve(None, node_id, (_HOST, inner))
         keeper = self._serve(node_id, ZOOKEEPER, self._zookeeper)

@@ -26,8 +26,11 @@ MOST_BYTES: Final = 20_000
 _NUMBER: Final = re.compile(r"(?<!\d)\d{13}(?!\d)")
 _NOW_S: Final = int(time.time())
 HOUR_AGO_MS: Final = _NOW_S * 1000 - 3_600_000
-"""From which on scenarios of clients and of Spark stamp their records. A scenario whose observation has a checksum over
-timestamps, as the pipeline's have, stamps from a fixed moment: a checksum cannot be told from a base."""
+"""Scenarios of clients and of Spark stamp their records from this time (ms) on.
+
+A scenario whose observation contains a checksum over timestamps, as the pipeline's do, stamps from a fixed time: a
+checksum cannot be made relative to a base.
+"""
 _CHANGES: Final = "<changes>"
 
 

@@ -18,8 +18,8 @@ Observe = Callable[[str, str], object]
 class Scenario:
     """A scenario of a client: `run(bootstrap, unique)` returns JSON values.
 
-    `unique` is a name that no other scenario uses, the same on both sides, for topics and groups. The brokers of a run
-    are fresh, so names are too.
+    `unique` is a name that no other scenario uses, for topics and groups; it is the same on both sides. The brokers of
+    a run are new, so no name has been used before.
     """
 
     client: str
