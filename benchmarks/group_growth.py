@@ -210,7 +210,7 @@ async def consumer_member(group: Group, name: str) -> None:
 
 
 async def probe(address: str) -> float:
-    """Ask for nothing much again and again, until SIGTERM; return the longest wait in ms, which is for the loop."""
+    """Return a member's partitions as a row of 200 numbers: the count, and then the partitions."""
     peer = await Peer.at(address)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)

@@ -101,7 +101,7 @@ def _initialise(address: str, ids: int) -> None:
 
 
 def _wait_until_loaded(address: str) -> None:
-    """Both answers list what every partition holds, and refuse while one is being read."""
+    """Wait for both answers: each lists all partitions' contents, and is an error while one is being read."""
     deadline = time.monotonic() + WAIT_S
     with WireClient(address) as client:
         for request in (ListGroupsRequest(), ListTransactionsRequest()):

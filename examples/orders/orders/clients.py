@@ -48,7 +48,7 @@ class Kafka:
                 "client.id": "orders",
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                "message.timeout.ms": 30_000,  # what is not written by then has failed, and whoever sent it is told
+                "message.timeout.ms": 30_000,  # a message not written by then fails, and the sender is told
                 "log_level": 2,
                 **self.settings,
                 **more,

@@ -51,7 +51,7 @@ class Service:
             each.join()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return when the service is told to stop, a part of it has failed, or after `timeout` s; whether it ends."""
+        """Wait until the service is stopped, a part has failed, or `timeout` s have passed; return whether it ends."""
         return self._stop.wait(timeout)
 
     def stop(self) -> None:

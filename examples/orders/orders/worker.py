@@ -25,10 +25,10 @@ _REBALANCED = {
 
 
 class Worker:
-    """Hands messages to `handle`. What it raises goes to `retries`, and the next message is handled meanwhile.
+    """Passes messages to `handle`. A message whose handling raises goes to `retries`; the next one follows.
 
-    An offset is committed when its message was handled or is safe elsewhere, so that no crash loses one; a crash, a
-    rebalance or a commit that is lost can have one handled twice.
+    An offset is committed when its message was handled or is safe elsewhere, so that no crash loses a message. After a
+    crash, a rebalance or a lost commit, a message may be handled twice.
     """
 
     def __init__(
