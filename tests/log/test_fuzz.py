@@ -1,4 +1,4 @@
-"""Hostile batches and broken files: only the expected errors, and no memory to speak of."""
+"""Hostile batches and broken files cause only the expected errors, and take little memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def mutated(rng: random.Random, seed: bytes) -> bytearray:
         del records[rng.randrange(len(records)) :]
     elif rng.random() < 0.1:
         records += seed[: rng.randrange(len(seed))]
-    if rng.random() < 0.8 and len(records) >= HEADER_SIZE:  # get past the CRC, and past the length
+    if rng.random() < 0.8 and len(records) >= HEADER_SIZE:  # get past the CRC and the length checks
         records[:8] = bytes(8)
         records[16] = 2
         if rng.random() < 0.9:
