@@ -91,7 +91,7 @@ def test_a_bomb_is_refused_within_the_bound(tmp_path: Path, codec: int) -> None:
 
 
 def test_any_file_may_be_broken(tmp_path: Path) -> None:
-    """S3-S6 at random: whatever is done to the files, opening succeeds and what is read is what was written."""
+    """S3-S6 at random: however the files are damaged, opening succeeds and reading returns what was written."""
     rng = random.Random(5)
     config = LogConfig(segment_bytes=700, index_interval_bytes=100)
     source = tmp_path / "topic-0"

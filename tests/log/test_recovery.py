@@ -108,7 +108,7 @@ def test_s4_garbage_at_the_end_is_cut_off(tmp_path: Path, tail: bytes, clean: bo
 
 
 def test_s15_a_crash_between_the_steps_of_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies behind a cut is never shown again, whenever the cutting ends: a gap would look like a whole log."""
+    """The records after a cut never reappear, wherever it is interrupted: a gap would look like an intact log."""
     for stop_at in ("recovery.cut", "recovery.checked"):
         directory = tmp_path / stop_at / "topic-0"
         directory.parent.mkdir()

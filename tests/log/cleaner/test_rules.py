@@ -136,7 +136,7 @@ def test_markers_go_after_their_records_and_their_time(log: PartitionLog) -> Non
 
 
 def test_the_last_batch_of_a_live_producer_stays(log: PartitionLog) -> None:
-    """KAFKA-5490: emptied, with its sequence, so that the producer may go on after a restart without snapshots."""
+    """KAFKA-5490: the batch is emptied but keeps its sequence: the producer can continue without snapshots."""
     put(log, (b"a", b"1"), (b"a", b"2"), producer_id=5, producer_epoch=3, base_sequence=10)
     put(log, (b"a", b"3"))
     log.roll(NOW)

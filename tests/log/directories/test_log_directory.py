@@ -329,7 +329,7 @@ def test_tick_applies_retention_and_flushes(tmp_path: Path) -> None:
 
 
 def test_what_is_old_at_the_start_goes_after_the_initial_delay(tmp_path: Path) -> None:
-    """log.initial.task.delay.ms, not the 5 min of log.retention.check.interval.ms."""
+    """What is already old at the start is deleted after log.initial.task.delay.ms, which is shorter."""
     logs = loaded(tmp_path, initial_delay_ms=1_000)
     log = logs.get_or_create("t", 0, TOPIC_ID, LogConfig(segment_bytes=100, retention_bytes=0), NOW)
     for _ in range(2):

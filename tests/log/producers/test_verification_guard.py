@@ -73,7 +73,7 @@ def test_t11_a_guard_is_of_one_transaction_only(log: PartitionLog) -> None:
 
 
 def test_version_2_a_marker_leaves_the_guard_of_the_next_transaction(log: PartitionLog) -> None:
-    """Its epoch is the next transaction's, which may be asking already; a guard of an older epoch goes."""
+    """The marker has the next transaction's epoch, which may be in verification; an older guard is removed."""
     old = begin(log, epoch=0, epoch_bump=True)
     append(log, old, epoch=0)
     following = begin(log, epoch=1, epoch_bump=True)
