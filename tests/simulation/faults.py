@@ -115,11 +115,11 @@ class Faults:
         self._busy.discard(broker.node_id)
 
     def _power(self) -> bool:
-        """A machine loses power, and what was not synced, while all others are in sync: they stay until it is, too.
+        """A machine loses power and its unsynced bytes while all replicas are in sync; the others stay up meanwhile.
 
-        Nothing is synced before it is acknowledged, so records that all in sync lose are lost, as with Apache Kafka. It
-        is back some seconds after its session has ended, as a machine that boots: what comes back sooner, and was the
-        controller, is still taken for who was in sync by the next one, also as with Apache Kafka.
+        Nothing is synced before it is acknowledged, so records that all replicas in sync lose are lost, as with Apache
+        Kafka. The broker returns some seconds after its session has ended, like a machine that boots. If a former
+        controller returned earlier, the next controller would still count it as in sync, also as with Apache Kafka.
         """
 
         def lose() -> bool:

@@ -113,7 +113,7 @@ class PairedReader(Reader):
 
 
 class LooseReader(Reader):
-    """Reads what may be lost: it begins anew where the log has become shorter, and only looks that nothing is torn."""
+    """Reads a topic that may lose records: it starts over if the log is shorter, and checks for torn records."""
 
     def __init__(self, *args: Any, index: int) -> None:
         super().__init__(*args, topic=LOOSE, index=index)

@@ -138,7 +138,8 @@ class States:
         self.counts["unclean elections"] += 1
 
     def _judge_in_sync(self, session: int, key: Key, before: LeaderAndIsr, state: LeaderAndIsr) -> None:
-        """Who comes in is wanted by the leader alone, is assigned, lives and has all that is committed."""
+        """Check that a replica becomes in sync only if its leader asks for it, and it is assigned, alive and complete.
+        """
         change = f"{_name(key)} goes from {before} to {state}"
         new = [each for each in state.isr if each not in before.isr]
         if not new or (state.leader_epoch != before.leader_epoch and state.isr == (state.leader,)):
@@ -169,7 +170,7 @@ class States:
                 self._judge_move((topic, index, assignment.topic_id or b""), replicas, now.get(index) or Replicas(()))
 
     def _judge_move(self, key: Key, before: Replicas, now: Replicas) -> None:
-        """Who leaves is not needed: all who stay are in sync, or, where a move is cancelled, somebody is."""
+        """Check that a removed replica is not needed: all others are in sync, or, after a cancel, one is."""
         state = self._newest.get(key)
         change = f"the replicas of {_name(key)} go from {before} to {now}, its state is {state}"
         if state is None:
