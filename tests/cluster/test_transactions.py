@@ -1,4 +1,4 @@
-"""Transactions whose coordinator, partitions and group are on different brokers, in messages."""
+"""Transactions whose coordinator, partitions and group are on different brokers, at the level of messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Context:
             each.close()
 
     def leader(self, topic: str, index: int) -> int:
-        """Wait until all brokers that run agree on a partition's leader, and return it."""
+        """Wait until all running brokers agree on a partition's leader, and return it."""
 
         def agreed() -> int:
             running = [each for each in self.cluster.brokers.values() if each.is_running]
@@ -133,7 +133,7 @@ def _written(answer: Any) -> list[Any]:
 
 @pytest.mark.parametrize("coordinator", [1, 2])
 def test_what_was_not_added_is_refused(context: Context, coordinator: int) -> None:
-    """By the coordinator, whom the partition's leader asks wherever it is."""
+    """The coordinator refuses it; the partition's leader asks it, wherever it is."""
     topic, name = context.topic(), context.id_at(coordinator)
     at_coordinator, leader = context.at(coordinator), context.at(1)
     producer = at_coordinator.init(name)
