@@ -99,7 +99,7 @@ def test_nobody_asks_on_where_zookeeper_is_gone(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_controller_that_is_alone_waits_for_others_for_some_seconds_only() -> None:
-    """With Kafka's defaults, on a clock of the test's own."""
+    """A single controller waits for other brokers for some seconds only, with Kafka's defaults and a test clock."""
     config = BrokerConfig({**SETTINGS, "controlled.shutdown.retry.backoff.ms": "5000"})
     left = ControlledShutdownResponse(remaining_partitions=[RemainingPartition("t", 0)])
 

@@ -1,4 +1,4 @@
-"""The way to the share coordinator: its topic is made first, the leader is asked, and errors that pass are retried."""
+"""The path to the share coordinator: its topic is created first, its leader is asked, temporary errors are retried."""
 
 from __future__ import annotations
 

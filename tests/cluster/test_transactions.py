@@ -25,7 +25,7 @@ FAST = {
 
 
 class Context:
-    """Three brokers; partition 0 of each topic made here is led by broker 1, partition 1 by 2, partition 2 by 3."""
+    """Three brokers; of each topic created here, broker 1 leads partition 0, broker 2 leads 1, broker 3 leads 2."""
 
     def __init__(self, cluster: Any) -> None:
         self.cluster = cluster
