@@ -1,4 +1,4 @@
-"""`kbroker broker`, and what `kbroker topic` does with replicas, on a cluster within this process."""
+"""`kbroker broker`, and the replica options of `kbroker topic`, on a cluster in this process."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_who_is_gone_is_told():
 
 
 def test_a_broker_that_has_just_ended_is_not_asked_for_the_list(cli, monkeypatch):
-    """The client may choose it for some seconds: Metadata still has its address."""
+    """For some seconds the client may choose this broker, because Metadata still has its address."""
     ended = [KafkaConnectionError("it has ended")]
 
     def listed(admin, partitions):

@@ -1,4 +1,4 @@
-"""A leader that does not know yet where its partition ends (KIP-207): the rest of what there is to tell is told."""
+"""A leader that does not know its partition's end yet (KIP-207): the verbs show everything else."""
 
 from __future__ import annotations
 
