@@ -43,7 +43,7 @@ def replay(cli: CommandLine, topic: str, *options: str) -> list[tuple[int, int, 
 
 @pytest.fixture
 def jobs(anywhere: CommandLine, name: str) -> str:
-    """A topic of two partitions and three records, and its dead letter topic of one partition with four letters."""
+    """Create a topic with two partitions and three records, and its dead letter topic with four dead letters."""
     anywhere.ok("topic", "create", name, "-p", "2")
     anywhere.ok("topic", "create", f"dlq.{name}")
     own = [("trace", b"7")]

@@ -14,7 +14,7 @@ BEHIND = "OFFSET_NOT_AVAILABLE"
 
 @pytest.fixture
 def one_is_behind():
-    """A topic of two partitions with a record each, both read by a group; the second one's leader does not know."""
+    """Create a topic of two partitions that a group has read; the second leader does not know its end."""
     with Broker({"num.partitions": "2"}) as broker:
         cli = CommandLine(broker.bootstrap_servers)
         cli.ok("topic", "create", "t")

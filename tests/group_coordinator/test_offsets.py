@@ -56,7 +56,7 @@ def test_a_simple_group() -> None:
 
 
 def test_commit_with_a_generation_to_nobody() -> None:
-    """G2: a commit with a generation is refused if the group does not exist."""
+    """G2: a commit with a generation is refused if the group does not exist, or has no members."""
     c = Context()
     assert c.commit(1, generation=0, member_id="m", version=8) is ErrorCode.ILLEGAL_GENERATION
     assert c.commit(1, generation=0, member_id="m", version=9) is ErrorCode.GROUP_ID_NOT_FOUND
