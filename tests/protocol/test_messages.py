@@ -1,4 +1,4 @@
-"""Every declared message, every version: what is encoded decodes to the same, and bad input raises only Malformed."""
+"""Every declared message in every version: decoding returns what was encoded, and bad input raises only Malformed."""
 
 from __future__ import annotations
 
