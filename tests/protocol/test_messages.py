@@ -201,7 +201,7 @@ def test_large_records_leave_by_reference():
 
 
 def test_a_null_struct_in_a_tag_is_written_as_kafka_writes_it():
-    """Its default in Kafka is an empty struct: left out, null would become that. The bytes are Kafka's own."""
+    """Kafka's default is an empty struct: if null were left out, it would become that. These are Kafka's bytes."""
     member = ConsumerGroupMemberMetadataValue(
         client_id="c", client_host="h", instance_id="", rack_id="", subscribed_topic_regex="", server_assignor=""
     )

@@ -1,4 +1,5 @@
-"""Hostile values and schemas on a topic that reads its values: an error for the record, soon, and others go on."""
+"""Hostile values and schemas on a topic that reads its values: the record soon gets an error, other clients continue.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The verdicts of a check, beside a model of the registry: the quick way never passes what the long way refuses."""
+"""Verdicts of a check, compared with a model of the registry: the fast path passes nothing that the slow one refuses.
+"""
 
 from __future__ import annotations
 
