@@ -1,4 +1,4 @@
-"""Leaders and followers over real logs: what is acknowledged, who is in sync, and what is left when brokers go."""
+"""Leaders and followers over real logs: acknowledged records, in-sync replicas, and what remains after failures."""
 
 from __future__ import annotations
 
