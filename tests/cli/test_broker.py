@@ -159,7 +159,7 @@ def test_who_is_gone_is_told():
         deadline = time.monotonic() + 60
         while "broker 2 is gone" not in (done := cli.ok("broker", "list", "--json")).err:
             assert time.monotonic() < deadline
-        has = sum(each["replicas"] for each in done.json) // 2  # every topic has three replicas, also the cluster's own
+        has = sum(each["replicas"] for each in done.json) // 2  # every topic has three replicas, also internal ones
         assert done.err == f"kbroker: broker 2 is gone, and has {has} replicas: none of them is in sync\n"
         assert [each["id"] for each in done.json] == [1, 3]
 

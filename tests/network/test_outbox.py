@@ -1,4 +1,4 @@
-"""Answers leave in order, whatever the socket takes at once, and what waits takes no more memory than its bytes."""
+"""Responses leave in order, whatever the socket accepts; waiting ones take only the memory of their bytes."""
 
 from __future__ import annotations
 
