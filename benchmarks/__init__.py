@@ -1,1 +1,1 @@
-"""The measured claims, each next to Apache Kafka in one run."""
+"""The measured claims, each beside Apache Kafka in one run."""

@@ -1,8 +1,8 @@
-"""`python -m benchmarks`: the measured claims, kbroker and Apache Kafka in turn on the same work in one run.
+"""`python -m benchmarks`: the measured claims; kbroker and Apache Kafka alternate with the same work in one run.
 
 Prints a table with ratios and saves it under benchmarks/results/. `--rounds N` alternates N times and takes medians;
-`--quick` shrinks the work; `--only WORD` runs the rows whose name contains it. `--beside DIR` takes another checkout of
-kbroker, which has its environment in DIR/.venv, in place of Apache Kafka. Asserts nothing about time.
+`--quick` shrinks the work; `--only WORD` runs the rows whose name contains it. `--beside DIR` uses another checkout of
+kbroker, which has its environment in DIR/.venv, instead of Apache Kafka. Asserts nothing about time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: which figure of which work, and the ratio kbroker/Kafka aimed at (None: none)."""
+    """One line of the table: a figure of a piece of work, and the target for the ratio kbroker/Kafka (None: no target).
+    """
 
     name: str
     figure: str
@@ -74,7 +75,7 @@ ROWS = [
 
 
 def measure(name: str, scale: float, only: str, checkout: Path | None) -> dict[str, work.Figures]:
-    """Run every piece of work on one broker; `checkout` is where kbroker is taken from instead of here."""
+    """Run every piece of work on one broker; `checkout` is the checkout of kbroker to use instead of this one."""
     figures: dict[str, work.Figures] = {}
 
     def want(label: str) -> bool:
@@ -129,7 +130,7 @@ def measure(name: str, scale: float, only: str, checkout: Path | None) -> dict[s
 
 
 def measure_sink(scale: float) -> dict[str, work.Figures]:
-    """Run the produce shapes against the sink, and a bare loop of sendfile: what the machine can do at all."""
+    """Measure the produce shapes with the sink, and a bare sendfile loop: the limits of the machine."""
     found: dict[str, work.Figures] = {"raw fetch 1 MB": bare_sendfile.measure(int(4000 * scale))}
     for label, options in [
         ("raw produce 1000 x 100 B", {"records": 1000, "size": 100}),
@@ -157,7 +158,7 @@ def verdict(row: Row, ratio: float) -> str:
 
 
 def table(samples: dict[str, dict[str, list[work.Figures]]], limit: dict[str, work.Figures]) -> list[list[str]]:
-    """Return the table's cells, of kbroker and of what stands beside it; medians over the rounds."""
+    """Return the table's cells, for kbroker and the broker beside it; medians over the rounds."""
     (beside,) = samples.keys() - {"kbroker"}
     lines = []
     for row in ROWS:
@@ -191,11 +192,11 @@ def headings(beside: str) -> list[str]:
 
 
 def first_touch_us() -> float:
-    """Return what the first write to a page of memory costs now, in us.
+    """Return the current cost of the first write to a page of memory, in us.
 
-    A log takes new pages for all that is appended (the page cache), so both brokers' produce figures depend on it. A
-    virtual machine whose host takes free memory back pays 50 times as much as one that keeps it, and it changes within
-    a run.
+    A log uses new pages for all appended bytes (the page cache), so both brokers' produce figures depend on this cost.
+    A virtual machine whose host reclaims free memory pays 50 times as much as one that keeps it, and the cost changes
+    within a run.
     """
     pages = 16384
     with mmap.mmap(-1, pages * mmap.PAGESIZE) as memory:
@@ -259,7 +260,7 @@ def main() -> None:
     for line in lines:
         shown.add_row(*line)
     Console(width=160).print(shown)
-    # Not where the other checkout lies on this machine.
+    # The path of the other checkout on this machine is left out.
     told = ["CHECKOUT" if text == str(args.beside) else shlex.quote(text) for text in sys.argv[1:]]
     path = save(lines, samples, touches, " ".join(["python -m benchmarks", *told]), beside)
     print(f"saved {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")

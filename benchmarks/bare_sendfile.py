@@ -1,7 +1,7 @@
-"""What the machine can send: answers of 1 MB by a bare loop of `os.sendfile`, without a broker around it.
+"""The machine's limit for sending: a bare loop of `os.sendfile` answers with 1 MB each, without a broker around it.
 
-Owns the server, a process of its own, and its load, in another: the same driver as for a broker's Fetch. It reads
-requests, whatever they say, and answers each with a size and as many bytes of a file.
+Owns the server, in its own process, and its load, in another: the same driver as for a broker's Fetch. The server reads
+requests without interpreting them, and answers each with a size and as many bytes of a file.
 
     python -m benchmarks.bare_sendfile serve FILE      prints its port
     python -m benchmarks.bare_sendfile drive HOST:PORT REQUESTS
@@ -66,7 +66,7 @@ def _serve(sock: socket.socket, fd: int) -> None:
 
 
 def drive(address: str, requests: int) -> None:
-    """Have answers sent; print figures as JSON."""
+    """Request answers; print figures as JSON."""
     sock, frame = connect(address), fetch_frame("any", 0, 0, ANSWER_BYTES)
     pump(sock, [frame], requests // 20, IN_FLIGHT)
     seconds, _, received = pump(sock, [frame], requests, IN_FLIGHT)

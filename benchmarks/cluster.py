@@ -1,13 +1,13 @@
-"""Three kbroker nodes and three brokers of Apache Kafka 3.9.1 in turn, each on a ZooKeeper of its own.
+"""Three kbroker nodes and three Apache Kafka 3.9.1 brokers alternate, each cluster on its own ZooKeeper.
 
 A topic with three replicas, min.insync.replicas=2, acks=all, through confluent-kafka on the same machine:
 
-    throughput     how fast an idempotent producer gets 1 kB records acknowledged, and the brokers' CPU for it
+    throughput     how fast 1 kB records of an idempotent producer are acknowledged, and the brokers' CPU for it
     latency        p50 and p99 of the acknowledgement of one record of 100 bytes, one after the other
     fail-over      from kill -9 of a leader to the first acknowledgement (zookeeper.session.timeout.ms = 6000)
-    shutdown       the longest pause of a producer while a leader stops in good order: the median of five stops, as
-                   Apache Kafka's are 0.15 or 1.1 s
-    catch-up       until a follower that was away for `--gigabytes` is in sync again
+    shutdown       the longest pause of a producer during a leader's clean shutdown: the median of five shutdowns,
+                   because Apache Kafka's are 0.15 or 1.1 s
+    catch-up       until a follower that missed `--gigabytes` is in sync again
     memory         resident, of all three, after that
     partitions     2,000 of them: partitions.py
 
@@ -80,7 +80,7 @@ def cpu(cluster: Cluster) -> float:
 
 
 def write(cluster: Cluster, topic: str, megabytes: int) -> float:
-    """Write and return the seconds it took until all was acknowledged."""
+    """Write the records and return the seconds until all of them were acknowledged."""
     client = producer(cluster, **{"linger.ms": 5, "batch.size": 1_000_000, "compression.type": "none"})
     began = time.perf_counter()
     for _ in range(megabytes * 1000):
@@ -117,7 +117,7 @@ def latency(cluster: Cluster, records: int = 3000) -> Figures:
 
 
 class Steady:
-    """A producer that writes all the time, and knows when it was answered."""
+    """A producer that writes all the time, and records when each acknowledgement arrived."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.answers: list[float] = []
@@ -143,7 +143,7 @@ class Steady:
 
 
 def pause_of(cluster: Cluster, topic: str, harm: Callable[[int], None], seconds: float) -> float:
-    """Return the longest time without an answer around harm to the topic's leader."""
+    """Return the longest time without an acknowledgement while the topic's leader is killed or stopped."""
     steady = Steady(cluster, topic)
     time.sleep(2)
     leader = cluster.leader_of(topic, 0)
@@ -188,7 +188,7 @@ def measure(cluster: Cluster, gigabytes: float) -> Figures:
 
 
 def stage(work: Callable[[Cluster], Figures]) -> Callable[[Cluster, float], Figures]:
-    """Return one part of what is measured, alone."""
+    """Return one stage of the measurement, run alone."""
 
     def measured(cluster: Cluster, _gigabytes: float) -> Figures:
         cluster.wait_until_in_sync()

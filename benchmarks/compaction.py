@@ -1,9 +1,9 @@
-"""How fast a partition is compacted, and what produce requests feel of it: kbroker and Apache Kafka in turn.
+"""How fast a partition is compacted, and how that affects produce requests: kbroker and Apache Kafka alternate.
 
-Fills a topic with 100-byte records of which one in ten has a key of its own, then lets the cleaner loose on it and
-waits until the closed segments are clean, by the broker's own `cleaner-offset-checkpoint`. Meanwhile, and before, a
-connection produces single records to another topic, one at a time. Prints a table and saves it under
-benchmarks/results/; asserts nothing about time.
+Fills a topic with 100-byte records, of which one in ten has its own key. Then it starts the cleaner and waits until the
+closed segments are clean, according to the broker's own `cleaner-offset-checkpoint`. Before and meanwhile, a connection
+produces single records to another topic, one at a time. Prints a table and saves it under benchmarks/results/; asserts
+nothing about time.
 
     python -m benchmarks.compaction [--megabytes 1000] [--batch 150] [--rounds 2] [--only kbroker]
 """
@@ -34,12 +34,12 @@ SEGMENT_BYTES = 100 << 20
 RECORD_BYTES = 100
 KEYS_SHARE = 10
 VALUE = bytes(80)
-PLACE = b"0123456789"  # stands for the key, which has as many digits
+PLACE = b"0123456789"  # without the key, which always has the same number of digits
 DEADLINE_S = 1800
 
 
 def fill(broker: BrokerProcess, megabytes: int, per_batch: int) -> None:
-    """Produce the records, batches of `per_batch`, keys at random."""
+    """Produce the records in batches of `per_batch`, with random keys."""
     records = megabytes * 1_000_000 // RECORD_BYTES
     keys = max(records // KEYS_SHARE, 1)
     seed = 20260
@@ -77,7 +77,7 @@ def _request(batch: bytearray) -> bytes:
 
 
 class Probe:
-    """Produces single records, one at a time, in a thread, and keeps how long each took."""
+    """A thread that produces single records, one at a time, and keeps the latency of each."""
 
     def __init__(self, address: str) -> None:
         self._sock = connect(address)
@@ -86,7 +86,7 @@ class Probe:
         Answers(self._sock).one()
 
     def during(self, done: threading.Event) -> list[float]:
-        """Return the latencies in s until `done` is set."""
+        """Return the latencies in s of the records until `done` is set."""
         latencies: list[float] = []
         while not done.is_set():
             latencies += pump(self._sock, [self._request], 50, 1)[1]
@@ -97,7 +97,7 @@ class Probe:
 
 
 def prepare(address: str) -> None:
-    """Create the topics; the compacted one waits for `release`."""
+    """Create the topics; the cleaner does not touch the compacted one before `release`."""
     from kafka.admin import KafkaAdminClient, NewTopic
 
     configs = {
@@ -114,7 +114,7 @@ def prepare(address: str) -> None:
 
 
 def release(address: str) -> None:
-    """Let the cleaner have the topic."""
+    """Allow the cleaner to compact the topic."""
     from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
     entry = ConfigEntry("min.cleanable.dirty.ratio", "0.01", incremental_operation=AlterConfigOpType.SET)
@@ -125,13 +125,13 @@ def release(address: str) -> None:
 
 
 def closed_segments(broker: BrokerProcess) -> tuple[int, int]:
-    """Return (base of the active segment, bytes of the others)."""
+    """Return (base offset of the active segment, bytes of the other segments)."""
     files = sorted((broker.data_dir / f"{TOPIC}-0").glob("*.log"))
     return int(files[-1].stem), sum(file.stat().st_size for file in files[:-1])
 
 
 def cleaned_to(broker: BrokerProcess) -> int:
-    """Return how far the topic is clean, by the checkpoint."""
+    """Return the offset up to which the topic is clean, according to the checkpoint."""
     try:
         lines = (broker.data_dir / "cleaner-offset-checkpoint").read_text().splitlines()
     except FileNotFoundError:
@@ -140,7 +140,7 @@ def cleaned_to(broker: BrokerProcess) -> int:
 
 
 def measure(name: str, megabytes: int, per_batch: int) -> dict[str, float]:
-    """Run one broker through all of it."""
+    """Run the complete measurement on one broker."""
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         broker = SUBJECTS[name](Path(directory), SETTINGS | {"log.cleaner.backoff.ms": "100"})
         with broker:
@@ -211,7 +211,7 @@ def main() -> None:
 
 
 def table(results: dict[str, dict[str, float]], args: argparse.Namespace) -> str:
-    """Return the table, what made it, and what is aimed at."""
+    """Return the table, with the command that made it and the targets."""
     names = list(results)
     command = (
         f"python -m benchmarks.compaction --megabytes {args.megabytes} --batch {args.batch} --rounds {args.rounds}"

@@ -1,9 +1,9 @@
-"""The console with very many topics: how soon a browser shows a page, and how soon a search.
+"""The console with very many topics: how soon a browser shows a page, and the result of a search.
 
     python -m benchmarks.console [--topics 10000] [--rounds 5]
 
-Makes a broker in a process of its own and a console in another, opens pages in Debian's chromium, and prints what the
-browser's own clock says: the first paint, the end of loading, and, for a search, from the key to the changed list.
+Starts a broker and a console, each in its own process, opens pages in Debian's chromium, and prints the times of the
+browser's own clock: the first paint, the end of loading, and, for a search, from the key press to the changed list.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 class running:  # noqa: N801 - it reads as what it does
-    """A process of kbroker, from when it is ready until the end."""
+    """A process of kbroker, from the moment when it is ready until the end of the block."""
 
     def __init__(self, arguments: list[str], ready: Path) -> None:
         self._ready = ready
@@ -77,7 +77,7 @@ class running:  # noqa: N801 - it reads as what it does
 
 
 def make_topics(bootstrap: str, count: int) -> None:
-    """Make topics of one partition."""
+    """Create topics with one partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     names = [f"topic-{number:05d}" for number in range(count)]
     for at in range(0, count, _AT_ONCE):
@@ -87,7 +87,7 @@ def make_topics(bootstrap: str, count: int) -> None:
 
 
 def measure(page: Browser, topics: int, rounds: int) -> None:
-    """Open each page some times, search some times; print medians and the worst, in ms."""
+    """Open each page and search several times; print the medians and maxima, in ms."""
     print(f"{topics:,} topics; ms, median (worst) of {rounds}\n")
     print("| page | answered | first paint | loaded |\n|---|---|---|---|")
     for path in _PAGES:
@@ -104,7 +104,7 @@ def measure(page: Browser, topics: int, rounds: int) -> None:
 
 
 def cell(times: list[float]) -> str:
-    """Return median and worst."""
+    """Return the median and the maximum."""
     return f"{statistics.median(times):.0f} ({max(times):.0f})"
 
 

@@ -1,8 +1,9 @@
-"""Transactions and groups, kbroker and Apache Kafka in turn on the same work in one run; and how fast they start again.
+"""Transactions and groups, and restarts with them; kbroker and Apache Kafka alternate with the same work in one run.
 
-A loop that reads, processes and writes 100 records a transaction with confluent-kafka; a group of 200 members on 1,000
-partitions that takes one more, classic and KIP-848 (group_growth.py); a start over a million committed offsets and
-100,000 transactional ids. Prints a table with ratios and saves it under benchmarks/results/; asserts no times.
+A loop that reads, processes and writes 100 records per transaction with confluent-kafka; a group of 200 members on
+1,000 partitions that one more member joins, classic and KIP-848 (group_growth.py); a start with a million committed
+offsets and 100,000 transactional ids. Prints a table with ratios and saves it under benchmarks/results/; asserts no
+times.
 
     python -m benchmarks.coordinators [--rounds 3] [--only transactions|groups|replay]
 """
@@ -55,7 +56,7 @@ def create(address: str, name: str, partitions: int = 1) -> None:
 
 
 def transactions(broker: BrokerProcess, count: int) -> Figures:
-    """Move `count` times 100 records from one topic to another, each time in a transaction with the offsets."""
+    """Move 100 records `count` times from one topic to another, each time in a transaction with the offsets."""
     address = broker.bootstrap
     create(address, SOURCE)
     create(address, SINK)
@@ -72,7 +73,7 @@ def transactions(broker: BrokerProcess, count: int) -> Figures:
             messages += consumer.consume(PER_TRANSACTION - len(messages), WAIT_S)
         started = time.perf_counter()
         if number == count // 10:
-            began = started  # what is before warms both sides up
+            began = started  # the work before this warms up both sides
         producer.begin_transaction()
         for message in messages:
             producer.produce(SINK, message.value(), message.key())
@@ -100,7 +101,7 @@ def _fill(address: str, records: int) -> None:
 
 
 def groups(broker: BrokerProcess) -> Work:
-    """Let groups of 200 members share 1,000 partitions."""
+    """Measure groups of 200 members that share 1,000 partitions."""
     create(broker.bootstrap, "shared", PARTITIONS)
     wait_for_coordinators(broker.bootstrap)
     with WireClient(broker.bootstrap) as client:
@@ -122,7 +123,7 @@ async def _grow(address: str, kind: str, member: Callable[..., object], topic_id
             sys.executable, "-m", "benchmarks.group_growth", address, stdout=asyncio.subprocess.PIPE
         )
         assert watch.stdout is not None
-        await watch.stdout.readline()  # it has begun
+        await watch.stdout.readline()  # the command has started
         for number in numbers:
             group.join(member, number)  # type: ignore[arg-type]
         started = time.perf_counter()

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.cost_of_watching`: what it costs a broker to count, and to be looked at.
+"""`python -m benchmarks.cost_of_watching`: what it costs a broker to count, and to be watched.
 
-What two brokers in turns (`python -m benchmarks.pairs --watched`) cannot tell from the machine's own ups and downs is
-told here by CPU time: of a broker that has nothing else to do than to be asked for its metrics, and looked at by a
-console with an open page; and of the additions by which a request is counted. Asserts nothing.
+Two alternating brokers (`python -m benchmarks.pairs --watched`) cannot show costs that are smaller than the machine's
+own variation. This benchmark measures CPU time instead: of an otherwise idle broker whose metrics are scraped and which
+a console with an open page watches; and of the additions that count a request. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Consumer:
 
 
 def counting() -> dict[str, float]:
-    """Return what counting costs a produce of one partition, in ns: the same additions, over and over."""
+    """Return the cost in ns of counting a produce request of one partition: the same additions, repeated."""
     times = RequestTimes()
     names = {
         "tally": times.tally(0, 9),

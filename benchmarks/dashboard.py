@@ -1,11 +1,11 @@
-"""The queries of dashboards, asked of a Prometheus that scrapes three kbroker nodes under load.
+"""The queries of dashboards, sent to a Prometheus that scrapes three kbroker nodes under load.
 
-Starts `kbroker cluster up -n 3 --metrics` and a `prometheus` (a program on the PATH, which Debian has a package of),
-writes and reads through confluent-kafka, and asks Prometheus what the panels of dashboards in Grafana's JSON ask. What
-a query found is printed, and where nothing was found, which of its metrics there are not. Then the load ends, and what
-Prometheus knows is held against what the clients have counted; a difference is an error.
+Starts `kbroker cluster up -n 3 --metrics` and a `prometheus` (a program on the PATH, which Debian packages), writes and
+reads through confluent-kafka, and sends Prometheus the queries of the panels in Grafana dashboards (JSON). It prints
+what each query found; if a query found nothing, it prints which of its metrics do not exist. Then the load ends, and
+the values in Prometheus are compared with the clients' own counts; a difference is an error.
 
-The dashboards' variables stand for everything; the labels that they ask for (of Kubernetes, of Strimzi) are put on the
+The dashboards' variables match everything; the labels that they require (of Kubernetes, of Strimzi) are added to the
 targets, as a scrape configuration does there.
 
     python -m benchmarks.dashboard DASHBOARD.json ... [--seconds 20]
@@ -52,7 +52,7 @@ _ELSEWHERE = re.compile(r"\b(container|kubelet|jvm)_\w+")
 
 
 class Load:
-    """A producer and a group that lags behind, which count."""
+    """A producer and a lagging group, both of which count their records."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -88,7 +88,7 @@ class Load:
         assert producer.flush(PATIENCE_S) == 0
 
     def _read(self) -> None:
-        """Read one topic, and commit after some of it only: the rest of it is the lag."""
+        """Read one topic, and commit only after some of it: the rest is the lag."""
         settings = {"group.id": "billing", "auto.offset.reset": "earliest", "enable.auto.commit": False}
         consumer = Consumer({"bootstrap.servers": self.bootstrap, **settings})
         consumer.subscribe([TOPICS[0]])
@@ -104,7 +104,7 @@ class Load:
 
 @contextmanager
 def cluster(directory: Path) -> Iterator[dict[str, Any]]:
-    """Run `kbroker cluster up`; yields what it tells of itself."""
+    """Run `kbroker cluster up`; yields the facts that it prints about itself."""
     ready = directory / "ready.json"
     command = [sys.executable, "-m", "kbroker", "cluster", "up", "-n", "3", "--listen", "127.0.0.1:0"]
     command += ["--metrics", "127.0.0.1:0", "--data-dir", str(directory / "cluster"), "--ready-file", str(ready)]
@@ -123,7 +123,7 @@ def cluster(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 class Prometheus:
-    """One that scrapes brokers every second."""
+    """A Prometheus that scrapes brokers every second."""
 
     def __init__(self, directory: Path, targets: list[str]) -> None:
         self._url = f"127.0.0.1:{free_port()}"
@@ -223,7 +223,7 @@ def compared(prometheus: Prometheus, sums: list[tuple[str, str, float]]) -> list
 
 
 def expected(load: Load) -> list[tuple[str, str, float]]:
-    """Return what, by which query, and what clients have counted of it."""
+    """Return the name, the query and the clients' own count of each compared value."""
     consumer = Consumer({"bootstrap.servers": load.bootstrap, "group.id": "billing"})
     places = [TopicPartition(TOPICS[0], index) for index in range(3)]
     committed = sum(max(each.offset, 0) for each in consumer.committed(places, timeout=30))

@@ -1,9 +1,9 @@
 """What an embedded broker costs a test suite: `python -m benchmarks.embedded`.
 
-    start    `with Broker()`, until clients can connect; the first one, which also imports, is told apart
-    reset    of 100 topics, with a group that has committed and a transaction that is open
-    suite    100 tests in a process of pytest's, each with `kafka` and a producer and a consumer of confluent-kafka: the
-             seconds in which pytest sets up and tears down, which is the fixture's share, of all that its tests take
+    start    `with Broker()`, until clients can connect; the first start, which includes imports, is reported alone
+    reset    of 100 topics, with a group that has committed and an open transaction
+    suite    100 tests in a pytest process, each with `kafka` and a producer and a consumer of confluent-kafka: the
+             seconds that pytest spends on setup and teardown, which is the fixture's share of the tests' total time
 
 Medians of rounds in one process. Asserts nothing about time.
 """
@@ -64,7 +64,7 @@ def starts(rounds: int) -> tuple[float, float]:
 
 
 def use(broker: Broker) -> None:
-    """Leave what a test leaves."""
+    """Create the state that a test leaves behind."""
     for number in range(TOPICS):
         broker.topics.create(f"topic-{number}").produce("v")
     group = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
@@ -90,7 +90,7 @@ def resets(rounds: int) -> list[float]:
 
 
 def suite() -> tuple[float, float]:
-    """Return the fixture's seconds and those of the tests' own work."""
+    """Return the seconds spent in the fixture and in the tests' own work."""
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         Path(directory, "test_orders.py").write_text(_SUITE.format(tests=TESTS))
         Path(directory, "conftest.py").write_text(_CONFTEST)

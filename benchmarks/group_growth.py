@@ -1,7 +1,7 @@
-"""How fast a large group settles when one more member joins: classic and KIP-848, by members without a client library.
+"""How fast a large group becomes stable after one more member joins: classic and KIP-848, without a client library.
 
 Owns the members (asyncio, one connection each) and the moment at which the assignment is stable and complete. A member
-does what a client does, but sends a heartbeat every `PAUSE_S` seconds, so that the broker's time is what is measured.
+behaves like a client, but sends a heartbeat every `PAUSE_S` seconds, so that the measured time is the broker's.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ DEADLINE_S = 120
 _SIZE = struct.Struct(">i")
 
 Owned = dict[str, tuple[int, tuple[int, ...]]]
-"""(generation or epoch, partitions) by member."""
+"""For each member: (generation or epoch, partitions)."""
 
 
 class Peer:
-    """One connection that asks one request at a time."""
+    """One connection that sends one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -69,7 +69,7 @@ class Peer:
 
 
 class Group:
-    """A growing group on one topic, and who owns what in it."""
+    """A growing group on one topic, and the partitions of each member."""
 
     def __init__(self, address: str, name: str, topic: str, topic_id: bytes, partitions: int) -> None:
         self.address, self.name, self.topic, self.topic_id, self.partitions = address, name, topic, topic_id, partitions
@@ -77,7 +77,7 @@ class Group:
         self._tasks: list[asyncio.Task[None]] = []
 
     def join(self, member: Callable[[Group, str], Awaitable[None]], number: int) -> None:
-        """Let another member live."""
+        """Start another member."""
         name = f"{self.name}-{number}-{uuid.uuid4()}"
 
         async def life() -> None:
@@ -93,7 +93,7 @@ class Group:
         return sum(map(len, shares)) == self.partitions == len({p for share in shares for p in share})
 
     async def stable(self, members: int) -> None:
-        """Wait until that is so."""
+        """Wait until `members` members are stable."""
         deadline = time.monotonic() + DEADLINE_S
         while not self.is_stable(members):
             for task in self._tasks:
@@ -105,14 +105,14 @@ class Group:
             await asyncio.sleep(0.001)
 
     async def end(self) -> None:
-        """Let all members go without a word."""
+        """End all members without LeaveGroup."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 async def classic_member(group: Group, name: str) -> None:
-    """Join, sync and keep a place in a classic group; the leader deals the partitions out."""
+    """Join, sync and stay in a classic group; the leader assigns the partitions."""
     peer = await Peer.at(group.address)
     member_id = ""
     subscription = b"\x00\x00" + encode(ConsumerProtocolSubscription(topics=[group.topic]), 0)
@@ -168,7 +168,7 @@ async def _beat(peer: Peer, group: Group, member_id: str, generation: int) -> No
 
 
 def _share(group: Group, place: int, members: int) -> list[int]:
-    """Return a member's partitions as a row of 200 numbers: how many, and which."""
+    """Return a member's partitions as a row of 200 numbers: their count, and then the partitions."""
     share = list(range(place * group.partitions // members, (place + 1) * group.partitions // members))[:199]
     return [len(share), *share, *[0] * (199 - len(share))]
 
@@ -179,7 +179,7 @@ def _dealt(content: bytes) -> tuple[int, ...]:
 
 
 async def consumer_member(group: Group, name: str) -> None:
-    """Join and keep a place in a group of KIP-848, acknowledging what is assigned and what is taken away."""
+    """Join and stay in a KIP-848 group, acknowledging assigned and revoked partitions."""
     peer = await Peer.at(group.address)
     epoch, owned = 0, None
     acknowledged = True
@@ -210,7 +210,7 @@ async def consumer_member(group: Group, name: str) -> None:
 
 
 async def probe(address: str) -> float:
-    """Ask for nothing much again and again, until SIGTERM; return the longest wait in ms, which is for the loop."""
+    """Return a member's partitions as a row of 200 numbers: the count, and then the partitions."""
     peer = await Peer.at(address)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)

@@ -1,9 +1,9 @@
-"""A quiet client beside busy ones, kbroker and Apache Kafka in turn: how long it waits for its answers.
+"""A quiet client beside busy ones: how long it waits for its responses. kbroker and Apache Kafka alternate.
 
-The quiet client sends one small Produce each two ms. Beside it, all at once and as fast as they can: a producer of
-100 kB batches, a consumer of 1 MB answers, a producer of keyed records to a topic that is compacted all the time, and
-a group that 200 members join anew and anew. Prints a table with ratios and saves it under benchmarks/results/; asserts
-no times.
+The quiet client sends one small Produce every 2 ms. Beside it, all at the same time and as fast as they can: a producer
+of 100 kB batches, a consumer of 1 MB responses, a producer of keyed records to a topic that is compacted all the time,
+and a group that 200 members join again and again. Prints a table with ratios and saves it under benchmarks/results/;
+asserts no times.
 
     python -m benchmarks.mixed [--rounds 3] [--seconds 15]
 """
@@ -43,7 +43,7 @@ Figures = dict[str, float]
 
 
 def quiet(address: str, seconds: float) -> Figures:
-    """Ask for little, now and then."""
+    """Send a small request now and then."""
     sock = connect(address)
     answers, request = Answers(sock), produce_frame("quiet", 0, 1, 100)
     waits = []
@@ -68,7 +68,7 @@ def produce(address: str, seconds: float) -> Figures:
 
 
 def consume(address: str, seconds: float) -> Figures:
-    """Read 1 MB answers, 5 in flight, anew and anew."""
+    """Read 1 MB responses, 5 in flight, again and again."""
     sock, requests, offset = connect(address), [], 0
     for _ in range(32):
         sock.sendall(fetch_frame("full", 0, offset, 1 << 20))
@@ -98,7 +98,7 @@ def keyed(address: str, seconds: float) -> Figures:
 
 
 async def join(address: str, seconds: float) -> Figures:
-    """Let 200 members join a group; once it is stable they leave without a word, and another group begins."""
+    """Let 200 members join a group; once it is stable they vanish without LeaveGroup, and another group begins."""
     with WireClient(address) as client:
         topic_id = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name="shared")]), 12).topics[0].topic_id
     groups, until = 0, time.perf_counter() + seconds
@@ -129,7 +129,7 @@ def compacted_topic(address: str) -> None:
 
 
 def measure(broker: BrokerProcess, seconds: float) -> Figures:
-    """Run all parts at once; those that are busy begin before the quiet one and end after it."""
+    """Run all parts at the same time; the busy ones begin before the quiet one and end after it."""
     address = broker.bootstrap
     create(address, "quiet", "busy", "full")
     create(address, "shared", partitions=PARTITIONS)

@@ -1,18 +1,18 @@
-"""`python -m benchmarks.pairs --beside DIR`: two checkouts of kbroker, both up, take turns at slices of work.
+"""`python -m benchmarks.pairs --beside DIR`: two checkouts of kbroker, both running, alternate with slices of work.
 
-`--acls N` takes this checkout twice instead, once with an authorizer and so many ACLs: what rights cost a client of
-PLAINTEXT that has the few it needs. `--watched` takes it twice, too, once with its metrics scraped every five seconds
-and a console open on it: what it costs to be looked at. `--beside kafka` takes Apache Kafka, `--beside pure` this
-checkout without its compiled extension.
+`--acls N` compares this checkout with itself, once with an authorizer and N ACLs: the cost of authorization for a
+PLAINTEXT client that has the few rights it needs. `--watched` also compares it with itself, once with its metrics
+scraped every five seconds and a console open on it: the cost of being watched. `--beside kafka` uses Apache Kafka,
+`--beside pure` this checkout without its compiled extension.
 
-One round of `python -m benchmarks` and the next differ by 10 % and more, since each begins with fresh processes and the
-machine's own pace drifts: a difference of 3 % cannot be seen like that. Here both brokers run all the time, the one
-whose turn it is not does nothing, and every slice of work is compared with its neighbour of some seconds later.
+Two rounds of `python -m benchmarks` differ by 10 % and more, since each starts new processes and the machine's own
+speed drifts, so a difference of 3 % cannot be seen like that. Here both brokers run all the time, the waiting one does
+nothing, and every slice of work is compared with the other broker's slice of some seconds later.
 
-What a pair of processes happens to get of the machine stays with it: a checkout beside itself was up to 10 % faster or
-slower in fetches of 1 MB, from start to start, while the CPU time of a request did not differ. So the pair is started
-several times, the other one first each second time. Told are the median of all slices' ratios and a range in which the
-true one lies (95 %, by resampling the starts, and the slices of each).
+The share of the machine that a pair of processes happens to get stays the same: a checkout compared with itself was up
+to 10 % faster or slower in fetches of 1 MB, from start to start, while the CPU time per request did not differ. So the
+pair is started several times, in alternating order. The output is the median of all slices' ratios and a range that
+contains the true ratio (95 %, by resampling the starts, and the slices of each).
 
 Asserts nothing about time. DIR has its environment in DIR/.venv.
 """
@@ -47,16 +47,16 @@ RESULTS = Path(__file__).parent / "results"
 TOPICS = "cdefghi"
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",  # so that the first ACLs can be added by somebody without a name
+    "allow.everyone.if.no.acl.found": "true",  # so that a client without a name can add the first ACLs
 }
 OTHERS = ("kafka", "pure")
-"""What --beside takes in place of a checkout."""
+"""Values of --beside other than a checkout."""
 _RESAMPLED = 2000
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A slice of work, the figures that are compared, and whether more of them is better."""
+    """A slice of work, the figures that are compared, and whether a larger figure is better."""
 
     name: str
     run: Callable[[BrokerProcess], work.Figures]
@@ -64,7 +64,7 @@ class Piece:
 
 
 def _batch(broker: BrokerProcess, topic: str, requests: int, **options: int) -> work.Figures:
-    """Produce batches of a kind, 5 in flight, or 32 of one record; adds the broker's CPU time for each."""
+    """Produce batches of one kind, 5 in flight, or 32 with one record each; adds the broker's CPU time for each."""
     in_flight = 32 if options["records"] == 1 else 5
     found = work.raw(broker, "produce", topic, in_flight=in_flight, requests=requests, **options)
     return {**found, "cpu_us_a_request": found["cpu_s_per_gb"] * found["gb"] / requests * 1e6}
@@ -127,7 +127,7 @@ PIECES = [
 
 
 def spread(starts: Sequence[Sequence[float]], seed: int = 1) -> tuple[float, float, float]:
-    """Return the median of all starts' ratios, and the range of the middle 95 % of the medians of as many, drawn."""
+    """Return the median of all starts' ratios, and the range of the middle 95 % of the resampled medians."""
     chance = random.Random(seed)
     logs = [[math.log(ratio) for ratio in ratios] for ratios in starts]
 
@@ -144,7 +144,7 @@ def spread(starts: Sequence[Sequence[float]], seed: int = 1) -> tuple[float, flo
 def both(
     beside: Path | None, acls: int, settings: Mapping[str, str], swapped: bool, looked_at: bool
 ) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    """Yield what is measured, and what it is compared with; `swapped` tells that the latter is started first."""
+    """Yield the measured broker and the one that it is compared with; `swapped` says that the second starts first."""
     name = "seen" if looked_at else "kbroker"
     other = ("kbroker", beside) if beside is None or str(beside) not in OTHERS else (str(beside), None)
     settings = {**settings, **(AUTHORIZER if acls else {})}
@@ -163,7 +163,7 @@ def both(
 
 
 def rights(count: int) -> list[AclCreation]:
-    """Return as many ACLs as are wanted, among them what everybody needs for this work and no more."""
+    """Return the given number of ACLs, among them exactly the rights that this work needs."""
     everybody = ("User:ANONYMOUS", "*")
     own = [
         AclCreation(ResourceType.TOPIC, name, PatternType.LITERAL, *everybody, operation, Permission.ALLOW)
@@ -214,7 +214,7 @@ def _slices(piece: Piece, sides: tuple[BrokerProcess, BrokerProcess], slices: in
             theirs, ours = piece.run(sides[1]), piece.run(sides[0])
         else:
             ours, theirs = piece.run(sides[0]), piece.run(sides[1])
-        if number:  # the first of each is for warming up
+        if number:  # the first slice of each warms it up
             pairs.append((ours, theirs))
     return pairs
 
@@ -275,7 +275,7 @@ def main() -> None:
     args = parser.parse_args()
     settings = dict(each.split("=", 1) for each in args.set)
     lines = measure(args.beside, args.acls, settings, args.starts, args.slices, args.only, args.watched)
-    beside = args.beside if str(args.beside) in OTHERS else "CHECKOUT"  # not where that lies on this machine
+    beside = args.beside if str(args.beside) in OTHERS else "CHECKOUT"  # without its path on this machine
     which_told = f"--acls {args.acls}" if args.acls else "--watched" if args.watched else f"--beside {beside}"
     print("all starts:")
     for line in lines:

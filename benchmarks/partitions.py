@@ -1,12 +1,13 @@
-"""2,000 partitions on three brokers: how long until they are there, and until another controller has taken them over.
+"""2,000 partitions on three brokers: how long their creation takes, and until another controller leads them.
 
 Part of benchmarks/cluster.py, for both sides:
 
-    creation     from CreateTopics (20 topics of 100 partitions, three replicas each) until every broker tells of all
-                 partitions that they are led and all replicas in sync
-    first        until each partition has then acknowledged a record with acks=all, all of them written at once
-    fail-over    from kill -9 of the controller until both others agree on another one, no longer tell of the dead
-                 broker, and tell of every partition that one of them leads it (zookeeper.session.timeout.ms = 6000)
+    creation     from CreateTopics (20 topics of 100 partitions, three replicas each) until every broker reports for
+                 all partitions that they have a leader and that all replicas are in sync
+    first        until each partition has then acknowledged a record with acks=all; all records are sent together
+    fail-over    from kill -9 of the controller until both others agree on another one, no longer report the dead
+                 broker, and report for every partition that one of them leads it
+                 (zookeeper.session.timeout.ms = 6000)
     memory       resident, of all three, before the fail-over
 """
 
@@ -28,7 +29,7 @@ _LOOK_S = 0.05
 
 
 def many_partitions(cluster: Cluster) -> dict[str, float]:
-    """Return what was measured; the topics stay."""
+    """Return the measured figures; the topics stay."""
     names = [f"many-{number:02}" for number in range(TOPICS)]
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     began = time.perf_counter()
@@ -53,9 +54,9 @@ def many_partitions(cluster: Cluster) -> dict[str, float]:
 
 
 def _wait_for_all(cluster: Cluster, names: Collection[str], live: Collection[int], *, in_sync: bool) -> None:
-    """Wait until each of these brokers tells of them alone, and that they lead all partitions.
+    """Wait until each of these brokers reports only these brokers, and that they lead all partitions.
 
-    What costs a broker much is asked of it only once the rest holds: it has other things to do meanwhile.
+    The expensive request is sent only once the rest is true: the broker has other work meanwhile.
     """
     deadline = time.monotonic() + PATIENCE_S
     for node_id in live:
@@ -83,7 +84,7 @@ def _is_led(partition: Any, live: Collection[int], *, in_sync: bool) -> bool:
 
 
 def _write_one_each(cluster: Cluster, names: Collection[str]) -> float:
-    """Return the seconds until a record of each partition was acknowledged."""
+    """Return the seconds until each partition has acknowledged a record."""
     failed: list[object] = []
 
     def answered(error: object, _message: object) -> None:

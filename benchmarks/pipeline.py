@@ -1,8 +1,8 @@
-"""How fast a topic is archived and replayed, and what that costs the broker: kbroker and Apache Kafka in turn.
+"""How fast a topic is archived and replayed, and what that costs the broker: kbroker and Apache Kafka alternate.
 
-Fills a topic with events of some 300 bytes, archives it with `kbroker pipeline archive`, and replays the archive into
-another topic of the same broker. The job is the same on both sides; the time counted is that of its steps, as it prints
-them, without Spark's start. Prints a table and saves it under benchmarks/results/; asserts nothing about time.
+Fills a topic with events of about 300 bytes, archives it with `kbroker pipeline archive`, and replays the archive into
+another topic of the same broker. The job is the same on both sides; the measured time is that of its steps, as it
+prints them, without Spark's start. Prints a table and saves it under benchmarks/results/; asserts nothing about time.
 
     python -m benchmarks.pipeline [--events 5000000] [--rounds 1] [--only kbroker]
 """
@@ -42,7 +42,7 @@ AIMS = {"archive_rows_per_s": ">= 1x", "archive_broker_cpu_s": "<= 0.5x", "repla
 
 
 def fill(address: str, events: int) -> int:
-    """Produce the events, spread over the partitions; returns how many."""
+    """Produce the events, spread over the partitions; returns their number."""
     Cluster(Connection(address, {})).ensure_topic(TOPIC, PARTITIONS)
     each = events // PARTITIONS // PER_BATCH
     sock = connect(address)
@@ -53,7 +53,7 @@ def fill(address: str, events: int) -> int:
 
 
 def job(address: str, *arguments: str) -> float:
-    """Run a verb; returns the seconds that its steps took, from the first one's begin as far as it tells."""
+    """Run a verb; returns the seconds that its steps took, from the first printed begin of a step."""
     command = [sys.executable, "-m", "kbroker", "pipeline", *arguments, "--bootstrap", address]
     command += ["--jars", ",".join(connector_jars()), "--conf", "spark.driver.memory=2g"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -69,7 +69,7 @@ def job(address: str, *arguments: str) -> float:
 
 
 def measure(name: str, events: int) -> dict[str, float]:
-    """Run one broker through all of it."""
+    """Run the complete measurement on one broker."""
     with running(name) as (broker, _), tempfile.TemporaryDirectory(prefix="bench-") as folder:
         records = fill(broker.bootstrap, events)
         found: dict[str, float] = {}
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def table(results: dict[str, dict[str, float]], args: argparse.Namespace) -> str:
-    """Return the table, what made it, and what is aimed at."""
+    """Return the table, with the command that made it and the targets."""
     lines = [
         f"- command: `python -m benchmarks.pipeline --events {args.events} --rounds {args.rounds}` (medians)",
         f"- machine: {os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}; Spark on it too; "

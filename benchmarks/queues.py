@@ -1,8 +1,8 @@
-"""Share groups, kbroker and Apache Kafka in turn on the same work in one run.
+"""Share groups: kbroker and Apache Kafka alternate with the same work in one run.
 
 Java's ShareConsumerPerformance with 1 and 8 consumers on 1 and 12 partitions; a ShareFetch with an acknowledgement
-beside a plain Fetch; a million records in flight; 10,000 locks that end at once. Prints a table with ratios and saves
-it under benchmarks/results/; asserts no times.
+beside a plain Fetch; a million records in flight; 10,000 locks that expire together. Prints a table with ratios and
+saves it under benchmarks/results/; asserts no times.
 
     python -m benchmarks.queues [--rounds 3] [--only tool|fetch|memory|locks]
 """
@@ -46,7 +46,8 @@ SETTINGS = {
     "group.share.min.record.lock.duration.ms": "1000",
     "group.share.max.partition.max.record.locks": "10000",
 }
-"""By default a new group waits 5 s for its second heartbeat; a lock holds 15 s at least, of 4,000 at most."""
+"""By default, a new group waits 5 s for its second heartbeat, a lock lasts 15 s at least, and 4,000 is the most locks.
+"""
 RECORDS, SIZE, A_REQUEST, REQUESTS = 400_000, 100, 10, 3000
 IN_FLIGHT, PARTITIONS, LOCKS = 1_000_000, 100, 10_000
 LOCK_MS, WAIT_S = 3000, 60
@@ -91,7 +92,7 @@ def fill(address: str, topic: str, records: int, partitions: int, a_batch: int =
 class Member:
     """A member of a new group with a topic's partitions, and its share session.
 
-    In a cluster, `address` is of the leader, `coordinator` of the group's coordinator.
+    In a cluster, `address` is the leader's address, `coordinator` that of the group's coordinator.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Member:
     def fetch(
         self, *acks: AcknowledgementBatch, partition: int = 0, most: int = A_REQUEST, wait_ms: int = 500
     ) -> ShareFetchResponse:
-        """Acknowledge records of a partition, and fetch from all."""
+        """Acknowledge records of a partition, and fetch from all partitions."""
         request = self.request(*acks, partition=partition, most=most, wait_ms=wait_ms)
         answer: ShareFetchResponse = self.client.ask(request, 2)
         assert not answer.error_code, answer.error_code
@@ -131,7 +132,7 @@ class Member:
         return answer
 
     def request(self, *acks: AcknowledgementBatch, partition: int, most: int, wait_ms: int) -> ShareFetchRequest:
-        """Return what the session asks next."""
+        """Return the next request of the session."""
         topics = []
         if self.epoch == 0:
             topics = [FetchTopic(self.topic_id, [FetchPartition(index, []) for index in range(self.partitions)])]
@@ -143,7 +144,7 @@ class Member:
 
 
 def accepted(answer: ShareFetchResponse) -> list[AcknowledgementBatch]:
-    """Return what accepts all acquired records."""
+    """Return the acknowledgement that accepts all acquired records."""
     return [
         AcknowledgementBatch(run.first_offset, run.last_offset, [ACCEPT])
         for topic in answer.responses
@@ -187,7 +188,7 @@ def _run_tool(address: str, topic: str, group: str, consumers: int) -> float:
 
 
 def fetches(broker: BrokerProcess) -> Work:
-    """Fetch 10 records a request, and then the same with an acknowledgement of the ones before."""
+    """Fetch 10 records per request, and then the same with an acknowledgement of the previous ones."""
     create(broker.bootstrap, "fetches")
     fill(broker.bootstrap, "fetches", (REQUESTS + 100) * A_REQUEST, 1, A_REQUEST)
     member = Member(broker.bootstrap, "fetches", 1)
@@ -213,7 +214,7 @@ def fetches(broker: BrokerProcess) -> Work:
 
 
 def memory(broker: BrokerProcess) -> Work:
-    """Acquire 10,000 records of each of 100 partitions; then accept every second one, and release the others."""
+    """Acquire 10,000 records of each of 100 partitions; then accept every second record, and release the others."""
     create(broker.bootstrap, "memory", partitions=PARTITIONS)
     fill(broker.bootstrap, "memory", IN_FLIGHT, PARTITIONS, 100)
     member = Member(
@@ -241,7 +242,8 @@ def memory(broker: BrokerProcess) -> Work:
 
 
 def locks(broker: BrokerProcess) -> Work:
-    """Let 10,000 locks, of a record each, end while a fetch waits for them and another client asks small things."""
+    """Let 10,000 locks of one record each expire while a fetch waits for the records and a client sends small requests.
+    """
     create(broker.bootstrap, "locks")
     fill(broker.bootstrap, "locks", LOCKS, 1, 1)
     settings = {"share_record_lock_duration_ms": str(LOCK_MS), "share_partition_max_record_locks": str(LOCKS)}

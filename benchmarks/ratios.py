@@ -1,4 +1,4 @@
-"""A table of kbroker beside Apache Kafka: rounds in turn, the median of each figure, the ratio, and what is aimed at.
+"""A table of kbroker beside Apache Kafka: alternating rounds, the median of each figure, the ratio, and the target.
 
 Owns the table and its file under benchmarks/results/. Measures nothing, and asserts no times.
 """
@@ -22,9 +22,9 @@ Work = dict[str, Figures]
 
 @dataclass(frozen=True)
 class Row:
-    """One line: a figure of a piece of work, and its aim.
+    """One line: a figure of a piece of work, and its target.
 
-    The aim is one of the ratio kbroker/Kafka, or of kbroker's own figure; None for no aim.
+    The target concerns the ratio kbroker/Kafka, or kbroker's own figure; None for no target.
     """
 
     work: str
@@ -36,7 +36,7 @@ class Row:
 
 
 def alternate(rounds: int, measure: Callable[[str], Work], names: Iterable[str] = SUBJECTS) -> dict[str, list[Work]]:
-    """Measure both in turn, or only one; print the figures of each round as they come."""
+    """Measure both alternately, or only one; print the figures of each round as they arrive."""
     found: dict[str, list[Work]] = {name: [] for name in names}
     for _ in range(rounds):
         for name, measured in found.items():

@@ -1,7 +1,7 @@
 """The raw driver: one connection, pre-encoded requests, a fixed number in flight.
 
-Owns the load and its measurement, in a process of its own, so that a client library's cost does not hide the broker's.
-Prints one line of JSON. Correlation ids repeat: answers come in the order of requests.
+Owns the load and its measurement, in its own process, so that a client library's cost does not hide the broker's.
+Prints one line of JSON. Correlation ids repeat: responses arrive in the order of requests.
 
     python -m benchmarks.raw produce HOST:PORT TOPIC --records 1000 --size 100 --in-flight 5 --requests 20000
     python -m benchmarks.raw fetch HOST:PORT TOPIC --bytes 1048576 --in-flight 5 --requests 2000
@@ -34,7 +34,7 @@ _SIZE = struct.Struct(">i")
 
 
 def frame(key: int, version: int, flexible: bool, body: bytes) -> bytes:
-    """Return a whole request frame."""
+    """Return a complete request frame."""
     header_version = 2 if flexible else 1
     header = encode(
         RequestHeader(request_api_key=key, request_api_version=version, correlation_id=7, client_id="raw"),
@@ -44,7 +44,7 @@ def frame(key: int, version: int, flexible: bool, body: bytes) -> bytes:
 
 
 def produce_frame(topic: str, partition: int, records: int, size: int, largest: int = 0, codec: int = 0) -> bytes:
-    """Return a Produce frame with one batch of `records` values of `size` bytes, or of sizes drawn up to `largest`."""
+    """Return a Produce frame with one batch of `records` values of `size` bytes, or of random sizes up to `largest`."""
     now, chance = int(time.time() * 1000), random.Random(1)
     sizes = [chance.randint(size, largest) if largest else size for _ in range(records)]
     value = bytes(i * 31 % 251 for i in range(max(sizes)))
@@ -76,7 +76,7 @@ def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int) -> byte
 
 
 class Answers:
-    """Reads answer frames off a socket; only the first of them is kept whole."""
+    """Reads response frames from a socket; only the first of them is kept completely."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -86,7 +86,7 @@ class Answers:
         self.bytes = 0
 
     def one(self) -> bytes:
-        """Return the next whole answer, header included."""
+        """Return the next complete response, header included."""
         size = _SIZE.unpack(self._exactly(4))[0]
         return self._exactly(size)
 
@@ -101,7 +101,7 @@ class Answers:
         return b"".join(parts)
 
     def some(self) -> int:
-        """Block for data; return how many answers ended in it."""
+        """Block for data; return how many responses it completed."""
         view = self._buffer
         got = self._sock.recv_into(view[self._filled :])
         if not got:
@@ -136,7 +136,7 @@ def connect(address: str) -> socket.socket:
 
 
 def pump(sock: socket.socket, requests: list[bytes], total: int, in_flight: int) -> tuple[float, list[float], int]:
-    """Send `total` requests in turn, `in_flight` at a time; return (seconds, latencies in s, answer bytes)."""
+    """Send `total` requests, `in_flight` at a time; return (seconds, latencies in s, response bytes)."""
     answers = Answers(sock)
     sent_at: deque[float] = deque()
     latencies: list[float] = []
@@ -211,7 +211,7 @@ def run_fetch(args: argparse.Namespace) -> dict[str, float]:
 
 
 def last_offset(records: memoryview) -> int:
-    """Return the offset behind the last whole batch in `records`."""
+    """Return the offset after the last complete batch in `records`."""
     from kbroker.protocol.records import iter_batches
 
     return max(header.last_offset + 1 for _, header in iter_batches(records))

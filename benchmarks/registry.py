@@ -1,11 +1,11 @@
-"""What a schema registry of a broker takes: requests by id, registrations, the replay of its topic, and memory.
+"""Load on a broker's schema registry: requests by id, registrations, the replay of its topic, and memory.
 
     python -m benchmarks.registry [--schemas N] [--seconds S]
 
-One broker on one core, its clients on the others. Told are the wait of a client that registers one schema after the
-other; requests by id alone, and beside a producer; how long a quiet client of the broker waits beside the same producer
-with and without requests by id; the time from a start of the broker to the answer for the newest schema; and what its
-process holds more with all schemas than without any. Asserts nothing about time.
+One broker on one core, its clients on the others. The output is: the wait of a client that registers one schema after
+the other; the rate of requests by id, alone and beside a producer; how long a quiet client of the broker waits beside
+the same producer, with and without requests by id; the time from a start of the broker to the answer for the newest
+schema; and how much more memory its process uses with all schemas than without any. Asserts nothing about time.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tests.fair.__main__ import Quiet
 CORES = sorted(os.sched_getaffinity(0))
 CONNECTIONS = 4
 A_SECOND = 3_000
-"""Requests by id a second beside a producer."""
+"""Requests by id per second, beside a producer."""
 BATCHES_A_SECOND = 300
 
 
 class Http:
-    """A connection that is kept, without a library whose time would count."""
+    """A connection that is kept open, without a library whose time would count."""
 
     def __init__(self, address: str) -> None:
         self._sock = connect(address)
@@ -91,7 +91,7 @@ def register(address: str, first: int, last: int) -> list[float]:
 
 
 def _answer(sock: socket.socket) -> None:
-    """Read one answer, whose head and body may come one by one; raises RuntimeError unless it is a schema."""
+    """Read one response, whose head and body may arrive separately; raises RuntimeError unless it is a schema."""
     answer = sock.recv(65536)
     while (end := answer.find(b"\r\n\r\n")) < 0 or len(answer) == end + 4:
         answer += sock.recv(65536)
@@ -100,9 +100,10 @@ def _answer(sock: socket.socket) -> None:
 
 
 def ask(address: str, largest: int, seconds: float, a_second: int, told: multiprocessing.Queue[list[float]]) -> None:
-    """Request schemas by id over all connections for a time, at most so many a second (0: no limit); put the waits.
+    """Request schemas by id over all connections, at most `a_second` (0: no limit); put the waits in the queue.
 
-    One process for all, with a low priority, so that it takes little of the cores on which other clients wait.
+    One process with a low priority serves all connections, so that it takes little of the cores on which other clients
+    wait.
     """
     os.nice(10)
     requests = [f"GET /schemas/ids/{each + 1} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for each in range(largest)]
@@ -131,7 +132,7 @@ def ask(address: str, largest: int, seconds: float, a_second: int, told: multipr
 
 
 def asked(address: str, largest: int, seconds: float, a_second: int) -> tuple[float, list[float]]:
-    """Request schemas by id from another process; return how many a second, and the waits."""
+    """Request schemas by id from another process; return the rate per second, and the waits."""
     told: multiprocessing.Queue[list[float]] = multiprocessing.Queue()
     client = multiprocessing.Process(target=ask, args=(address, largest, seconds, a_second, told))
     client.start()
@@ -197,14 +198,14 @@ def beside(broker: WithRegistry, largest: int, seconds: float) -> list[tuple[str
 
 
 def start(broker: WithRegistry) -> None:
-    """Start the broker on one core; this process, and those that it starts later, stay on the others."""
+    """Start the broker on one core; this process, and processes that it starts later, stay on the others."""
     os.sched_setaffinity(0, CORES[-1:])
     broker.start()
     os.sched_setaffinity(0, CORES[:-1] or CORES)
 
 
 def answered(address: str, number: int) -> float:
-    """Return when the registry answers for a schema: its listener takes connections before the replay has ended."""
+    """Return when the registry answers for a schema: its listener accepts connections before the replay has ended."""
     while True:
         try:
             client = Http(address)

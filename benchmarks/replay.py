@@ -1,4 +1,4 @@
-"""How long a start takes over many committed offsets and many transactional ids, whole and halved: it has to be linear.
+"""How long a start takes with many committed offsets and transactional ids, and with half of them: it must be linear.
 
 Owns filling both coordinators' topics through the protocol, and waiting until both have read them again.
 """
@@ -32,7 +32,7 @@ Line = tuple[str, str, str]
 
 
 def replay() -> list[Line]:
-    """Fill, stop, start, and tell how long that took."""
+    """Fill the topics, stop, start, and return how long the start took."""
     lines: list[Line] = []
     for share in (2, 1):
         commits, ids = COMMITS // share, IDS // share
@@ -57,7 +57,7 @@ def replay() -> list[Line]:
 
 
 def wait_for_coordinators(address: str) -> None:
-    """Have the coordinators' topics created, and wait until somebody leads them."""
+    """Trigger the creation of the coordinators' topics, and wait until they have leaders."""
     deadline = time.monotonic() + WAIT_S
     with WireClient(address) as client:
         for kind, key in ((0, "group"), (1, "id")):
@@ -76,7 +76,7 @@ def _create(address: str) -> None:
 
 
 def _commit(address: str, commits: int) -> None:
-    """Commit for groups of their own, so that every commit is still worth something at the next start."""
+    """Commit for separate groups, so that every commit is still valid at the next start."""
     partitions = [OffsetCommitRequestPartition(partition_index=i, committed_offset=7) for i in range(PER_COMMIT)]
     topics = [OffsetCommitRequestTopic(name="t", partitions=partitions)]
     requests = [
@@ -101,7 +101,7 @@ def _initialise(address: str, ids: int) -> None:
 
 
 def _wait_until_loaded(address: str) -> None:
-    """Both answers list what every partition holds, and refuse while one is being read."""
+    """Wait for both answers: each lists all partitions' contents, and is an error while one is being read."""
     deadline = time.monotonic() + WAIT_S
     with WireClient(address) as client:
         for request in (ListGroupsRequest(), ListTransactionsRequest()):

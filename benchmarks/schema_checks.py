@@ -1,11 +1,11 @@
-"""What it costs that records are compared with a schema registry before they are appended.
+"""What it costs to check records against a schema registry before they are appended.
 
     python -m benchmarks.schema_checks [--batches N] [--rounds N]
 
-One broker with its registry; batches of 100 records of about 100 bytes into a topic that checks nothing, into one that
-checks the schema's id, and into one for each format whose values are read. Told are the records a second, the CPU time
-of the broker and of its process that reads values for each record beyond that of the topic without a check, and how
-long a client waits that asks for little beside this load. Asserts nothing about time.
+One broker with its registry receives batches of 100 records of about 100 bytes: into a topic that checks nothing, into
+one that checks the schema's id, and into one for each format whose values are read. The output is: the records per
+second; the CPU time for each record, of the broker and of its process that reads values, in addition to that of the
+topic without a check; and how long a client with small requests waits beside this load. Asserts nothing about time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.fair.__main__ import Quiet
 RECORDS = 100
 IN_FLIGHT = 5
 MORE = 10
-"""How many times as many batches go into topics whose values are not read: CPU time is told in steps of 10 ms."""
+"""Topics whose values are not read get this many times as many batches: CPU time is reported in steps of 10 ms."""
 AVRO = {
     "type": "record",
     "name": "Order",
@@ -84,7 +84,7 @@ def _order(number: int) -> dict[str, object]:
 
 
 def _protobuf(number: int) -> bytes:
-    """Return the indexes of the first message, and the message, written by hand."""
+    """Return the message indexes of the first message, and the message, encoded by hand."""
     import struct
 
     body = b"\x08" + bytes([number & 0x7F]) + b"\x12\x14" + b"c" * 20 + b"\x19" + struct.pack("<d", number / 7)
@@ -127,7 +127,7 @@ def _create(address: str) -> None:
 
 
 def _cpu(pid: int) -> tuple[float, float]:
-    """Return the CPU seconds of the broker, and of its child processes."""
+    """Return the CPU seconds of the broker and of its child processes."""
     process = psutil.Process(pid)
     children = sum(sum(each.cpu_times()[:2]) for each in process.children())
     return sum(process.cpu_times()[:2]), children

@@ -1,15 +1,15 @@
 """A secured broker beside Apache Kafka 4.4.0, in one run: `python -m benchmarks.secured`.
 
-Both have one listener of SASL_SSL (TLSv1.3, keys on P-256, PLAIN), an authorizer and 1,000 ACLs, of which some concern
-the user who works. Told are medians of rounds in turns; the table is written under benchmarks/results/.
+Both have one SASL_SSL listener (TLSv1.3, keys on P-256, PLAIN), an authorizer and 1,000 ACLs, some of which concern the
+working user. The output is medians of alternating rounds; the table is written under benchmarks/results/.
 
     produce        batches of 100 records of 1 kB, five in flight
-    fetch          answers of 1 MB, five in flight, from the page cache
-    handshakes     of TLS, full ones, one after the other; logins are those with a user's name and password after them
-    start          of a broker that has these ACLs already
+    fetch          responses of 1 MB, five in flight, from the page cache
+    handshakes     full TLS handshakes, one after the other; logins add a user's name and password
+    start          of a broker that already has these ACLs
 
-Client and broker share the machine, and the client encrypts too: the broker's CPU says more than the throughput.
-Asserts nothing about time.
+Client and broker share the machine, and the client encrypts too: the broker's CPU time is more significant than the
+throughput. Asserts nothing about time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TARGETS = {
 
 
 class TunedTlsKafka(TlsApacheKafka, TunedKafka):
-    """Apache Kafka with these listeners, and the JVM options that it has by itself."""
+    """Apache Kafka with these listeners, and the JVM options of its start script."""
 
 
 def frame(request: object, version: int) -> bytes:
@@ -84,7 +84,7 @@ def answer(sock: socket.socket) -> bytes:
 
 
 class Side:
-    """A broker that runs, and how to reach it."""
+    """A running broker, and its address."""
 
     def __init__(self, broker: BrokerProcess, ca: Path) -> None:
         self._address = "127.0.0.1", port_of(broker, LISTENER)
@@ -92,13 +92,13 @@ class Side:
         self._pid = broker.pid
 
     def connect(self) -> ssl.SSLSocket:
-        """Return a connection after the handshake of TLS."""
+        """Return a connection after the TLS handshake."""
         sock = socket.create_connection(self._address, 60)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._context.wrap_socket(sock, server_hostname="127.0.0.1")
 
     def login(self) -> ssl.SSLSocket:
-        """Return a connection of the user who works."""
+        """Return a connection of the working user."""
         sock = self.connect()
         sock.sendall(frame(SaslHandshakeRequest(mechanism="PLAIN"), 1))
         taken = answer(sock)[4:6]
@@ -112,7 +112,7 @@ class Side:
         return cpu_seconds(self._pid)
 
     def flow(self, data: bytes, count: int) -> tuple[float, float, int]:
-        """Send a request so often, five in flight; return seconds, seconds of the broker's CPU, bytes that came."""
+        """Send a request `count` times, five in flight; return seconds, the broker's CPU seconds, received bytes."""
         with self.login() as sock:
             room = memoryview(bytearray(2 << 20))
             began, cpu, received = time.perf_counter(), self.cpu(), 0
@@ -162,18 +162,18 @@ def fetch(side: Side, count: int) -> Figures:
 
 
 def allow(principal: str, name: str, operation: Operation, pattern: PatternType = PatternType.LITERAL) -> AclCreation:
-    """Return the right to do something with a topic."""
+    """Return the ACL that allows an operation on a topic."""
     return AclCreation(ResourceType.TOPIC, name, pattern, f"User:{principal}", "*", operation, Permission.ALLOW)
 
 
 def acls(count: int) -> list[AclCreation]:
-    """Return so many ACLs, among them what the user who works needs."""
+    """Return `count` ACLs, among them those that the working user needs."""
     own = [allow(USER, TOPIC, operation) for operation in (Operation.READ, Operation.WRITE)]
     return own + others(count - len(own))
 
 
 def others(count: int) -> list[AclCreation]:
-    """Return rights of users who do nothing, for topics of theirs, literal and prefixed."""
+    """Return ACLs of idle users, for their own topics, literal and prefixed."""
     operations, patterns = (Operation.READ, Operation.WRITE), (PatternType.LITERAL, PatternType.PREFIXED)
     return [allow(f"user-{n}", f"topic-{n // 2}", operations[n % 2], patterns[n // 2 % 2]) for n in range(count)]
 
@@ -196,7 +196,7 @@ WORK: list[tuple[Callable[[Side, int], Figures], int]] = [
 
 
 def measure(broker: BrokerProcess, ca: Path, scale: float) -> Figures:
-    """Return one broker's figures; each piece of work is done once before, for a JVM to be warm."""
+    """Return one broker's figures; each piece of work runs once before, to warm up a JVM."""
     with broker:
         create(broker.bootstrap, TOPIC)
         add_acls(broker.bootstrap, acls(ACLS))
@@ -205,7 +205,7 @@ def measure(broker: BrokerProcess, ca: Path, scale: float) -> Figures:
         for each, count in WORK:
             each(side, int(count * scale))
             found |= each(side, int(count * scale))
-    broker._command()  # what has to be made ready is no part of a start
+    broker._command()  # preparations are not part of a start
     began = time.perf_counter()
     with broker:
         found["start with TLS and ACLs, s"] = time.perf_counter() - began
@@ -213,7 +213,7 @@ def measure(broker: BrokerProcess, ca: Path, scale: float) -> Figures:
 
 
 def settings(directory: Path) -> tuple[dict[str, str], Path]:
-    """Return what both brokers are told, and the file of the authority that signed their certificate."""
+    """Return the settings of both brokers, and the file of the authority that signed their certificate."""
     authority = Authority(directory, "authority")
     plain = "org.apache.kafka.common.security.plain.PlainLoginModule"
     return {

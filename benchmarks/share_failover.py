@@ -79,7 +79,7 @@ _GROUP, _SHARE = 0, 2  # key types of FindCoordinator
 
 
 class Case(NamedTuple):
-    """How the leader goes, whether every second record was accepted, and whether it also coordinates the groups."""
+    """How the leader ends, whether every second record was accepted, and whether it also coordinates the groups."""
 
     number: signal.Signals
     every_second: bool
@@ -132,7 +132,7 @@ def running(name: str) -> Iterator[Cluster]:
 
 @dataclass(frozen=True)
 class Places:
-    """The brokers by their roles: the one that leads the topic and goes, and those with the groups and their state."""
+    """The brokers by their roles: the topic's leader, which ends, and those with the groups and their state."""
 
     leader: int
     groups: int
@@ -141,7 +141,7 @@ class Places:
 
 
 class InCluster(Member):
-    """A member that looks for the leader when its own is gone."""
+    """A member that looks for the new leader when its leader is gone."""
 
     def __init__(self, cluster: Cluster, topic: str, places: Places, group: str) -> None:
         address, coordinator = cluster.address(places.leader), cluster.address(places.groups)
@@ -149,7 +149,7 @@ class InCluster(Member):
         self._cluster, self._topic, self._asks = cluster, topic, places.controller
         self.leader = places.leader
         self.found_s = 0.0
-        """When it was told of another leader for the first time."""
+        """The time at which it first learned of another leader."""
 
     def accept(self, offsets: list[int]) -> None:
         partition = own.AcknowledgePartition(0, [own.AcknowledgementBatch(each, each, [ACCEPT]) for each in offsets])
@@ -160,7 +160,7 @@ class InCluster(Member):
         self.epoch += 1
 
     def attempt(self, *acks: AcknowledgementBatch, most: int) -> ShareFetchResponse | None:
-        """Return an answer without errors; on any other, look for the leader once, and return None."""
+        """Return a response without errors; after any other, look for the leader once, and return None."""
         with suppress(OSError):
             answer = self.client.ask(self.request(*acks, partition=0, most=most, wait_ms=500), 2)
             if isinstance(answer, ShareFetchResponse) and not answer.error_code:
@@ -184,7 +184,7 @@ class InCluster(Member):
 
 
 class Steady:
-    """A member that takes and accepts ten records at a time, and knows when it heard that they were accepted."""
+    """A member that acquires and accepts ten records at a time, and records when each acceptance was confirmed."""
 
     def __init__(self, member: InCluster) -> None:
         self.heard: list[float] = []
@@ -202,7 +202,7 @@ class Steady:
             acks = [] if answer is None else accepted(answer)
 
     def pause(self, since: float) -> float:
-        """End it; return the longest time without an acceptance from shortly before `since` on."""
+        """End the member; return the longest time without an acceptance, from shortly before `since` on."""
         self._ended.set()
         self._thread.join()
         assert A_STEP * len(self.heard) < IN_FLIGHT + MORE - A_STEP, "it ran out of records"
@@ -228,7 +228,7 @@ def coordinator(cluster: Cluster, key: str, key_type: int) -> int:
 
 
 def group_at(cluster: Cluster, topic: str, places: Places) -> str:
-    """Return the name of a new group whose coordinator and share state are where they should be."""
+    """Return the name of a new group whose coordinator and share state are on the given brokers."""
     told = cluster.metadata(places.controller, [topic])
     assert told is not None
     topic_id = base64.urlsafe_b64encode(told.topics[0].topic_id).decode().rstrip("=")
@@ -242,7 +242,7 @@ def group_at(cluster: Cluster, topic: str, places: Places) -> str:
 
 
 def settle(cluster: Cluster) -> None:
-    """Let each broker lead what it prefers, as after a start."""
+    """Elect each broker leader of the partitions that prefer it, as after a start."""
     cluster.mend()
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.elect_leaders(ElectionType.PREFERRED).result(WAIT_S)
@@ -257,7 +257,7 @@ def settle(cluster: Cluster) -> None:
 
 
 def acquire(member: InCluster, every_second: bool) -> tuple[dict[int, int], set[int]]:
-    """Return the delivery counts of 10,000 records in flight by offset, and which were accepted."""
+    """Return the delivery counts of 10,000 records in flight by offset, and the accepted offsets."""
     counts: dict[int, int] = {}
     deadline = time.monotonic() + WAIT_S
     while len(counts) < IN_FLIGHT:
@@ -282,7 +282,7 @@ def counts_of(answer: ShareFetchResponse) -> dict[int, int]:
 def again(
     member: InCluster, places: Places, counts: dict[int, int], done: set[int], until: float
 ) -> tuple[float, float]:
-    """Return when the new leader delivered the first and the last of the records in flight, at the latest `until`."""
+    """Return when the new leader delivered the first and the last of the records in flight, at most `until`."""
     left, first = counts.keys() - done, 0.0
     while left and time.monotonic() < until:
         answer = member.attempt(most=IN_FLIGHT)
@@ -305,7 +305,7 @@ def fail_over(cluster: Cluster, places: Places, case: Case, rng: random.Random) 
     steady = Steady(other)
     began = 0.0
     try:
-        time.sleep(2 + rng.uniform(0, 2))  # anywhere between two heartbeats of the broker
+        time.sleep(2 + rng.uniform(0, 2))  # at any moment between two heartbeats of the broker
         pid = cluster.pid(places.leader)
         assert pid is not None
         began = time.monotonic()

@@ -1,6 +1,6 @@
-"""The physical limit beside the brokers: receive a frame, check its CRC, write it to a file, answer. Nothing else.
+"""The physical limit beside the brokers: only receive a frame, check its CRC, write it to a file, answer.
 
-Owns no protocol beyond the frame; it answers every Produce with the same bytes.
+Implements no protocol beyond the frame; it answers every Produce with the same bytes.
 
     python -m benchmarks.sink PORT FILE
 """
@@ -22,7 +22,7 @@ _CRC_FROM = 21
 
 
 def answer() -> bytes:
-    """Return the frame that every request gets."""
+    """Return the frame with which every request is answered."""
     body = encode(
         ProduceResponse(
             responses=[TopicProduceResponse(name="sink", partition_responses=[PartitionProduceResponse()])]

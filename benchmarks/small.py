@@ -1,8 +1,8 @@
-"""Many small requests: each answer is answered by one new request, over one connection or many.
+"""Many small requests: each response triggers one new request, over one connection or many.
 
-Owns the load and its measurement, in a process of its own. A driver that sends as many requests at once as answers
-came flatters the broker: it reads and writes less often. Here every request is a `send` of its own, as from clients
-that do not know of each other. Prints one line of JSON.
+Owns the load and its measurement, in its own process. A driver that sends a group of requests for each group of
+responses makes the broker look better than it is, because it reads and writes less often. Here every request is a
+separate `send`, as from independent clients. Prints one line of JSON.
 
     python -m benchmarks.small HOST:PORT TOPIC --connections 100 --in-flight 1 --requests 100000
 """
@@ -23,7 +23,7 @@ _SIZE = struct.Struct(">i")
 
 
 class Client:
-    """One connection and what is in flight on it."""
+    """One connection and its requests in flight."""
 
     __slots__ = ("rest", "sent_at", "sock")
 
@@ -33,7 +33,7 @@ class Client:
         self.sent_at: deque[float] = deque()
 
     def answers(self) -> int:
-        """Receive once; return how many answers are whole now."""
+        """Receive once; return how many responses are now complete."""
         data = self.sock.recv(1 << 16)
         if not data:
             raise ConnectionError("the broker closed the connection")
@@ -50,7 +50,7 @@ class Client:
 
 
 def drive(address: str, request: bytes, connections: int, in_flight: int, total: int) -> tuple[float, list[float]]:
-    """Have `total` requests answered; return (seconds, latencies in s)."""
+    """Send `total` requests and read their responses; return (seconds, latencies in s)."""
     poller = select.epoll()
     clients = {}
     for _ in range(connections):

@@ -1,8 +1,8 @@
 """`python -m benchmarks.storage`: what the log itself costs, without clients.
 
-Recovery speed, a clean start beside a lot of log, finding things among a thousand segments, and thousands of idle
-partitions. Prints a table and saves it under benchmarks/results/. Asserts nothing about time. Only kbroker is measured:
-the aims are absolute.
+Recovery speed, a clean start with a large log, searches among a thousand segments, and thousands of idle partitions.
+Prints a table and saves it under benchmarks/results/. Asserts nothing about time. Only kbroker is measured: the targets
+are absolute.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Line = tuple[str, str, str]
 
 
 def filled(directory: Path, size: int, *, records: int, segment_bytes: int) -> PartitionLog:
-    """Write about `size` bytes of batches of 100-byte values, a second apart."""
+    """Write about `size` bytes of batches of 100-byte values, with timestamps one second apart."""
     directory.mkdir(parents=True)
     config = LogConfig(segment_bytes=segment_bytes)
     log = PartitionLog(str(directory), "t", 0, config, now_ms=NOW, topic_id=TOPIC_ID)
@@ -62,7 +62,7 @@ def filled(directory: Path, size: int, *, records: int, segment_bytes: int) -> P
 
 
 def recovery(directory: Path, size: int) -> list[Line]:
-    """Open a log as after a crash, everything unflushed."""
+    """Open a log as after a crash, with nothing flushed."""
     log = filled(directory / "t-0", size, records=100, segment_bytes=1 << 30)
     config = log.config
     del log
@@ -74,7 +74,7 @@ def recovery(directory: Path, size: int) -> list[Line]:
 
 
 def recovery_by_threads(directory: Path, size: int) -> list[Line]:
-    """Recover four partitions one by one, and two at a time."""
+    """Recover four partitions one at a time, and two at a time."""
     for number in range(4):
         filled(directory / f"t-{number}", size // 4, records=100, segment_bytes=1 << 30)
     lines = []
@@ -93,7 +93,7 @@ def recovery_by_threads(directory: Path, size: int) -> list[Line]:
 
 
 def clean_start(directory: Path) -> list[Line]:
-    """Start beside 1 GB and beside 100 GB of sealed segments, which are files with holes."""
+    """Start with 1 GB and with 100 GB of sealed segments, which are sparse files."""
     lines = []
     for count in (1, 100):
         broker = KBroker(directory / f"of-{count}")
@@ -114,7 +114,7 @@ def clean_start(directory: Path) -> list[Line]:
 
 
 def finding(directory: Path) -> list[Line]:
-    """Ask for offsets and times at random in a log of 1,000 segments."""
+    """Search for random offsets and times in a log of 1,000 segments."""
     log = filled(directory / "t-0", 1000 * 256 * 1024, records=20, segment_bytes=256 * 1024)
     rng = random.Random(1)
     end, last = log.log_end_offset, log.segments.active.max_timestamp
@@ -137,7 +137,7 @@ def finding(directory: Path) -> list[Line]:
 
 
 def idle_partitions(directory: Path, count: int) -> list[Line]:
-    """Start with thousands of partitions that nobody uses, after a clean stop."""
+    """Start with thousands of idle partitions, after a clean stop."""
     broker = KBroker(directory)
     with broker:
         time.sleep(1)
@@ -157,7 +157,8 @@ def idle_partitions(directory: Path, count: int) -> list[Line]:
 
 
 def many_commits(directory: Path, commits: int) -> list[Line]:
-    """Let one group commit offsets again and again; what is left of the log, and how long the next start takes."""
+    """Let one group commit offsets repeatedly; return the size of the log that is left, and the time of the next start.
+    """
     partitions = 100
     broker = KBroker(directory, {"offsets.topic.num.partitions": "1", "log.cleaner.backoff.ms": "1000"})
     with broker:
@@ -191,7 +192,7 @@ def _commit(partitions: int) -> OffsetCommitRequest:
 
 
 def _until_committed(address: str, partitions: int) -> None:
-    """Commit once the group's coordinator is there and has loaded it."""
+    """Commit as soon as the group's coordinator is there and has loaded the group."""
     deadline = time.monotonic() + 120
     with WireClient(address) as client:
         while time.monotonic() < deadline:

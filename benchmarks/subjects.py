@@ -1,4 +1,4 @@
-"""What is measured: both brokers and the sink, as processes, with the settings that each would have in production.
+"""The subjects of the measurements: both brokers and the sink, as processes, with production settings.
 
 Owns start and stop, and the reading of CPU time and memory from outside.
 """
@@ -36,7 +36,7 @@ def kafka(directory: Path, settings: Mapping[str, str]) -> TunedKafka:
 
 
 class OtherKBroker(KBroker):
-    """kbroker from another checkout, which has its own environment in .venv."""
+    """Another checkout of kbroker, which has its own environment in .venv."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str], checkout: Path) -> None:
         super().__init__(directory, settings)
@@ -47,7 +47,7 @@ class OtherKBroker(KBroker):
 
 
 class PureKBroker(KBroker):
-    """kbroker as it is where no compiler was when it was installed."""
+    """kbroker as it is after an installation without a compiler."""
 
     def _environment(self) -> dict[str, str]:
         return {**super()._environment(), "KBROKER_PURE_PYTHON": "1"}
@@ -65,9 +65,9 @@ SUBJECTS: dict[str, Callable[[Path, Mapping[str, str]], BrokerProcess]] = {
 def running(
     name: str, checkout: Path | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[tuple[BrokerProcess, float]]:
-    """Run a subject, or kbroker of another checkout, on a fresh directory; yields it and the seconds until ready.
+    """Run a subject, or kbroker of another checkout, on an empty directory; yields it and the seconds until ready.
 
-    `settings` are what it has beside those of all subjects.
+    `settings` are its settings besides those of all subjects.
     """
     told = {**SETTINGS, **(settings or {})}
     with tempfile.TemporaryDirectory(prefix="bench-") as name_of_directory:

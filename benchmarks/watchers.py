@@ -1,8 +1,8 @@
-"""Who looks at a broker while it works: a scraper of its metrics, as Prometheus is one, and an open console.
+"""Processes that watch a broker while it works: a scraper of its metrics, like Prometheus, and an open console.
 
-    python -m benchmarks.watchers URL...    asks each URL every five seconds, until it is ended
+    python -m benchmarks.watchers URL...    requests each URL every five seconds, until it is ended
 
-Owns those processes. Never asks more often than people and Prometheus do.
+Owns those processes. Never sends requests more often than people and Prometheus do.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _PATIENCE_S = 60.0
 
 
 class Seen(KBroker):
-    """kbroker with its metrics served."""
+    """kbroker with a metrics listener."""
 
     def _command(self) -> list[str]:
         return [*super()._command(), "--metrics", "127.0.0.1:0"]
 
     @property
     def metrics(self) -> str:
-        """Where its metrics are."""
+        """The URL of its metrics."""
         return f"{json.loads(Path(self.ready_file).read_text())['metrics']}/metrics"
 
 
@@ -47,7 +47,7 @@ def _process(*arguments: str) -> Iterator[None]:
 
 @contextmanager
 def watched(broker: Seen) -> Iterator[None]:
-    """Let a scraper and a console look at a broker; the console's overview is asked for, as an open page does."""
+    """Let a scraper and a console watch a broker; the console's overview is requested, as an open page does."""
     console = f"127.0.0.1:{free_port()}"
     with ExitStack() as up:
         up.enter_context(_process("kbroker", "console", "--bootstrap", broker.bootstrap, "--listen", console))

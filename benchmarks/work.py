@@ -1,6 +1,6 @@
 """The pieces of work: each takes a running broker and returns figures by name.
 
-Owns what is asked of a broker. Never compares and never prints.
+Owns the requests to a broker. Never compares and never prints.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ def create(address: str, *topics: str, partitions: int = 1) -> None:
 
 
 def raw(broker: BrokerProcess, work: str, topic: str, **options: int) -> Figures:
-    """Run the raw driver in a process of its own; adds the broker's CPU seconds per GB."""
+    """Run the raw driver in its own process; adds the broker's CPU seconds per GB."""
     command = [sys.executable, "-m", "benchmarks.raw", work, broker.bootstrap, topic]
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     before = cpu_seconds(broker.pid)
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     figures: Figures = json.loads(done.stdout)
-    # The driver warms up with a twentieth of the work; the broker's time includes it.
+    # The driver warms up with a twentieth of the work, which the broker's CPU time includes.
     figures["cpu_s_per_gb"] = (cpu_seconds(broker.pid) - before) / (figures["gb"] * 1.05)
     return figures
 
 
 def small(broker: BrokerProcess, topic: str, connections: int, in_flight: int, requests: int) -> Figures:
-    """Have small requests answered one for one; adds the broker's CPU time in us for each."""
+    """Send small requests, each after a response; adds the broker's CPU time in us for each."""
     command = [sys.executable, "-m", "benchmarks.small", broker.bootstrap, topic]
     command += ["--connections", str(connections), "--in-flight", str(in_flight), "--requests", str(requests)]
     before = cpu_seconds(broker.pid)
@@ -56,7 +56,7 @@ def small(broker: BrokerProcess, topic: str, connections: int, in_flight: int, r
 
 
 def confluent_produce(broker: BrokerProcess, topic: str, records: int, size: int) -> Figures:
-    """Produce with librdkafka's defaults but acks=all and idempotence."""
+    """Produce with librdkafka's defaults except acks=all and idempotence."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -82,10 +82,11 @@ def confluent_produce(broker: BrokerProcess, topic: str, records: int, size: int
 
 
 def confluent_consume(broker: BrokerProcess, topic: str, records: int, size: int) -> Figures:
-    """Consume what was produced, from the start, in a group.
+    """Consume the produced records from the start, in a group.
 
     librdkafka stops fetching for `fetch.queue.backoff.ms` (1,000 by default) once 100,000 messages wait in its queue. A
-    broker that fills the queue faster than the application empties it then looks slow; so the pause is made short.
+    broker that fills the queue faster than the application empties it then looks slow, so the pause is set to a short
+    time.
     """
     from confluent_kafka import Consumer
 
@@ -117,7 +118,7 @@ def confluent_consume(broker: BrokerProcess, topic: str, records: int, size: int
 
 
 def java_perf(broker: BrokerProcess, tool: str, topic: str, records: int, size: int) -> Figures:
-    """Run Kafka's own perf tools; returns MB/s as they report it."""
+    """Run Kafka's own perf tools; return their MB/s."""
     libs = fetch("kafka")
     java = ["java", "-Xmx256M", "-XX:+UseSerialGC", "-cp", f"{libs}/*"]
     if tool == "producer":
@@ -169,7 +170,7 @@ def latency(broker: BrokerProcess, topic: str, records: int) -> Figures:
 
 
 def idle_connections(broker: BrokerProcess, count: int) -> Figures:
-    """Open connections that ask one question each and then stay; returns kB each."""
+    """Open connections that send one request each and then stay idle; returns kB for each."""
     from benchmarks.raw import connect, frame
     from kbroker.protocol.compiler import encode
     from kbroker.protocol.messages.connections import ApiVersionsRequest
@@ -190,7 +191,7 @@ def idle_connections(broker: BrokerProcess, count: int) -> Figures:
 
 
 def idle_partitions(broker: BrokerProcess, count: int) -> Figures:
-    """Create partitions that nobody writes to; returns kB each and the seconds it took."""
+    """Create partitions that nobody writes to; returns kB for each and the seconds that the creation took."""
     before = memory_mb(broker.pid)
     started = time.perf_counter()
     create(broker.bootstrap, "idle", partitions=count)
@@ -201,6 +202,6 @@ def idle_partitions(broker: BrokerProcess, count: int) -> Figures:
 
 
 def in_parallel(*calls: Any) -> list[Any]:
-    """Run calls at the same time."""
+    """Run calls in parallel."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [future.result() for future in [pool.submit(call) for call in calls]]

@@ -1,4 +1,4 @@
-"""The network that tests cut: what passes, what arrives late, and who hears of a reset."""
+"""The network that tests cut: which bytes pass, which arrive late, and which ends notice a reset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Echo(socketserver.BaseRequestHandler):
 
 @pytest.fixture
 def caller() -> Iterator[tuple[Network, socket.socket]]:
-    """A network, and a connection of broker 1 to what stands for ZooKeeper, and says what it was told."""
+    """Yield a network, a connection of broker 1 to a fake ZooKeeper, and what that ZooKeeper received."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever)
@@ -71,7 +71,7 @@ def test_a_reset_loses_it_and_is_heard(caller: tuple[Network, socket.socket]) ->
     assert exactly(client, 3) == b"one"
     network.cut((1, ZOOKEEPER))
     client.sendall(b"two")
-    network.heal((2, ZOOKEEPER), reset=True)  # none of its business
+    network.heal((2, ZOOKEEPER), reset=True)  # a broker that the cut does not concern
     network.heal((1, ZOOKEEPER), reset=True)
     with pytest.raises(ConnectionResetError):
         client.recv(1)

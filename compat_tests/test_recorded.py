@@ -1,4 +1,4 @@
-"""What of an observation depends on the moment of the run, and which observations are kept."""
+"""Which parts of an observation depend on the time of the run, and which observations are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness itself: which failures of a scenario are put to both sides again."""
+"""The harness itself: which failures of a scenario make it run again on both sides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIDES = {"apache": "a:1", "kbroker": "k:1"}
 
 
 class Flaky:
-    """A scenario that fails so many times on a side, and says under which name it ran."""
+    """A scenario that fails a given number of times on a side, and records the names under which it ran."""
 
     def __init__(self, **failures: int) -> None:
         self.left = Counter(failures)

@@ -11,17 +11,17 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Let this process open no more files, whatever it closes meanwhile: other tests' clients may, in their threads."""
+    """Prevent this process from opening files, even if others are closed meanwhile, as other tests' threads may do."""
     with _limit(0):
         yield
 
 
 @contextmanager
 def no_descriptors_but_those_given_up() -> Iterator[None]:
-    """Let this process open no more files than it closes from now on."""
+    """Prevent this process from opening more files than it closes from now on."""
     gc.collect()  # or what other tests left would be closed meanwhile
     highest = max(map(int, os.listdir("/dev/fd")))
-    # Gaps are filled, so that whatever is given up inside has a number that may be used again.
+    # Gaps are filled, so that a released number can be used again.
     held = [os.open(os.devnull, os.O_RDONLY)]
     while held[-1] <= highest:
         held.append(os.open(os.devnull, os.O_RDONLY))

@@ -1,7 +1,7 @@
 """The figures of a run: what its seeded tests did, how often, and with what outcome. Printed at the end of the run.
 
-So are the longest holds of event loops in this process, by the time that can have been work: other processes make each
-of them last longer. Owns the lines. Never judges: the tests do. A pytest plugin, loaded by the root conftest.
+They include the longest holds of event loops in this process, by the time that can have been work: other processes make
+each of them last longer. Owns the lines. Never judges: the tests do. A pytest plugin, loaded by the root conftest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HOLDS: Final[list[tuple[int, int, str, str]]] = []
 
 
 class _Holds(logging.Handler):
-    """Hears of loops that were held (kbroker/network/loop_watch.py), and keeps the longest by their work in ms."""
+    """Receives reports of held loops (kbroker/network/loop_watch.py), and keeps the longest by their work in ms."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if isinstance(record.args, tuple) and len(record.args) > 2:
@@ -52,7 +52,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.hookimpl
 def pytest_sessionstart() -> None:
-    """Begin anew: one process may run several sessions."""
+    """Start counting anew: one process may run several sessions."""
     _LINES.clear()
     _HOLDS.clear()
     logger = logging.getLogger("kbroker.network.loop_watch")

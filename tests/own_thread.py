@@ -1,4 +1,4 @@
-"""What a test replaces for its own thread only: brokers of other tests live on in threads of this process."""
+"""Replaces functions for a test's own thread only: brokers of other tests live on in threads of this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 def in_this_thread(replacement: Callable[P, R], real: Callable[P, R]) -> Callable[P, R]:
-    """Return what does as `replacement` for whoever calls this, and as `real` for all other threads."""
+    """Return a function that acts as `replacement` in the calling thread, and as `real` in all other threads."""
     here = threading.get_ident()
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,1 +1,1 @@
-"""Unchanged Kafka clients, one package each, doing the same things to both brokers."""
+"""Unchanged Kafka clients, one package for each. They do the same things to both brokers."""

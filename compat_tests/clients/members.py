@@ -1,6 +1,6 @@
-"""Members of groups that poll in threads of their own, whatever client they use, and waiting until they have shared.
+"""Members of groups that poll in their own threads, with any client, and the wait until they have shared partitions.
 
-Owns the thread: what ends it is raised where it is waited for. Never touches a client.
+Owns the thread: an exception that ends it is raised where the thread is waited for. Never uses a client.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from compat_tests.clients.common import WAIT_S, wait_for
 
 
 class MemberThread(threading.Thread):
-    """A member of a group, which joins it when started. A context manager; `live` and `end` are the client's."""
+    """A member of a group, which joins when it is started. A context manager; each client implements `live` and `end`.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -23,11 +24,11 @@ class MemberThread(threading.Thread):
         self.owned: frozenset[int] = frozenset()
 
     def live(self) -> None:
-        """Poll until told to end, then leave the group."""
+        """Poll until `end` is called, then leave the group."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Tell `live` to end."""
+        """Make `live` end."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -38,11 +39,11 @@ class MemberThread(threading.Thread):
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that this member has now."""
+        """Return the partitions that this member has now."""
         return sorted(self.owned)
 
     def leave(self) -> None:
-        """Leave the group and end; raises what ended the thread before."""
+        """Leave the group and end; raises the exception that ended the thread before."""
         self.end()
         self.join(WAIT_S)
         if self.error is not None:
@@ -51,7 +52,7 @@ class MemberThread(threading.Thread):
             raise TimeoutError(self.doing())
 
     def doing(self) -> str:
-        """Return where the thread is, for the message of a wait that failed."""
+        """Return where the thread is, for the failure message of a wait."""
         frame = sys._current_frames().get(self.ident or 0) if self.is_alive() else None
         return f"{self.name} is at:\n" + "".join(traceback.format_stack(frame)[-6:]) if frame else f"{self.name} ended"
 
@@ -66,7 +67,7 @@ class MemberThread(threading.Thread):
 def settle(members: Sequence[MemberThread], sizes: Sequence[int]) -> list[list[int]]:
     """Wait until the members have as many partitions as `sizes` says and no partition has two owners.
 
-    Returns the shares without saying whose they are: member ids are random.
+    Returns the shares without their owners, because member ids are random.
     """
 
     def settled() -> list[list[int]]:

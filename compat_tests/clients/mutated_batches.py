@@ -1,7 +1,8 @@
 """Mutated batches are produced, and Java's consumer reads every topic to its end.
 
-What the broker takes, a consumer can read: as many records as the end offset says, each offset once. The batches are
-those of tests/log/mutated_batches.py, in each codec; the topics differ by the settings that change what is checked.
+A consumer can read everything that the broker accepts: as many records as the end offset says, each offset once. The
+batches are those of tests/log/mutated_batches.py, in each codec; the topics differ by the settings that change what is
+checked.
 
 python -m compat_tests.clients.mutated_batches --batches 1000000 --seed 1
 """
@@ -46,7 +47,7 @@ _READING_S = 1800
 
 
 def produce(client: WireClient, batches: int, rng: random.Random) -> Counter[int]:
-    """Produce so many batches to topics that are drawn; return how often there was which error code."""
+    """Produce `count` batches to topics that are drawn at random; return how often each error code was answered."""
     base, names = seeds(), list(TOPICS)
     seen: Counter[int] = Counter()
     for number in range(batches):
@@ -68,7 +69,7 @@ def end_of(client: WireClient, topic: str) -> int:
 
 
 def read(libs: Path, bootstrap: str, topic: str, end: int) -> str | None:
-    """Have Java's consumer read a topic; return what is wrong, None where it comes to the end."""
+    """Read a topic with Java's consumer; return what is wrong, None if the consumer reaches the end."""
     consumer = "org.apache.kafka.tools.consumer.ConsoleConsumer"
     asked = ("--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning", "--max-messages", str(end))
     status, out, err = run_java(libs, consumer, *asked, "--timeout-ms", "60000", *_FORMAT, timeout_s=_READING_S)
@@ -85,7 +86,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     rng, failed = random.Random(options.seed), False
-    # The batches' times are those of the tests' clock.
+    # The batches' timestamps come from the tests' clock.
     age_ms = int(time.time() * 1000) - NOW + 10 * 365 * _DAY_MS
     settings = {
         "log.message.timestamp.before.max.ms": str(age_ms),

@@ -1,4 +1,4 @@
-"""Kafka's dump tool over the whole data directory of a broker that real clients have used: every file, no complaint."""
+"""Kafka's dump tool reads the data directory of a broker that real clients have used: every file, with no complaint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TROUBLE = re.compile(
 
 
 def use(bootstrap: str) -> None:
-    """Leave traces of every kind: codecs, several segments, idempotent producers, deleted records, groups."""
+    """Write data of every kind: codecs, several segments, idempotent producers, deleted records, groups."""
     for codec in CODECS:
         topic = create(bootstrap, f"used-{codec}", segment_bytes="1048576")
         values = list(bulk(RECORDS, 1000))
@@ -56,7 +56,7 @@ def test_dump_log_segments_reads_every_file(kafka_libs: Path, tmp_path: Path) ->
 
     text = dump_log_segments(kafka_libs, ordinary, "--deep-iteration", "--print-data-log")
     assert not TROUBLE.search(text.replace("isvalid: true", "")), TROUBLE.findall(text)
-    # Deleting records removes whole segments only; everything else is still there.
+    # Deleting records removes only complete segments; everything else is still in the log.
     assert text.count("| offset: ") > (len(CODECS) - 1) * RECORDS + RECORDS // 2
 
     offsets = [log for log in logs if log.parent.name.startswith("__consumer_offsets")]

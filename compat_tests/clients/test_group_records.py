@@ -1,4 +1,4 @@
-"""What Apache Kafka wrote of a consumer group into `__consumer_offsets`, replayed here: the same group comes of it."""
+"""Replays the records of a consumer group that Apache Kafka wrote into `__consumer_offsets`: the same group results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE_SECONDS = 60
 
 
 def records_of_offsets_topic(bootstrap: str) -> list[tuple[bytes, bytes | None]]:
-    """Return all records of `__consumer_offsets`, each partition's in order."""
+    """Return all records of `__consumer_offsets`, those of each partition in order."""
     config = {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
     reader = Consumer({**config, "enable.partition.eof": True, "auto.offset.reset": "earliest"})
     try:

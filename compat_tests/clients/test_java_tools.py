@@ -12,7 +12,7 @@ from tests.tries import FORM
 pytestmark = pytest.mark.java
 slow = pytest.mark.skipif(FORM != "long", reason="some twenty tools, a second each: only with KBROKER_TESTS=long")
 LONG = {"share_groups", "streams_groups"}
-"""Scenarios for `make torture`. compat_tests/wire has what the tools ask."""
+"""Scenarios for `make torture`. compat_tests/wire contains the requests that the tools send."""
 CASES = [pytest.param(each, id=each.name, marks=[slow] if each.name in LONG else []) for each in scenarios]
 
 

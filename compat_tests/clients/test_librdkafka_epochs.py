@@ -1,7 +1,8 @@
-"""What an idempotent producer of librdkafka writes twice, on both brokers: no broker can help it.
+"""What an idempotent producer of librdkafka writes twice, on both brokers: no broker can prevent it.
 
-Between it and the broker stands a proxy, which does what trouble on a cluster does: it refuses the first request for
-partition 0 for too few replicas, while others are in flight, and loses one answer about partition 1.
+A proxy between the producer and the broker causes what happens when a cluster has trouble: it refuses the first request
+for partition 0 because there are too few replicas, while other requests are in flight, and it loses one answer about
+partition 1.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _SIZE = struct.Struct(">i")
 
 
 class Proxy(socketserver.ThreadingTCPServer):
-    """Hands on what clients and a broker say to each other, but for what is `refused` and `lost`, once each."""
+    """Passes requests and responses between clients and a broker, except what is `refused` and `lost`, once each."""
 
     daemon_threads = True
 
@@ -51,7 +52,7 @@ class Proxy(socketserver.ThreadingTCPServer):
 
 
 class Between(socketserver.BaseRequestHandler):
-    """One connection: one request after the other, each with its answer."""
+    """One connection: it passes one request after the other, each with its response."""
 
     server: Proxy
 

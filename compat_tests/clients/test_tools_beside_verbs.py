@@ -1,7 +1,7 @@
-"""Kafka's tools and our verbs, asked of the same broker: they tell the same facts, of kbroker and of Apache Kafka.
+"""Kafka's tools and our verbs show the same facts of the same broker, whether it is kbroker or Apache Kafka.
 
-Owns how each tool's lines are read. What they tell differently stands in `compat_tests/FINDINGS.md`, and next
-to the comparison.
+Owns how each tool's lines are parsed. What they show differently is in `compat_tests/FINDINGS.md`, and next to the
+comparison.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONFIGS = "ConfigCommand"
 
 @dataclass(frozen=True)
 class Side:
-    """A broker with something in it, Kafka's tools and our verbs."""
+    """A broker with data in it, Kafka's tools and our verbs."""
 
     broker: BrokerProcess
     libs: Path
@@ -45,7 +45,7 @@ class Side:
     member: Consumer
 
     def tool(self, name: str, *arguments: str) -> str:
-        """Return what a tool prints; it must end well."""
+        """Return what a tool prints; its exit status must be 0."""
         main = name if name.startswith("kafka.") else f"{_TOOLS}.{name}"
         status, out, err = run_java(self.libs, main, "--bootstrap-server", self.broker.bootstrap, *arguments)
         assert status == 0, out + err
@@ -92,7 +92,7 @@ def side(request: pytest.FixtureRequest, kafka_libs: Path, tmp_path_factory: pyt
 
 
 def _member(bootstrap: str) -> Consumer:
-    """Return a member that has both partitions, and has committed an offset of one."""
+    """Return a member that has both partitions and has committed an offset of one of them."""
     own = {"group.id": GROUP, "client.id": "reader", "auto.offset.reset": "earliest", "enable.auto.commit": False}
     member = Consumer({"bootstrap.servers": bootstrap, "log_level": 0, **own})
     member.subscribe([TOPIC])
@@ -104,14 +104,14 @@ def _member(bootstrap: str) -> Consumer:
 
 
 def table(text: str) -> list[dict[str, str]]:
-    """Read a table with a line of headers, whose cells have no blanks."""
+    """Read a table with a header line, whose cells contain no blanks."""
     lines = [line.split() for line in text.splitlines() if line.strip()]
     begin = next(index for index, cells in enumerate(lines) if cells[0] in _FIRST_HEADERS)
     return [dict(zip(lines[begin], cells, strict=False)) for cells in lines[begin + 1 :]]
 
 
 def test_topics(side: Side) -> None:
-    """The tool shows what is not Kafka's default, also what a topic inherits; the verb what is the topic's own."""
+    """The tool shows all values that are not Kafka's default, also inherited ones; the verb those of the topic."""
     head, *rows = side.tool("TopicCommand", "--describe", "--topic", TOPIC).splitlines()
     facts = dict(re.findall(r"(\w+): (\S+)", head))
     configs = dict(re.findall(r"([\w.]+)=((?:[^=,]|,(?![\w.]+=))*)", facts["Configs"]))
@@ -274,7 +274,7 @@ def test_users_and_their_limits(side: Side) -> None:
 
 
 def test_subscriptions_to_metrics_of_clients(side: Side) -> None:
-    """What one makes, the other shows, changes and takes away."""
+    """The tool and the verb each show, change and remove a subscription that the other one creates."""
     tool, name = partial(side.tool, "ClientMetricsCommand"), "beside-metrics"
     what = ["--metrics", "org.apache.kafka.producer.", "--match", "client_id=a.*,client_software_name=b.*"]
     side.verb.ok("client-metrics", "create", name, *what, "--interval", "30000")

@@ -1,6 +1,7 @@
-"""The clusters that the tests of this folder break; each is mended after a test and used by the next.
+"""The clusters that the tests of this folder break; each is repaired after a test, and the next test uses it.
 
-For work on tests, KBROKER_COMPAT_ONLY names the side to run: apache, kbroker, or mixed (two Java brokers and kbroker).
+When working on tests, KBROKER_COMPAT_ONLY names the side to run: apache, kbroker, or mixed (two Java brokers and
+kbroker).
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from compat_tests.harness.zookeeper import ZooKeeper
 from tests.tries import FORM
 
 SIDES: Final = ("apache", "kbroker", "mixed") if FORM == "long" else ("kbroker",)
-"""The sides that are run by themselves. Each takes minutes, most of which go by until sessions expire; the long form
-has all, and test_mixed.py and test_controller.py are always run beside Apache Kafka."""
+"""The sides that are run alone; each takes minutes, most of which pass until sessions expire.
+
+The long form runs all of them; test_mixed.py and test_controller.py always run beside Apache Kafka.
+"""
 HASTY: Final[Mapping[str, str]] = {"zookeeper.session.timeout.ms": "4000", "replica.lag.time.max.ms": "4000"}
-"""What frail clusters are told, so that tests need not wait for long until somebody is missed."""
+"""Settings of frail clusters, so that tests need not wait long until a broker counts as dead."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test on every side, or those that its module names, all of one side together."""
+    """Run each test on every side, or on the sides that its module names; all tests of one side run together."""
     only = os.environ.get("KBROKER_COMPAT_ONLY")
     sides = [only] if only in ("apache", "kbroker", "mixed") else getattr(metafunc.module, "SIDES", SIDES)
     if "whole_cluster" in metafunc.fixturenames:
@@ -41,7 +44,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def whole_cluster(
     request: pytest.FixtureRequest, kafka39_libs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Three brokers of a side, on a ZooKeeper of their own."""
+    """Yield three brokers of a side, on their own ZooKeeper."""
     directory = tmp_path_factory.mktemp(f"cluster-{request.param}")
     with (
         ZooKeeper(kafka39_libs, directory / "zookeeper") as zookeeper,
@@ -59,7 +62,7 @@ def make(
     settings: Mapping[str, str] | None = None,
     network: Network | None = None,
 ) -> Cluster:
-    """Return three brokers of a side, not started yet."""
+    """Return three brokers of a side that are not started yet."""
     if side == "kbroker":
         return KBrokerCluster(directory, zookeeper, settings=settings, network=network)
     if side == "mixed":
@@ -69,7 +72,7 @@ def make(
 
 @pytest.fixture
 def cluster(whole_cluster: Cluster) -> Iterator[Cluster]:
-    """Three brokers with all replicas in sync, before the test and after it."""
+    """Yield three brokers; all replicas are in sync before the test and after it."""
     yield whole_cluster
     whole_cluster.mend()
 
@@ -78,7 +81,7 @@ def cluster(whole_cluster: Cluster) -> Iterator[Cluster]:
 def whole_frail(
     request: pytest.FixtureRequest, kafka39_libs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Frail]:
-    """Three brokers of a side, with all that can be broken around them."""
+    """Yield three brokers of a side, with a network and disks that can be broken."""
     directory = tmp_path_factory.mktemp(f"frail-{request.param}")
     with ExitStack() as parts:
         zookeeper = parts.enter_context(ZooKeeper(kafka39_libs, directory / "zookeeper"))
@@ -97,7 +100,7 @@ def whole_frail(
 
 @pytest.fixture
 def frail(whole_frail: Frail) -> Iterator[Frail]:
-    """Three brokers with all replicas in sync, room on their disks and a whole network: before the test, and after."""
+    """Yield three brokers, in sync, with room on their disks and an intact network: before the test, and after it."""
     yield whole_frail
     whole_frail.network.heal()
     for disk in whole_frail.disks.values():

@@ -1,4 +1,4 @@
-"""kbroker as the controller of brokers of Apache Kafka 3.9.1, and theirs as its."""
+"""kbroker as the controller of Apache Kafka 3.9.1 brokers, and such a broker as the controller of kbroker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ handlers.load_all(in_cluster=True)  # which answers there are to what only a clu
 
 
 class LedByKBroker(MixedCluster):
-    """kbroker starts first, and so is elected; what it finalizes is lowered before Java brokers come."""
+    """kbroker starts first and so is elected; the features that it finalizes are lowered before Java brokers join."""
 
     def start_all(self) -> None:
         self._kbroker.start_all()
@@ -61,7 +61,7 @@ def mixed(kafka39_libs: Path, tmp_path_factory: pytest.TempPathFactory, zookeepe
 
 @pytest.fixture
 def cluster(mixed: LedByKBroker) -> Iterator[LedByKBroker]:
-    """Three brokers in sync, of which kbroker is the controller."""
+    """Yield three brokers in sync, of which kbroker is the controller."""
     if mixed.controller() != KBROKER:
         others = [each for each in mixed.node_ids if each != KBROKER]
         for node_id in others:
@@ -101,7 +101,7 @@ def test_a_java_leader_dies_and_comes_back_in_sync(cluster: LedByKBroker, name: 
     for index in range(6):
         cluster.wait_for_isr(topic, index, {1, 2, 3})
     assert sorted(read_all(cluster, topic, partition)) == sorted(before + after)
-    # The preferred leaders again:
+    # Elect the preferred leaders again:
     partitions = [TopicPartitions(topic, list(range(6)))]
     [result] = ask(cluster, ElectLeadersRequest(0, partitions, 30_000), 2).replica_election_results
     assert {each.error_code for each in result.partition_result} <= {0, 84}

@@ -1,4 +1,4 @@
-"""Consumer groups and transactions while the brokers that coordinate them are killed."""
+"""Consumer groups and transactions while their coordinators are killed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def transactional(cluster: Cluster, name: str) -> Producer:
 
 
 def wait_for_committed(cluster: Cluster, topic: str, expected: list[bytes], partition: int = 0) -> None:
-    """Wait until readers of committed records see these: markers are written after the commit was answered."""
+    """Wait until read_committed consumers see these values: markers are written after the commit was answered."""
 
     def seen() -> bool:
         found = read_all(cluster, topic, partition, isolation_level="read_committed")
@@ -199,7 +199,7 @@ def test_producers_of_all_brokers_have_different_ids(cluster: Cluster, name: str
 
 
 def end(client: Producer, *, commit: bool) -> None:
-    """End a transaction, however often that must be tried."""
+    """End a transaction, with as many attempts as necessary."""
     call: Any = client.commit_transaction if commit else client.abort_transaction
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Features of a cluster: of kbroker alone as Kafka's tool shows and changes them, and none beside Java brokers."""
+"""Features of a cluster: Kafka's tool shows and changes those of kbroker alone; beside Java brokers there are none."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_features_of_kbroker_alone_go_before_a_java_broker_comes(kafka39_libs: P
             assert any("Broker 4 does not support this feature" in line for line in raised), raised
             assert java.pid(JAVA) is not None
             assert epochs_of_javas_producer(cluster) == 1, "only the new producer's own"
-            # What was written while they were finalized, Java's coordinators read.
+            # Java's coordinators read what was written while the features were finalized.
             for topic, key, setting in COORDINATED:
                 move(cluster, topic, partition_for(key, int(SETTINGS[setting])), JAVA, 1, 2)
             assert committed(cluster, GROUP, GROUP) == 20
@@ -94,7 +94,7 @@ def test_features_of_kbroker_alone_go_before_a_java_broker_comes(kafka39_libs: P
 
 
 def epochs_of_javas_producer(cluster: KBrokerCluster, also: str = "") -> int:
-    """Let Java's producer make some transactions; return by how much its epoch has grown from before it began."""
+    """Let Java's producer complete some transactions; return by how much its epoch has increased since it began."""
     if cluster.partition("transactional", 0) is None:
         create(cluster, "transactional", 3)
     before = epoch(cluster, also)
@@ -112,7 +112,7 @@ def epoch(cluster: KBrokerCluster, also: str) -> int:
 
 
 def state(cluster: KBrokerCluster, also: str) -> Any:
-    """Return what its coordinator says of the transactional id; `also` is the address of a broker besides."""
+    """Return what the coordinator answers about the transactional id; `also` is the address of one more broker."""
     found: list[Any] = []
     addresses = [*map(cluster.address, cluster.node_ids), *([also] if also else [])]
 
@@ -135,7 +135,7 @@ def brokers(cluster: KBrokerCluster, node_id: int) -> set[int]:
 
 
 def group_of_the_new_protocol(cluster: KBrokerCluster) -> None:
-    """A consumer goes on when the process is killed that coordinates its group."""
+    """A consumer continues when the process is killed that coordinates its group."""
     topic = create(cluster, GROUP)
     values = numbered("record", 40)
     sender = producer(cluster, enable_idempotence=True)

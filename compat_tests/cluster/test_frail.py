@@ -1,6 +1,6 @@
-"""What Kafka promises where elections are unclean or not, the network is cut or slow, and disks are full.
+"""What Kafka promises for unclean and clean elections, for a cut or slow network, and for full disks.
 
-The leader and the controller that are killed, the rolling restart and the end of all brokers at once are in
+The tests that kill the leader and the controller, restart brokers in turn, and end all brokers together are in
 test_replication.py.
 """
 
@@ -23,7 +23,7 @@ SLOW_BYTES_PER_SECOND = 1000
 
 
 def leave_alone(cluster: Cluster, topic: str, before: list[bytes], alone: list[bytes]) -> int:
-    """Have all replicas of a partition take some records, and its leader alone some more; then start the others anew.
+    """Write some records to all replicas of a partition, and more to its leader only; then restart the other replicas.
 
     Returns the leader, which is dead.
     """
@@ -67,7 +67,7 @@ def test_an_unclean_election_goes_on_with_what_is_left(frail: Frail, name: str) 
     other = cluster.wait_for_leader(topic, 0, other_than=leader)
     assert send(producer(cluster), topic, after).acknowledged == after
     cluster.start(leader)
-    # What only the old leader had is lost, and it is cut there.
+    # The records that only the old leader had are lost, and it truncates its log there.
     cluster.wait_for_isr(topic, 0, cluster.node_ids)
     assert cluster.leader_of(topic, 0) == other
     assert read_all(cluster, topic) == before + after
@@ -87,8 +87,8 @@ def test_a_broker_cut_off_from_zookeeper_acknowledges_nothing_alone(frail: Frail
         return found is not None and found.leader_id not in (-1, leader) and leader not in found.isr_nodes
 
     cluster.wait_for(f"another leader than {leader}, which goes on", is_replaced)
-    # It still takes itself for the leader; but nobody follows it any more. (A client of Kafka's would ask others, too,
-    # and find the new one.)
+    # The old leader still believes that it leads, but nobody follows it any more. (A Kafka client would also ask other
+    # brokers, and find the new leader.)
     with WireClient(cluster.address(leader)) as deceived:
         answer = deceived.ask(produce_request(topic, batch(20)), 9)
     assert answer.responses[0].partition_responses[0].error_code != 0
@@ -116,7 +116,7 @@ def test_a_slow_follower_leaves_the_in_sync_replicas_and_comes_back(frail: Frail
         stream.wait_for_more(cluster, 300)
         network.slow(SLOW_BYTES_PER_SECOND, (leader, slow))
         cluster.wait_for_isr(topic, 0, {leader, fast})
-        # It lives, and is told everything, and acks=all goes on without it.
+        # The broker is alive and receives everything, and acks=all continues without it.
         metadata = cluster.metadata(fast)
         assert metadata is not None
         assert {each.node_id for each in metadata.brokers} == set(cluster.node_ids)

@@ -1,4 +1,4 @@
-"""Kafka's own tools on a cluster: what they print of replicas, and what they have moved."""
+"""Kafka's own tools on a cluster: what they print about replicas, and which replicas they have moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kbroker as the third broker beside two of Apache Kafka 3.9.1: everything that moves, moves between the two kinds."""
+"""kbroker as the third broker beside two of Apache Kafka 3.9.1: everything that moves, moves between both kinds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _PREFERRED: Final = 0
 
 
 def move(cluster: Cluster, topic: str, index: int, *replicas: int) -> None:
-    """Give a partition to some brokers, let the first of them lead, and wait until all of that is so."""
+    """Assign a partition to some brokers, elect the first of them leader, and wait until both are done."""
 
     def ask() -> None:
         client = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
@@ -92,7 +92,8 @@ def move(cluster: Cluster, topic: str, index: int, *replicas: int) -> None:
 
 
 def log_bytes(cluster: Cluster, node_id: int, topic: str, index: int) -> bytes:
-    """Return what stands in a replica's segments, one after the other: they may begin at other offsets."""
+    """Return the bytes of a replica's segments, concatenated: segments may begin at other offsets in another replica.
+    """
     directory = cluster.data_dir(node_id) / f"{topic}-{index}"
     return b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
 
@@ -102,7 +103,7 @@ def is_same(cluster: Cluster, node_id: int, topic: str, index: int, whole: bytes
 
 
 def assert_equal_logs(cluster: Cluster, topic: str, partitions: int) -> int:
-    """Every replica of a topic that nobody writes to has the same bytes; return how many all of them have."""
+    """Assert that every replica of a topic that nobody writes to has the same bytes; return how many bytes."""
     size = 0
     for index in range(partitions):
         replicas = cluster.partition(topic, index).replica_nodes
@@ -117,7 +118,7 @@ def assert_equal_logs(cluster: Cluster, topic: str, partitions: int) -> int:
 
 def test_a_partition_travels_under_load(cluster: Cluster, name: str) -> None:
     client = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-    # Apache Kafka 3.9 takes segments that 4.4, and so kbroker, finds too small: whoever is the controller judges.
+    # Apache Kafka 3.9 accepts segment sizes that 4.4, and so kbroker, finds too small: the controller decides.
     segment = "100000" if cluster.controller() in (JAVA, OTHER_JAVA) else "1048576"
     new = NewTopic(name, 1, replica_assignment=[[JAVA, OTHER_JAVA]], config={"segment.bytes": segment})
     client.create_topics([new])[name].result(DEADLINE_S)
@@ -154,7 +155,7 @@ def test_coordinators_move_between_the_kinds(cluster: Cluster, name: str) -> Non
             assert take(reader, 10) == values
             dropped = numbered(f"dropped-{turn}", 5)
             write(writer, target, dropped)
-            # Both coordinators change while the transaction is open.
+            # Both coordinators move while the transaction is open.
             others = [each for each in cluster.node_ids if each != leader]
             move(cluster, OFFSETS_TOPIC, offsets, leader, *others)
             move(cluster, TRANSACTIONS_TOPIC, transactions, leader, *others)
@@ -173,7 +174,7 @@ def test_coordinators_move_between_the_kinds(cluster: Cluster, name: str) -> Non
 
 
 def assert_no_features(cluster: Cluster) -> None:
-    """Nothing is finalized that Apache Kafka 3.9 does not know, and clients are told so by every broker."""
+    """No feature is finalized that Apache Kafka 3.9 does not know, and every broker tells clients so."""
     asked = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     for node_id in cluster.node_ids:
         with WireClient(cluster.address(node_id)) as client:
@@ -184,7 +185,7 @@ def assert_no_features(cluster: Cluster) -> None:
 
 
 def assert_refused(cluster: Cluster, controller: int) -> None:
-    """Nor can it be: Java's controller knows of no feature, and that of kbroker of brokers that know of none."""
+    """Nor can a feature be finalized: Java's controller knows none, and kbroker's has brokers that know none."""
     update = FeatureUpdateKey("transaction.version", 2, upgrade_type=1)
     with WireClient(cluster.address(controller)) as client:
         answer = client.ask(UpdateFeaturesRequest(feature_updates=[update]), 1)
@@ -289,7 +290,7 @@ def test_kafkas_verification_finds_all_replicas_equal(cluster: Cluster, name: st
 
 
 def verified(cluster: Cluster, topic: str) -> str:
-    """Return what Kafka's ReplicaVerificationTool, which goes on for ever, says in its first rounds."""
+    """Return what Kafka's ReplicaVerificationTool, which never ends, prints in its first rounds."""
     tool = CLASSES["topics"].replace("TopicCommand", "ReplicaVerificationTool")
     options = ["--broker-list", cluster.bootstrap, "--topics-include", topic, "--report-interval-ms", "1000"]
     command = ["java", "-Xmx256M", "-XX:+UseSerialGC", "-cp", f"{fetch('kafka')}/*", tool, *options]

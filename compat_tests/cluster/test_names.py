@@ -1,4 +1,4 @@
-"""Names from clients that become znodes: none leads out of its folder, and all brokers live on."""
+"""Names from clients that become znodes: none leads out of its folder, and all brokers survive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TOPIC, _BROKER, _SET = 2, 4, 0
 
 
 def asked(name: str) -> Iterator[tuple[Any, int]]:
-    """Yield every request of a client in which a name may become a znode, with its version."""
+    """Yield every request of a client in which a name may become a znode, with the request's version."""
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
     yield CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 5
     yield DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000), 6
@@ -60,7 +60,7 @@ def codes(answer: Any) -> list[int]:
 
 
 def expected(name: str, side: Any) -> list[int]:
-    """Return what Apache Kafka 3.9.1 answers; of a topic's configs kbroker answers as to every other request for it."""
+    """Return 3.9.1's answer; for a topic's configs kbroker answers as it does to every other request for it."""
     alter, quota, acl = 17, 0, 0
     if not name:
         return [17, 3, 42, 17, 0, 0, 42, 42, 42, 42, 93]  # of brokers it is the default of all

@@ -1,4 +1,4 @@
-"""A cluster's schema registry on a real ZooKeeper: processes that are killed, and a leader that is Apache Kafka's."""
+"""A cluster's schema registry on a real ZooKeeper: processes are killed, and Apache Kafka's broker is a leader."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def test_a_leader_that_is_apache_kafka(kafka39_libs: Path, tmp_path: Path) -> No
         with Kafka39(kafka39_libs, tmp_path / "kafka", zookeeper, {"node.id": "1"}) as java, ended(node):
             node.start()
             registry = Http(node.url)
-            registry.raw("GET", "/subjects")  # creates the topic, which either may lead
+            registry.raw("GET", "/subjects")  # creates the topic, which either broker may lead
             move(java.bootstrap, 2)
             until_served(registry, [])
             assert registry.register("a", record("A"))["id"] == 1
             with pytest.raises(
                 KafkaException, match="INVALID_CONFIG"
-            ):  # it does not know the config, and has no registry
+            ):  # Apache Kafka does not know the config, and has no registry
                 checked(java.bootstrap, "orders", 1, 1)
             move(java.bootstrap, 1)
             code, text = registry.refused("POST", "/subjects/b/versions", {"schema": record("B")})
@@ -155,7 +155,7 @@ def test_schemas_are_copied_from_apache_kafka(kafka39_libs: Path, tmp_path: Path
             checked(node.at, "orders", 1, 1)
             known = Http(node.url).register("orders-value", ORDER)["id"]
             lowered = [FeatureUpdateKey(each, 0, upgrade_type=_SAFE_DOWNGRADE) for each in NEW_CLUSTER]
-            with WireClient(node.at) as client:  # Kafka 3.9 on ZooKeeper has none of these
+            with WireClient(node.at) as client:  # Kafka 3.9 on ZooKeeper has none of these features
                 assert client.ask(UpdateFeaturesRequest(feature_updates=lowered), 1).error_code == 0
             with Kafka39(kafka39_libs, tmp_path / "kafka", zookeeper, {"node.id": "1"}) as java:
                 move(java.bootstrap, 1)
@@ -170,14 +170,14 @@ def test_schemas_are_copied_from_apache_kafka(kafka39_libs: Path, tmp_path: Path
 
 
 def checked(at: str, name: str, partitions: int, replicas: int) -> None:
-    """Create a topic that checks its records, once all brokers can."""
+    """Create a topic whose records are checked, as soon as all brokers can check them."""
     topic = NewTopic(name, partitions, replicas, config={"confluent.value.schema.validation": "true"})
     admin = AdminClient({"bootstrap.servers": at})  # which must live as long as the request
     admin.create_topics([topic])[name].result(PATIENCE_S)
 
 
 def move(at: str, broker: int) -> None:
-    """Move the topic, which Apache Kafka may not know yet."""
+    """Move the topic, which Apache Kafka might not know yet."""
     client = KafkaAdminClient(bootstrap_servers=at)
     end = time.monotonic() + PATIENCE_S
     try:

@@ -1,4 +1,4 @@
-"""Replicated partitions while their brokers come and go."""
+"""Replicated partitions while their brokers stop and return."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_too_few_replicas_acknowledge_nothing(cluster: Cluster, name: str) -> No
     hasty = producer(cluster, retries=0, enable_idempotence=False)
     refused = send(hasty, topic, [b"refused"])
     assert refused.failed == [(b"refused", "NOT_ENOUGH_REPLICAS")]
-    # Of three addresses it draws one at random, and waits longer after each that is dead: two of them are.
+    # The client draws one of three addresses at random, and waits longer after each dead one: two of them are dead.
     alive = cluster.address(leader)
     python = KafkaProducer(bootstrap_servers=alive, acks="all", retries=0, enable_idempotence=False)
     try:
@@ -120,9 +120,9 @@ def test_too_few_replicas_acknowledge_nothing(cluster: Cluster, name: str) -> No
             python.send(topic, b"refused", partition=0).get(DEADLINE_S)
     finally:
         python.close()
-    # One acknowledgement is what the leader alone may give.
+    # With one acknowledgement, the leader alone may answer.
     assert send(producer(cluster, acks=1), topic, [b"alone"]).acknowledged == [b"alone"]
-    assert read_all(cluster, topic) == first  # and what only it has is not shown to consumers
+    assert read_all(cluster, topic) == first  # consumers do not see what only the leader has
     cluster.start(cluster.others(leader)[0])
     assert send(producer(cluster), topic, [b"again"]).acknowledged == [b"again"]
     assert read_all(cluster, topic) == [*first, b"alone", b"again"]
@@ -140,7 +140,7 @@ def test_a_frozen_leader_is_replaced_and_comes_back(cluster: Cluster, name: str)
     cluster.resume(leader)
 
     def is_back() -> bool:
-        # Asked of the new leader: the one that was frozen says for a moment what it knew before.
+        # This is asked of the new leader: the broker that was frozen answers for a moment with what it knew before.
         found = cluster.partition(topic, 0, of=other)
         return found is not None and found.leader_id == other and set(found.isr_nodes) == {1, 2, 3}
 

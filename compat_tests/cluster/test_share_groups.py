@@ -1,6 +1,6 @@
-"""Share groups on three processes of kbroker with a real ZooKeeper: Java's consumer, and kills under a member.
+"""Share groups on three processes of kbroker with a real ZooKeeper: Java's consumer, and kills of its brokers.
 
-Java's application is told what it was told by one Apache Kafka 4.4.0 (compat_tests/recorded). The brokers of Apache
+Java's application receives what it received from one Apache Kafka 4.4.0 (compat_tests/recorded). The brokers of Apache
 Kafka 3.9 have no share groups.
 """
 
@@ -31,7 +31,7 @@ KILLS = 30
 RECORDS = 20 * KILLS
 DEADLINE_S = 900
 DECLARED = "committed(3)"
-"""The start of a share partition passes aborted records once they are found: see compat_tests/differences.py."""
+"""The start offset of a share partition passes aborted records once they are found: see compat_tests/differences.py."""
 
 pytestmark = [
     pytest.mark.java,
@@ -49,7 +49,7 @@ def test_an_application_sees_what_it_sees_of_one_broker(cluster: Cluster) -> Non
 
 
 def lag(cluster: Cluster) -> int:
-    """Return how many records are neither accepted nor given up; -1 while no broker can tell."""
+    """Return how many records are neither accepted nor archived; -1 while no broker can answer."""
     topics = [DescribeShareGroupOffsetsRequestTopic(TOPIC, [0, 1])]
     request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(GROUP, topics)])
     for node_id in cluster.serving:

@@ -1,4 +1,4 @@
-"""A ZooKeeper that asks who comes: kbroker and Apache Kafka 3.9.1 show themselves alike, and own their znodes alike."""
+"""A ZooKeeper that requires authentication: kbroker and Apache Kafka 3.9.1 authenticate and own znodes alike."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COMMON: Final = {"zookeeper.set.acl": "true", "offsets.topic.replication.factor
 
 
 class Secured:
-    """A ZooKeeper with SASL at `plain`, and with TLS, which wants certificates, at `secure`."""
+    """A ZooKeeper with SASL at `plain`, and at `secure` with TLS, which requires certificates."""
 
     def __init__(self, libs: Path, directory: Path) -> None:
         self.libs, self.directory = libs, directory
@@ -60,7 +60,7 @@ class Secured:
         return self.server.bootstrap
 
     def tls(self, authority: Authority | None = None) -> dict[str, str]:
-        """Return the settings with which either kind of broker comes over TLS."""
+        """Return the settings with which either kind of broker connects over TLS."""
         return {
             "zookeeper.ssl.client.enable": "true",
             "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
@@ -91,7 +91,7 @@ def secured(kafka39_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def owner(secured: Secured) -> Iterator[KazooClient]:
-    """Somebody with the brokers' credentials."""
+    """Yield a ZooKeeper client with the brokers' credentials."""
     sasl = {"mechanism": "DIGEST-MD5", "username": "kafka", "password": "secret"}
     client = KazooClient(secured.plain, sasl_options=sasl)
     client.start(DEADLINE_S)
@@ -111,13 +111,13 @@ def stranger(secured: Secured) -> Iterator[KazooClient]:
 
 def create(bootstrap: str, topic: str, factor: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    # A Java broker that has just started knows of no controller for a moment, for which librdkafka would wait in vain.
+    # A Java broker that has just started knows no controller for a moment, and librdkafka would wait for one in vain.
     wait_for("the controller", lambda: admin.list_topics(timeout=10).controller_id >= 0, DEADLINE_S)
     admin.create_topics([NewTopic(topic, 1, factor)], operation_timeout=DEADLINE_S)[topic].result(DEADLINE_S)
 
 
 def access(client: KazooClient, path: str) -> dict[str, list[tuple[int, Any]]]:
-    """Return by path, below one, who may do what."""
+    """Return who is allowed to do what, for each path below `top`."""
     found = {path: sorted((each.perms, each.id) for each in client.get_acls(path)[0])}
     for name in client.get_children(path):
         found |= access(client, f"{path}/{name}")
@@ -174,7 +174,7 @@ def test_both_in_one_cluster_over_tls_with_certificates(secured: Secured, strang
 
 
 def read(client: KazooClient, path: str) -> bytes:
-    """Return what stands there; nothing where a node is not, or goes just now, as a controller's does."""
+    """Return a znode's data; nothing if the znode is missing, or is deleted just now, as a controller's znode is."""
     with contextlib.suppress(NoNodeError):
         data: bytes = client.get(path)[0]
         return data
@@ -182,7 +182,7 @@ def read(client: KazooClient, path: str) -> bytes:
 
 
 def refused(settings: Mapping[str, str], directory: Path) -> str:
-    """Return the line with which a start ends."""
+    """Return the line with which a refused start ends."""
     command = [sys.executable, "-m", "kbroker", "start", "--data-dir", str(directory), "--listen", "127.0.0.1:0"]
     for key, value in {"broker.id": "1", "zookeeper.connection.timeout.ms": "3000", **settings}.items():
         command += ["--set", f"{key}={value}"]

@@ -1,4 +1,4 @@
-"""Short forms for clients of a cluster that is being broken: topics with replicas, producers that last, whole logs."""
+"""Short forms for clients of a cluster that is being broken: topics with replicas, patient producers, complete logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUIET: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Frail:
-    """A cluster whose network can be cut, and whose disks can be full, where file systems may be mounted."""
+    """A cluster whose network can be cut, and whose disks can be full if file systems can be mounted."""
 
     cluster: Cluster
     network: Network
@@ -36,12 +36,12 @@ class Frail:
 
 
 def create(cluster: Cluster, topic: str, partitions: int = 1, *, min_isr: int = 2, **config: Any) -> str:
-    """Create a topic with three replicas and wait until all brokers know its leaders; config keys have "_" for "."."""
+    """Create a topic with three replicas and wait for its leaders; config keys are written with "_" for "."."""
     return _created(cluster, NewTopic(topic, partitions, 3, config=_configs(min_isr, config)))
 
 
 def create_led_by(cluster: Cluster, leader: int, topic: str, *, min_isr: int = 2, **config: Any) -> str:
-    """Create a topic with one partition that a broker leads, and wait until all brokers know that."""
+    """Create a topic with one partition that a given broker leads, and wait until all brokers know that."""
     replicas = [[leader, *cluster.others(leader)]]
     return _created(cluster, NewTopic(topic, 1, replica_assignment=replicas, config=_configs(min_isr, config)))
 
@@ -68,7 +68,7 @@ def _created(cluster: Cluster, new: NewTopic) -> str:
 
 
 def producer(cluster: Cluster, **config: Any) -> Producer:
-    """Return a producer that tries on as long as a test lasts; config keys have "_" for "."."""
+    """Return a producer that retries as long as a test lasts; config keys are written with "_" for "."."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     defaults = {"acks": "all", "delivery.timeout.ms": int(DEADLINE_S * 1000), "request.timeout.ms": 10_000}
     return Producer({"bootstrap.servers": cluster.bootstrap, **QUIET, **defaults, **settings})
@@ -76,7 +76,7 @@ def producer(cluster: Cluster, **config: Any) -> Producer:
 
 @contextmanager
 def consumer(cluster: Cluster, group: str, **config: Any) -> Iterator[Consumer]:
-    """Yield a consumer that commits only what it is told to; config keys have "_" for "."."""
+    """Yield a consumer that commits only when it is asked to; config keys are written with "_" for "."."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     defaults = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 10_000}
     client = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group, **QUIET, **defaults, **settings})
@@ -87,14 +87,14 @@ def consumer(cluster: Cluster, group: str, **config: Any) -> Iterator[Consumer]:
 
 
 class Sent:
-    """What a producer was told of each record."""
+    """The delivery reports of a producer's records."""
 
     def __init__(self) -> None:
         self.acknowledged: list[bytes] = []
         self.failed: list[tuple[bytes, str]] = []
 
     def told(self, error: KafkaError | None, message: Message) -> None:
-        """Take a delivery report."""
+        """Handle a delivery report."""
         value = message.value() or b""
         if error is None:
             self.acknowledged.append(value)
@@ -103,7 +103,7 @@ class Sent:
 
 
 def send(client: Producer, topic: str, values: list[bytes], partition: int = 0) -> Sent:
-    """Send records and wait until each was acknowledged or refused."""
+    """Send records and wait until each was acknowledged or failed."""
     sent = Sent()
     for value in values:
         client.produce(topic, value, partition=partition, on_delivery=sent.told)
@@ -113,12 +113,12 @@ def send(client: Producer, topic: str, values: list[bytes], partition: int = 0) 
 
 
 def numbered(prefix: str, count: int) -> list[bytes]:
-    """Return values that tell where each belongs."""
+    """Return values that show the position of each."""
     return [f"{prefix}-{number:06d}".encode() for number in range(count)]
 
 
 def read_all(cluster: Cluster, topic: str, partition: int = 0, **config: Any) -> list[bytes]:
-    """Return what a consumer can read of a partition, from its start to what its end is now."""
+    """Return everything that a consumer can read of a partition, from its start to its current end."""
     with consumer(cluster, f"{topic}-reader", enable_partition_eof=True, **config) as client:
         client.assign([TopicPartition(topic, partition, 0)])
         found: list[bytes] = []
@@ -136,7 +136,7 @@ def read_all(cluster: Cluster, topic: str, partition: int = 0, **config: Any) ->
 
 
 def take(client: Consumer, count: int) -> list[bytes]:
-    """Poll until so many records have come."""
+    """Poll until `count` records have arrived."""
     found: list[bytes] = []
     deadline = time.monotonic() + DEADLINE_S
     while len(found) < count:
@@ -148,7 +148,7 @@ def take(client: Consumer, count: int) -> list[bytes]:
 
 
 class Stream(threading.Thread):
-    """Produces without an end from a thread of its own, to partitions in turn; `finish` ends it."""
+    """Produces endlessly from its own thread, to the partitions in turn; `finish` ends it."""
 
     def __init__(self, client: Producer, topic: str, partitions: int) -> None:
         super().__init__(daemon=True)
@@ -181,13 +181,13 @@ class Stream(threading.Thread):
         return sum(len(each.acknowledged) for each in self.sent)
 
     def wait_for_more(self, cluster: Cluster, count: int) -> None:
-        """Wait until so many more records are acknowledged."""
+        """Wait until `count` more records are acknowledged."""
         goal = self.acknowledged + count
         cluster.wait_for(f"{count} more acknowledged records", lambda: self._failed() or self.acknowledged >= goal)
         self._raise()
 
     def finish(self) -> None:
-        """Stop producing and wait for what is under way; raises what went wrong."""
+        """Stop producing and wait for the records in flight; raises the first error."""
         self._ended.set()
         self.join(DEADLINE_S * 1.5)
         assert not self.is_alive(), "the producer did not end"
@@ -213,7 +213,7 @@ def streaming(client: Producer, topic: str, partitions: int) -> Iterator[Stream]
 
 
 def try_for(cluster: Cluster, what: str, call: Callable[[], Any], errors: type[Exception]) -> Any:
-    """Call until no error comes, and return the result."""
+    """Call until no error is raised, and return the result."""
     seen: list[object] = [None]
 
     def tried() -> bool:

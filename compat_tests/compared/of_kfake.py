@@ -1,7 +1,7 @@
 """kfake, the fake cluster of the Go client franz-go: a Go program beside this file, see kfake/main.go.
 
-Owns building it, with the module as the machine's Go gets modules, and talking to it. Raises Lacking where that cannot
-be.
+Owns building the program, with Go's own way to get modules, and the requests to it. Raises Lacking where that is
+impossible.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _BUILD_S: Final = 300
 
 
 def go() -> str | None:
-    """Return Go's command, if there is one."""
+    """Return the path of Go's command, if Go is installed."""
     return shutil.which("go") or next((each for each in ("/usr/local/go/bin/go",) if os.path.exists(each)), None)
 
 
 @cache
 def built() -> Path:
-    """Return the program. Raises Lacking with what Go said."""
+    """Build the program and return its path. Raises Lacking with Go's message."""
     command = go()
     if command is None:
         raise Lacking("there is no Go here")
@@ -108,7 +108,7 @@ class OfKfake(Target):
         self._do("disconnect", api)
 
     def advance(self, hours: float) -> None:
-        """Its time is that of its process; Go's testing/synctest can move that, for clients in the same Go test."""
+        """Its clock is that of its process; only Go's testing/synctest can move it, for clients in the same Go test."""
         raise Lacking("time moves only for Go clients, by testing/synctest")
 
     def lose_answer(self, api: int) -> None:

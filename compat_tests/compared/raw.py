@@ -1,6 +1,6 @@
-"""What no client would send, message by message, for trials of any broker.
+"""Requests that no client would send, one message at a time, for trials of any broker.
 
-Owns the requests, in versions that all of them know. Never judges an answer.
+Owns the requests, in versions that all brokers know. Never judges an answer.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PROTOCOL: Final = [JoinGroupRequestProtocol("range", b"\0\0\0\0\0\0\0\0")]
 
 
 def advertised(bootstrap: str) -> set[int]:
-    """Return the keys of the APIs that a broker names."""
+    """Return the keys of the APIs that a broker advertises."""
     with WireClient(bootstrap.split(",", 1)[0]) as client:
         return {each.api_key for each in client.ask(ApiVersionsRequest(), 0).api_keys}
 
 
 def set_quota(bootstrap: str, bytes_per_second: float) -> None:
-    """Limit what every client may produce."""
+    """Limit the rate at which every client may produce."""
     entry = AlteredEntry([AlteredEntity("client-id", None)], [OpData("producer_byte_rate", bytes_per_second, False)])
     with WireClient(bootstrap.split(",", 1)[0]) as client:
         answer = client.ask(AlterClientQuotasRequest([entry], False), 1)
@@ -79,7 +79,7 @@ class Connection:
         return told.error_code, told.base_offset
 
     def join(self, group: str) -> tuple[int, str]:
-        """Become the only member of a group; return its generation and the member's id."""
+        """Become the only member of a group; return the generation and the member id."""
         self._client.ask(FindCoordinatorRequest(key=group), 0)
         asked = JoinGroupRequest(group, 10_000, 10_000, "", None, "consumer", _PROTOCOL)
         answer = self._client.ask(asked, 2)

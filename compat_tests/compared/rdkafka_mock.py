@@ -1,4 +1,4 @@
-"""librdkafka's mock cluster, by the C API of the library that confluent-kafka brings along."""
+"""librdkafka's mock cluster, through the C API of the library that confluent-kafka includes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ERROR_BYTES = 512
 
 
 def library() -> Any:
-    """Return the shared library. Raises Lacking where the wheel has none, or one without the mock."""
+    """Return the shared library. Raises Lacking if the wheel contains none, or one without the mock."""
     found = sorted(Path(confluent_kafka.__file__).parent.parent.glob("confluent_kafka.libs/librdkafka*.so*"))
     if not found:
         raise Lacking("this build of confluent-kafka has no librdkafka beside it")
@@ -94,7 +94,7 @@ class RdkafkaMock(Target):
         self.fail(api, _TRANSPORT, 1)
 
     def apis_asked(self) -> list[int]:
-        if not self._tracking:  # which clears what was tracked
+        if not self._tracking:  # this call clears what was tracked
             self._tracking = True
             self._lib.rd_kafka_mock_start_request_tracking(self._cluster)
         count = ctypes.c_size_t()

@@ -1,6 +1,6 @@
-"""The table in docs/testing-compared.md: tried, read, and written anew by `python -m compat_tests.compared.table`.
+"""The table in docs/testing-compared.md: tried, read, and rewritten by `python -m compat_tests.compared.table`.
 
-Owns its form, and what each trial's brokers are started with. Never tries anything itself.
+Owns its form, and the settings with which each trial's brokers start. Never tries anything itself.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MAKERS: Final[dict[str, Callable[[Trial], Target]]] = dict(zip(NAMES, (_kbroker,
 
 
 def tried(trial: Trial, name: str) -> str:
-    """Return "yes", or "no" with what came instead."""
+    """Return "yes", or "no" with what happened instead."""
     try:
         with MAKERS[name](trial) as target:
             trial.run(target)
@@ -79,7 +79,7 @@ def _short(error: Exception) -> str:
 
 
 def expected() -> dict[str, dict[str, str]]:
-    """Return what the page says of each trial, by broker."""
+    """Return what the page says about each trial, for each broker."""
     found: dict[str, dict[str, str]] = {}
     for line in PAGE.read_text().partition(_BEGIN)[2].partition(_END)[0].splitlines()[2:]:
         cells = [each.strip() for each in line.strip().strip("|").split(" | ")]
@@ -88,7 +88,7 @@ def expected() -> dict[str, dict[str, str]]:
 
 
 def main(only: list[str]) -> None:
-    """Try all, or those with one of the words in their name, and write the page."""
+    """Try all features, or those whose name contains one of the words, and write the page."""
     before, _, rest = PAGE.read_text().partition(_BEGIN)
     page = expected()
     lines = [f"| | {' | '.join(NAMES)} |", "|---|---|---|---|"]

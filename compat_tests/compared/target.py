@@ -1,4 +1,4 @@
-"""A broker for tests, as a trial sees it: where it is, and what can be done with it beside its service.
+"""A broker for tests, as a trial sees it: its address, and what can be done with it besides its service.
 
 Owns the names of what is tried. Never judges.
 """
@@ -11,11 +11,11 @@ from typing import Any
 
 
 class Lacking(Exception):  # noqa: N818 - what is the case
-    """There is nothing for this; the text says how one notices."""
+    """The broker has no such feature; the text says how a user notices."""
 
 
 class Target(ABC):
-    """One running broker of one kind; a context manager. What it has not got raises Lacking."""
+    """One running broker of one kind; a context manager. What the broker cannot do raises Lacking."""
 
     name: str
     bootstrap: str
@@ -27,11 +27,11 @@ class Target(ABC):
     def __exit__(self, *_: object) -> None: ...
 
     def settings(self) -> Mapping[str, Any]:
-        """Return how confluent-kafka comes."""
+        """Return the settings with which confluent-kafka connects."""
         return {"bootstrap.servers": self.bootstrap}
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        """Create a topic, by whatever there is for it."""
+        """Create a topic, in any way that the broker offers."""
         raise Lacking("no way to create a topic")
 
     def fail(self, api: int, code: int, times: int) -> None:
@@ -39,51 +39,51 @@ class Target(ABC):
         raise Lacking("no errors")
 
     def fail_of(self, topic: str, api: int, code: int, times: int) -> None:
-        """Answer the next requests with an error for one topic alone."""
+        """Answer the next requests with an error for only one topic."""
         raise Lacking("no errors of one topic")
 
     def delay(self, api: int, ms: int) -> None:
-        """Let the next answer come late."""
+        """Delay the next answer."""
         raise Lacking("no delays")
 
     def lose_answer(self, api: int) -> None:
-        """Do what the next request asks, and break its connection without an answer."""
+        """Execute the next request, and close its connection without an answer."""
         raise Lacking("no lost answers")
 
     def disconnect(self, api: int) -> None:
-        """Break the connection of the next request, of which nothing is done."""
+        """Close the connection of the next request without executing any of it."""
         raise Lacking("no broken connections")
 
     def advance(self, hours: float) -> None:
-        """Let time pass."""
+        """Move the broker's clock forward."""
         raise Lacking("time cannot be moved")
 
     def work(self) -> None:
-        """Have retention and compaction done now."""
+        """Make retention and compaction run now."""
         raise Lacking("neither retention nor compaction")
 
     def apis_asked(self) -> list[int]:
-        """Return the keys of the APIs that were asked, since this was first called."""
+        """Return the keys of the APIs that were requested since the first call of this method."""
         raise Lacking("requests are not recorded")
 
     def acks_asked(self) -> list[int]:
-        """Return what was asked of `acks` in Produce requests: whether requests are there decoded."""
+        """Return the `acks` of the Produce requests so far: whether requests can be read in decoded form."""
         raise Lacking("requests are not recorded with what they ask")
 
     def reset(self) -> None:
-        """Be as at the start."""
+        """Return to the state at the start."""
         raise Lacking("a new one has to be started")
 
     def snapshot_and_restore(self, between: Any) -> None:
-        """Keep what is there, call `between()`, and put it back."""
+        """Save the state, call `between()`, and restore the state."""
         raise Lacking("nothing of the kind")
 
     def records(self, topic: str) -> list[bytes | None]:
-        """Return what lies in a topic, without a client."""
+        """Return the records of a topic, read without a client."""
         raise Lacking("only by a client")
 
     def move_leader(self, topic: str) -> None:
-        """Let another broker lead partition 0 of a topic."""
+        """Elect another broker leader of partition 0 of a topic."""
         raise Lacking("no other leader")
 
     def kill_leader(self, topic: str) -> None:
@@ -91,5 +91,5 @@ class Target(ABC):
         raise Lacking("no broker can end")
 
     def restart(self) -> None:
-        """Start anew with the data that was there."""
+        """Restart with the data from before."""
         raise Lacking("nothing is kept")

@@ -1,4 +1,4 @@
-"""What docs/testing-compared.md says of brokers for tests is what comes of trying them."""
+"""docs/testing-compared.md says about brokers for tests what the trials show."""
 
 from __future__ import annotations
 

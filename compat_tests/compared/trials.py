@@ -1,7 +1,7 @@
-"""What is tried of each broker for tests, by confluent-kafka and what the broker's own side has.
+"""The trials of each broker for tests, through confluent-kafka and the broker's own interface.
 
-Owns the trials: each returns nothing where the broker can do it, and raises where it cannot: AssertionError with what
-came instead, or Lacking. Never knows which broker it is put to.
+Owns the trials: each returns nothing if the broker passes, and otherwise raises AssertionError with what happened
+instead, or Lacking. Never knows which broker it tries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOT_LEADER = 6
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One feature. `started` is what the broker is started with, as far as it can be."""
+    """One feature. `started` are the settings with which the broker starts, as far as it has them."""
 
     what: str
     run: Callable[[Target], None]

@@ -1,4 +1,4 @@
-"""The suite of the order service, as it stands in examples/, against Apache Kafka: one suite, two targets."""
+"""The suite of the order service, unchanged from examples/, against Apache Kafka: one suite, two targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes of a work queue, as they stand in examples/, on Apache Kafka: but for the release back-off of ours."""
+"""The recipes of a work queue, unchanged from examples/, on Apache Kafka, except our release back-off."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORK_S = 10
 
 
 class OnKafka:
-    """What the recipe uses of an embedded broker. Locks end after three seconds, so the clock need not be moved."""
+    """The parts of an embedded broker that the recipe uses. Locks expire after 3 s, so the clock need not be moved."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap_servers = bootstrap
@@ -90,7 +90,7 @@ def test_the_work_queue_on_apache_kafka(tmp_path: Path, step: str) -> None:
 @pytest.mark.java
 @pytest.mark.parametrize("name", ["kbroker", "kafka"])
 def test_the_work_queue_in_java(tmp_path: Path, name: str) -> None:
-    """A worker works for some seconds: it tries a flaky job three times, and rejects one that nobody can do."""
+    """A worker works for some seconds: it tries a flaky job three times, and rejects an impossible job."""
     libs = fetch("kafka")
     settings = {"group.share.min.heartbeat.interval.ms": "100", "group.share.heartbeat.interval.ms": "200"}
     made: BrokerProcess

@@ -1,1 +1,1 @@
-"""What clients make of faults: each fault of `broker.faults` against four clients, and reality on Apache Kafka."""
+"""How clients react to faults: each fault of `broker.faults` against four clients, and real trouble on Apache Kafka."""

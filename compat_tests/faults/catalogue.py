@@ -1,4 +1,4 @@
-"""The faults that clients are put to, and what each client does meanwhile.
+"""The faults that clients meet, and what each client does meanwhile.
 
 Owns the list, in the order of the table in docs/faults-and-clients.md. Never says what a client sees.
 """
@@ -29,7 +29,7 @@ TITLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A fault, and what is done meanwhile. With `late_s` it is told whether it took so long."""
+    """A fault, and what the client does meanwhile. With `late_s`, an outcome says whether it took that long."""
 
     does: str
     text: str
@@ -38,7 +38,7 @@ class Scenario:
     late_s: float | None = None
     count: int = 1
     slow: bool = False
-    """Whether some client waits for seconds: not in the gate."""
+    """Whether some client waits for seconds: the gate skips such a scenario."""
 
 
 def _scenario(does: str, text: str, *, late_s: float | None = None, count: int = 1, slow: bool = False) -> Scenario:

@@ -1,7 +1,7 @@
-"""A way to a broker on which single requests meet trouble: for a broker that has no faults of its own.
+"""A proxy that disturbs single requests, for a broker that has no faults of its own.
 
-Owns a TCP proxy in a thread. It reads what clients ask as frames, and knows of each no more than its API. Never changes
-a byte.
+Owns a TCP proxy in a thread. It splits the clients' bytes into frames, and reads only the API of each. Never changes a
+byte.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEY: Final = struct.Struct(">h")
 
 
 class Proxy:
-    """In front of one broker, whose `upstream` port may be told later; a context manager."""
+    """A proxy in front of one broker, whose `upstream` port may be set later; a context manager."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -35,16 +35,16 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def meet(self, api: int, what: str, seconds: float = 0.0) -> None:
-        """Let the next request of an API meet something.
+        """Disturb the next request of an API.
 
-        "request", "before", "middle" and "after" break its connection as the fault `disconnect` does, "drop" loses the
-        answer, "delay" holds the request back for some seconds.
+        "request", "before", "middle" and "after" close its connection as the fault `disconnect` does, "drop" loses the
+        response, "delay" keeps the request back for some seconds.
         """
         self.hits = 0
         self._plans.append((api, what, seconds))
 
     def refuse(self, *, refuses: bool) -> None:
-        """Close new connections at once, or let them in again."""
+        """Close new connections immediately, or accept them again."""
         self._refuses = refuses
 
     def clear(self) -> None:
@@ -109,7 +109,7 @@ class Proxy:
     async def _answer(
         self, there: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: asyncio.Queue[str]
     ) -> None:
-        """Send answers on, in the order of what was asked, until one is to be cut off."""
+        """Send responses on, in the order of the requests, until one must be cut off."""
         while True:
             try:
                 frame = await _frame(there)
@@ -118,7 +118,7 @@ class Proxy:
                 raise
             what = await asked.get()
             if what == "drop":
-                await asyncio.Event().wait()  # nor does anything come that is behind it
+                await asyncio.Event().wait()  # the responses after it are lost too
             writer.write(frame[: {"before": 0, "middle": len(frame) // 2}.get(what, len(frame))])
             await writer.drain()
             if what in ("before", "middle", "after"):

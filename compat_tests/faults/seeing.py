@@ -1,4 +1,4 @@
-"""A scenario, put to clients: what each has seen, and what then lies in the broker.
+"""Runs a scenario with clients: what each client saw, and which records the broker then has.
 
 Owns the words of the table. Never judges them.
 """
@@ -19,7 +19,7 @@ _TIMES: Final = {0: "not written", 1: "written once", 2: "written twice"}
 
 
 def see(scenario: Scenario, clients: Iterable[Client]) -> dict[str, str]:
-    """Return what came of a scenario, by client. All run at the same time, each with a broker of its own."""
+    """Return the outcome of a scenario for each client. All run at the same time, each with its own broker."""
     clients = list(clients)
     with ThreadPoolExecutor(len(clients)) as pool:
         found = pool.map(lambda client: _seen(scenario, client), clients)
@@ -53,7 +53,7 @@ def _done(scenario: Scenario, client: Client, bootstrap: str) -> str:
 
 
 def _left(scenario: Scenario, broker: Broker) -> str:
-    """Say what then lies in the broker."""
+    """Describe which records the broker has at the end."""
     topic = broker.topics[TOPIC]
     if scenario.does in (PRODUCE, PRODUCE_PLAIN):
         values = topic.values()
@@ -64,6 +64,6 @@ def _left(scenario: Scenario, broker: Broker) -> str:
         return "" if offset == 1 else "no offset" if offset is None else f"offset {offset}"
     if scenario.does == CONSUME:
         return ""
-    # A transaction that is left open ends some time after its client.
+    # A transaction that is left open is aborted some time after its client ended.
     states = sorted({str(each.transaction) for each in topic.records()})
     return f"records {', '.join(states)}" if states else "not written"

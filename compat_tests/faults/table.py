@@ -1,6 +1,6 @@
-"""The table in docs/faults-and-clients.md: read, and written anew by `python -m compat_tests.faults.table`.
+"""The table in docs/faults-and-clients.md: read, and rewritten by `python -m compat_tests.faults.table`.
 
-Owns its form. A cell may hold several outcomes with " or " between them, where time decides.
+Owns its form. A cell may contain several outcomes with " or " between them, where timing decides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PREFIX: Final = "broker.faults."
 
 
 def expected() -> dict[tuple[str, str], dict[str, list[str]]]:
-    """Return the outcomes that the page names, by what is done and the fault, by client."""
+    """Return the outcomes on the page for each action and fault, by client."""
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     does = ""
     by_title = {title: each for each, title in TITLES.items()}
@@ -61,13 +61,13 @@ def written(seen: dict[tuple[str, str], dict[str, str]]) -> str:
 
 
 def _again(scenario: Scenario, known: dict[str, list[str]] | None, found: dict[str, str]) -> dict[str, str]:
-    """Keep what the page names beside what was seen now."""
+    """Keep the outcomes on the page besides those that were seen now."""
     known = known or {}
     return {name: _OR.join(dict.fromkeys([*known.get(name, []), found[name]])) for name in NAMES}
 
 
 def main(only: list[str]) -> None:
-    """Run all scenarios, or those with one of the words in their text, and write the page."""
+    """Run all scenarios, or those whose text contains one of the words, and write the page."""
     logging.disable()
     before, _, rest = PAGE.read_text().partition(_BEGIN)
     page = expected()

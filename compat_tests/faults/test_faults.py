@@ -1,4 +1,4 @@
-"""What four clients see of each fault is what docs/faults-and-clients.md says."""
+"""Four clients see of each fault what docs/faults-and-clients.md says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compat_tests.faults.with_java import java_clients
 from compat_tests.faults.with_kafka_python import WithKafkaPython
 from tests.tries import FORM
 
-# Clients that a fault has ended in the middle of something leave sockets behind.
+# Clients that a fault has ended halfway leave open sockets.
 pytestmark = [
     pytest.mark.java,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -43,7 +43,7 @@ def clients(kafka_libs: Path) -> Iterator[list[Client]]:
 )
 def test_what_clients_see(scenario: Scenario, clients: list[Client]) -> None:
     wanted, found = expected()[scenario.does, scenario.text], see(scenario, clients)
-    # On a loaded machine anything may be late; what the page calls late has to be.
+    # On a loaded machine anything may be late; what the page calls late must be late.
     wrong = {
         name: (said, found[name])
         for name, said in wanted.items()

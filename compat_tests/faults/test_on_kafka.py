@@ -1,7 +1,7 @@
-"""Where Apache Kafka can be brought to the same trouble, clients see the same of it as docs/faults-and-clients.md says.
+"""Under the same trouble, clients of Apache Kafka see what docs/faults-and-clients.md says, where it can be caused.
 
-Its connections are cut, and its answers lost, by a proxy on the way; records are refused for what they are; its disk is
-a small one, and full; it is killed.
+A proxy cuts Kafka's connections and loses its responses. Its records are refused because they are invalid. Its disk is
+small, and full. It is killed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def create(bootstrap: str, topic: str, **config: str) -> str:
 
 
 def copies(bootstrap: str, topic: str) -> int:
-    """Return how often the record is there, whatever became of its transaction."""
+    """Return how many copies of the record exist, whatever became of its transaction."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "looks", "log_level": 0})
     _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), 10)
     consumer.close()
@@ -200,7 +200,7 @@ def test_a_record_without_a_key_in_a_compacted_topic(kafka: BehindProxy, clients
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_transaction_that_times_out(kafka: BehindProxy, clients: dict[str, Client], name: str) -> None:
-    """At Apache Kafka it takes its time; at kbroker the clock is moved."""
+    """With Apache Kafka the test waits for the timeout; with kbroker it moves the clock."""
     client, pause_ms = clients[name], 2_500
     topic = create(kafka.bootstrap, f"overdue-{name}")
     there = client.transact(kafka.bootstrap, topic, topic, pause_ms, 1_000)
@@ -219,7 +219,7 @@ def test_a_transaction_that_times_out(kafka: BehindProxy, clients: dict[str, Cli
 def test_a_member_whose_session_is_over(
     kafka: BehindProxy, proxy: Proxy, clients: dict[str, Client], name: str
 ) -> None:
-    """Its heartbeat is held back for longer than the session, on both sides."""
+    """The member's heartbeat is delayed for longer than its session, on both sides."""
     client, pause_ms = clients[name], 3_500
     topic = create(kafka.bootstrap, f"session-{name}")
     WithConfluent().produce(kafka.bootstrap, topic, 1, idempotent=False)

@@ -1,4 +1,4 @@
-"""aiokafka, as tests of faults use it; each call has an event loop of its own."""
+"""aiokafka, as the tests of faults use it; each call has its own event loop."""
 
 from __future__ import annotations
 
@@ -96,15 +96,15 @@ class WithAiokafka:
 
 
 async def _soon(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for a client's end, which may be what the fault is in the way of; it may not even end when cancelled."""
+    """Wait for a client's end, which the fault may prevent; it may not even end when cancelled."""
     with suppress(TimeoutError, KafkaError):
         await _within(work, 1)
 
 
 async def _within(work: Coroutine[Any, Any, T], patience_s: float) -> T:
-    """Wait so long, and no longer for what goes on although it is cancelled, as aiokafka's sender does now and then.
+    """Wait for `seconds`, and no longer if the client continues after a cancel, as aiokafka's sender may do.
 
-    Its end never came where a broker had died for want of room: wait_for() and run() both wait for it.
+    A client never ended after a broker had died because its disk was full: wait_for() and run() both wait for the end.
     """
     task = asyncio.ensure_future(work)
     await asyncio.wait({task}, timeout=patience_s)

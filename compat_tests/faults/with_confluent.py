@@ -1,4 +1,4 @@
-"""confluent-kafka, and librdkafka with it, as tests of faults use it."""
+"""confluent-kafka, and so librdkafka, as the tests of faults use it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _COMMON: dict[str, Any] = {
 }
 
 
-# FindCoordinator goes the way of a Fetch and is answered behind it. Where that takes longer than a retry's backoff,
-# librdkafka takes each answer for news, closes the connection to the coordinator that it has just made, and begins
-# anew, for seconds; once in some 200 times for longer than a session.
+# FindCoordinator uses the connection of a Fetch and is answered after it. If that takes longer than a retry's backoff,
+# librdkafka treats each answer as a change, closes the connection to the coordinator that it has just opened, and
+# begins anew, for seconds. In about one of 200 runs that takes longer than a session.
 FETCH_WAIT_MS: Final = BACKOFF_MS // 2
 
 

@@ -1,4 +1,4 @@
-"""The Java producer and consumer: one JVM that does what it is told, see Clients.java."""
+"""The Java producer and consumer: one JVM that executes commands, see Clients.java."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WithJava:
         return self._ask("transact", bootstrap, topic, name, str(pause_ms), str(timeout_ms))
 
     def wait(self) -> None:
-        """Wait until it takes orders."""
+        """Wait until the JVM accepts commands."""
         assert self._ready.wait(_PATIENCE_S), "the JVM with the clients did not come up"
 
     def _ask(self, *words: str) -> str:

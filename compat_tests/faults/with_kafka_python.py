@@ -1,4 +1,4 @@
-"""kafka-python, as tests of faults use it."""
+"""kafka-python, as the tests of faults use it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class WithKafkaPython:
 
 
 def _end(producer: KafkaProducer) -> None:
-    """Close a producer that may have records which no broker takes: its own close raises then, and closes nothing."""
+    """Close a producer that may have records which no broker accepts: its own close then raises, and closes nothing."""
     with suppress(KafkaError):
         producer.close(timeout=0.1)
         return

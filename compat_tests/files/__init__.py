@@ -1,1 +1,1 @@
-"""Data directories that change hands: written by Apache Kafka and read by kbroker, and the other way round."""
+"""Data directories that one broker writes and the other reads: Apache Kafka's by kbroker, and kbroker's by Kafka."""

@@ -1,7 +1,7 @@
 """Everything that a broker answers about the data of a partition, as plain values.
 
-Owns the questions. Never compares: two brokers that serve the same files are asked the same, and the answers are held
-against each other by whoever asked.
+Owns the questions. Never compares: the caller asks two brokers that serve the same files the same questions, and
+compares the answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LATEST: Final = -1
 # By ListOffsets version: -4 and -5 are of tiered storage (KIP-405, KIP-1005), -6 is KIP-1023.
 _SPECIAL: Final = {-1: 8, -2: 8, -3: 8, -4: 8, -5: 9, -6: 11}
 _LISTED: Final = 14
-"""Offsets to fetch from, besides each side of every batch's begin."""
+"""The number of offsets to fetch from, besides those before and after the beginning of every batch."""
 
 Answers = dict[str, Any]
 
@@ -55,7 +55,7 @@ def questions(bootstrap: str, topic: str, partition: int = 0) -> tuple[list[int]
 
 
 def _some(values: Iterable[int], low: int, high: int) -> list[int]:
-    """Return at most some of the values, evenly taken, and always the first and the last."""
+    """Return at most `count` of the values, evenly spread, always with the first and the last."""
     ordered = sorted(value for value in values if low <= value <= high)
     step = max(1, len(ordered) // _LISTED)
     return sorted({*ordered[::step], *ordered[:3], *ordered[-3:]})
@@ -82,7 +82,7 @@ def _fetch(client: WireClient, topic: str, partition: int, offset: int, size: in
 
 
 def settled(bootstrap: str) -> None:
-    """Wait until a broker has heard of a controller: a client that asks earlier may wait for long."""
+    """Wait until a broker knows a controller: a client that connects earlier may wait for long."""
     with WireClient(bootstrap) as client:
         wait_for("a controller", lambda: _led(client.ask(MetadataRequest(topics=[]), 8)))
 
@@ -97,7 +97,7 @@ def ready(bootstrap: str, topics: Iterable[str]) -> None:
         for topic in topics:
 
             def serves(topic: str = topic) -> bool:
-                # On ZooKeeper a leader begins to serve some APIs before others.
+                # With ZooKeeper, a leader begins to serve some APIs before others.
                 begin = _list(client, topic, 0, -2, 5)
                 return bool(begin.error_code == 0 == _fetch(client, topic, 0, begin.offset, 1, 0).error_code)
 
@@ -107,7 +107,7 @@ def ready(bootstrap: str, topics: Iterable[str]) -> None:
 def ask_all(
     bootstrap: str, topic: str, offsets: list[int], timestamps: list[int], epochs: list[int], special: int
 ) -> Answers:
-    """Put every question about partition 0; `special` is the newest ListOffsets version that both sides serve."""
+    """Ask every question about partition 0; `special` is the newest ListOffsets version that both sides serve."""
     found: Answers = {}
     with WireClient(bootstrap) as client:
         for isolation in (0, 1):
@@ -120,7 +120,7 @@ def ask_all(
                 got = _list(client, topic, 0, timestamp, version, isolation)
                 answer = [got.error_code, got.timestamp, got.offset, got.leader_epoch]
                 if timestamp == LATEST:
-                    answer.pop()  # the epoch of the leader of today
+                    answer.pop()  # the epoch of the current leader
                 found[f"list {timestamp} isolation {isolation}"] = answer
         for epoch in epochs:
             asked = OffsetForLeaderTopic(topic, [OffsetForLeaderPartition(0, leader_epoch=epoch)])
@@ -155,7 +155,7 @@ def _fetched(got: Any) -> list[Any]:
 
 
 def _visible(records: bytes, aborted: list[list[int]]) -> list[int]:
-    """Return the base offsets of the batches that a consumer of committed records takes from an answer."""
+    """Return the base offsets of the batches that a read_committed consumer takes from a response."""
     ahead = sorted(aborted, key=lambda each: each[1])
     dropped: set[int] = set()
     found = []
@@ -174,9 +174,9 @@ def _visible(records: bytes, aborted: list[list[int]]) -> list[int]:
 def differing(theirs: Answers, ours: Answers, *, recovered: bool) -> list[str]:
     """Return the questions that were answered differently, with both answers.
 
-    Which aborted transactions an answer lists beyond those that it needs follows from where the index has entries, and
-    recovery puts these elsewhere than appending does, in Kafka as here. So after a recovery what counts is which
-    records a consumer sees.
+    A response may list more aborted transactions than necessary: which ones depends on the positions of the index
+    entries. Recovery puts these elsewhere than appending does, in Kafka as here. So after a recovery, only the records
+    that a consumer sees are compared.
     """
     found = []
     for key, expected in theirs.items():

@@ -1,4 +1,4 @@
-"""Put kbroker's files where Apache Kafka finds them, while neither runs.
+"""Puts kbroker's files where Apache Kafka finds them, while neither runs.
 
 Owns what Kafka keeps outside of a partition's directory: znodes for 3.9 on ZooKeeper; topic ids and checkpoints for 4.x
 on KRaft. Never changes a partition's log.
@@ -21,7 +21,7 @@ _CHECKPOINTS: Final = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, chec
 
 
 def publish(data: Path, zookeeper: ZooKeeper) -> None:
-    """Write what kbroker's journal knows into ZooKeeper, where it has the same paths."""
+    """Write the contents of kbroker's journal into ZooKeeper, which uses the same paths."""
     known = meta_properties.read_properties(str(data / meta_properties.META_PROPERTIES)) or {}
     values: dict[str, dict[str, Any]] = {"/cluster/id": {"version": "1", "id": known["cluster.id"]}}
     store = EmbeddedStore(str(data))
@@ -42,7 +42,7 @@ def _collect(store: EmbeddedStore, path: str, values: dict[str, dict[str, Any]])
 
 
 def sign_for_zookeeper(data: Path) -> None:
-    """Give the directory the meta.properties that a broker on ZooKeeper takes: version 0 only."""
+    """Write the meta.properties that a broker on ZooKeeper accepts: version 0 only."""
     path = str(data / meta_properties.META_PROPERTIES)
     known = meta_properties.read_properties(path) or {}
     properties = {"version": "0", "broker.id": known["node.id"]}

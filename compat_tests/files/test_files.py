@@ -1,4 +1,4 @@
-"""Both ways: Kafka's files in kbroker, kbroker's files in Kafka 3.9.1 on ZooKeeper and 4.4.0, every answer equal."""
+"""Both ways: Kafka's files in kbroker, kbroker's files in Kafka 3.9.1 on ZooKeeper and in 4.4.0; all answers equal."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ pytestmark = pytest.mark.java
 handlers.load_all()
 
 NEWEST_LISTED = {"4.4.0": 11, "3.9.1": 9}
-# What was compacted stays as it is while answers are compared.
+# Compacted data do not change while answers are compared.
 ADOPTED = {name: {**configs, "min.cleanable.dirty.ratio": "1.0"} for name, configs in TOPICS.items()}
 
 
 @dataclass
 class Written:
-    """A data directory at rest, and what its broker had answered about it."""
+    """A data directory that no broker uses, and what its broker had answered about it."""
 
     data: Path
     asked: dict[str, tuple[list[int], list[int], list[int]]]
@@ -68,7 +68,7 @@ class Written:
 def apache(
     version: str, directory: Path, settings: Mapping[str, str]
 ) -> Iterator[tuple[BrokerProcess, ZooKeeper | None]]:
-    """Yield an Apache Kafka that does not run yet, with the ZooKeeper that it needs; both are ended."""
+    """Yield an Apache Kafka that does not run yet, with the ZooKeeper that it needs; both are stopped at the end."""
     with ExitStack() as stack:
         zookeeper = None
         broker: BrokerProcess
@@ -83,7 +83,7 @@ def apache(
 
 
 def asked_of(broker: BrokerProcess, topics: Mapping[str, object], special: int) -> Written:
-    """Put every question to a running broker."""
+    """Ask a running broker every question."""
     ready(broker.bootstrap, topics)
     written = Written(broker.data_dir, {}, {})
     for topic in topics:
@@ -96,7 +96,7 @@ def asked_of(broker: BrokerProcess, topics: Mapping[str, object], special: int) 
 
 
 def hold_against(written: Written, broker: BrokerProcess, special: int, *, recovered: bool = False) -> int:
-    """Put the same questions to another broker; returns how many answers were equal, and fails if any is not."""
+    """Ask another broker the same questions; returns how many answers were equal, and fails if one differs."""
     ready(broker.bootstrap, written.asked)
     count, found = 0, []
     for topic, (offsets, timestamps, epochs) in written.asked.items():
@@ -109,7 +109,7 @@ def hold_against(written: Written, broker: BrokerProcess, special: int, *, recov
 
 
 def new_epochs(zookeeper: ZooKeeper) -> None:
-    """Let every partition begin a new leader epoch, as an election between two brokers would."""
+    """Start a new leader epoch in every partition, as an election between two brokers would."""
     import json
 
     with zookeeper.tree() as client:
@@ -121,7 +121,7 @@ def new_epochs(zookeeper: ZooKeeper) -> None:
 
 @pytest.fixture(scope="module", params=["4.4.0", "3.9.1"])
 def of_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Written]:
-    """A directory that Apache Kafka wrote: all codecs, transactions, compaction, a deleted prefix, several epochs."""
+    """Return a directory that Apache Kafka wrote: codecs, transactions, compaction, a deleted prefix, epochs."""
     version: str = request.param
     directory = tmp_path_factory.mktemp(f"kafka-{version}")
     with apache(version, directory, BROKER) as (broker, zookeeper):
@@ -142,7 +142,7 @@ def of_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
                 wait_until_compacted(broker.data_dir)
                 with pytest.raises(LogDirError):
                     adopt(str(broker.data_dir), {})
-                # Indexes in their preallocated form, and no mark of a clean stop.
+                # The indexes are preallocated, and there is no marker of a clean shutdown.
                 assert [str(finding) for finding in audit(str(broker.data_dir))] == []
                 written = asked_of(broker, TOPICS, NEWEST_LISTED[version])
             assert broker.stop() in (0, 143)
@@ -152,7 +152,7 @@ def of_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def of_kbroker(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """A directory that kbroker wrote: the same."""
+    """Return a directory that kbroker wrote, with the same contents."""
     broker = KBroker(tmp_path_factory.mktemp("kbroker"), BROKER)
     try:
         broker.start()
@@ -175,7 +175,7 @@ def of_kbroker(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 
 def check_kinds(written: Written) -> None:
-    """Assert that there is what is to be compared: epochs, aborted transactions, records that compaction took."""
+    """Assert that the data to compare exist: epochs, aborted transactions, records that compaction removed."""
     assert all(len(epochs) > 1 for _, _, epochs in written.asked.values())
     assert any(answer[-1] for key, answer in written.answers[TXN].items() if key.endswith("isolation 1"))
     files, records = records_in(written.data, {COMPACTED: None})
@@ -265,7 +265,7 @@ def test_the_dump_of_our_own_files_is_that_of_kafkas_tool(of_kbroker: Written) -
 
 
 def compare_dumps(data: Path) -> None:
-    """Hold every line of the dump against DumpLogSegments."""
+    """Compare every line of the dump with DumpLogSegments."""
     kinds = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
     paths = sorted(path for path in data.glob("files-*/*") if path.suffix in kinds)
     assert {path.suffix for path in paths} == set(kinds)
@@ -284,7 +284,8 @@ def compare_dumps(data: Path) -> None:
 def contents(data: Path, *suffixes: str) -> dict[str, bytes]:
     """Return the bytes of files of some topics, by name.
 
-    Leaves out snapshots at or below the log start, which Kafka removes whenever it loads a log, its own too.
+    Leaves out snapshots at or below the log start offset: Kafka removes these whenever it loads a log, also from its
+    own logs.
     """
     starts = {f"{topic}-{index}": at for (topic, index), at in log_starts(data).items()}
     found = [path for path in data.glob("files-*/*") if path.suffix in suffixes]
@@ -302,7 +303,7 @@ def log_starts(data: Path) -> dict[tuple[str, int], int]:
 @pytest.mark.parametrize("version", ["3.9.1", "4.4.0"])
 def test_our_files_open_in_kafka(version: str, of_kbroker: Written, tmp_path: Path) -> None:
     special = NEWEST_LISTED[version]
-    # What was compacted stays as it is while answers are compared.
+    # Compacted data do not change while answers are compared.
     with apache(version, tmp_path, {"log.cleaner.enable": "false"}) as (broker, zookeeper):
         if zookeeper is not None:
             shutil.copytree(of_kbroker.data, broker.data_dir)
@@ -333,7 +334,7 @@ def test_our_files_open_in_kafka(version: str, of_kbroker: Written, tmp_path: Pa
 
 
 def unchanged(before: dict[str, bytes], data: Path) -> None:
-    """Assert that Kafka left every byte as it was."""
+    """Assert that Kafka did not change a byte."""
     after = contents(data, ".log", ".txnindex", ".snapshot", ".index", ".timeindex")
     assert sorted(before.keys() - after.keys()) == []
     assert sorted(after.keys() - before.keys()) == []

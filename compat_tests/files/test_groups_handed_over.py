@@ -1,7 +1,7 @@
 """A data directory with a share group and a streams group goes from Kafka 4.4.0 to kbroker and back; each continues.
 
 Owns the three stages. Each broker reads what the other wrote into `__share_group_state` and `__consumer_offsets`: which
-records are done, how often the others were delivered, the topology and the committed offsets of an application.
+records are done, how often the other records were delivered, the topology and the committed offsets of an application.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Told = list[tuple[int, str, int]]
 
 
 def configure(bootstrap: str) -> None:
-    """Let the group begin at the first record. The config belongs to the broker's metadata, not to the logs."""
+    """Make the group begin at the first record. This config belongs to the broker's metadata, not to the logs."""
     change = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
     group = ConfigResource(ResourceType.GROUP, GROUP, incremental_configs=[change])
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -90,7 +90,7 @@ def start_and_lag(bootstrap: str) -> tuple[int, int]:
 
 
 def hand_over(source: Path, target: Path) -> None:
-    """Put a stopped kbroker's logs and checkpoints in the place of those that it once adopted from Kafka."""
+    """Replace the logs and checkpoints that kbroker once adopted from Kafka by those of the stopped kbroker."""
     for directory in source.glob("*-*/"):
         if not directory.name.startswith("__cluster_metadata"):
             shutil.rmtree(target / directory.name, ignore_errors=True)
@@ -101,7 +101,7 @@ def hand_over(source: Path, target: Path) -> None:
 
 
 def pass_over_producer_ids(bootstrap: str) -> None:
-    """Let Kafka take the next thousand producer ids for itself: it does not know which of them kbroker gave."""
+    """Make Kafka allocate the next thousand producer ids: it does not know which of them kbroker has allocated."""
     deadline = time.monotonic() + WAIT_S
     with WireClient(bootstrap) as client:
         while client.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4).error_code:
@@ -143,7 +143,7 @@ def test_an_application_continues_on_the_other_broker(tmp_path: Path) -> None:
     seen: list[object] = []
 
     def count(bootstrap: str, lines: int) -> None:
-        """Count some lines more; the counts follow from all lines of all stages."""
+        """Count some more lines; the counts result from all lines of all stages."""
         source.go_to(bootstrap)
         output = Output(bootstrap, unique)
         application = Application(bootstrap, unique, tmp_path / "state", "streams")

@@ -1,7 +1,7 @@
-"""Data of every kind in small files: what is written on the one side, to be read on the other.
+"""Data of every kind in small files, which one broker writes and the other reads.
 
-Owns the topics. Segments are small because the records' own timestamps make them roll: Apache Kafka 4 takes no
-segment.bytes below a megabyte.
+Owns the topics. Segments are small because the records' own timestamps make them roll: Apache Kafka 4 accepts no
+segment.bytes below 1 MiB.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     COMPACTED: {**BASE, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
 }
 BROKER: Final = {"log.cleaner.backoff.ms": "100"}
-"""Settings with which the cleaner of a broker does its work at once."""
+"""Settings with which a broker's cleaner works immediately."""
 _STEP_MS: Final = 700
 _HALF_MS: Final = 600_000
 _RECORDS: Final = 24
 COMPACTED_RECORDS: Final = 2 * 3 * _RECORDS
-"""Records that are written, apart from transactions, to the topic that is compacted."""
+"""Number of records, apart from transactions, that are written to the compacted topic."""
 _CUT: Final = 17
-"""Offset at which the prefix ends: within a batch, and within a segment."""
+"""Offset at which the deleted prefix ends: within a batch, and within a segment."""
 
 
 def create_all(bootstrap: str, topics: Mapping[str, Mapping[str, str]]) -> None:
@@ -43,7 +43,7 @@ def create_all(bootstrap: str, topics: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def write_plain(bootstrap: str, half: int, topics: Mapping[str, Mapping[str, str]]) -> None:
-    """Write one half of what needs no transactions."""
+    """Write one half of the data that need no transactions."""
     begin = T0 + half * _HALF_MS
     for turn, codec in enumerate(CODECS):
         with producer(bootstrap, compression_type=codec, enable_idempotence=turn % 3 == 0, linger_ms=20) as client:
@@ -75,7 +75,7 @@ def delete_prefix(bootstrap: str) -> None:
 
 
 class Transactions:
-    """Two transactional producers that take turns; the last transaction stays open."""
+    """Two transactional producers that alternate; the last transaction stays open."""
 
     def __init__(self, bootstrap: str, half: int) -> None:
         self._when = T0 + half * _HALF_MS
@@ -100,7 +100,7 @@ class Transactions:
                 (client.abort_transaction if (turn + index) % 2 else client.commit_transaction)(WAIT_S)
 
     def leave_open(self) -> None:
-        """Begin a transaction that nobody ends, with a committed one behind it."""
+        """Begin a transaction that nobody ends, followed by a committed one."""
         first, second = self._producers
         first.begin_transaction()
         self._send(first, TXN, 9)
@@ -116,7 +116,7 @@ class Transactions:
 
 
 def wait_until_compacted(data_dir: Path) -> None:
-    """Wait until the cleaner has been through everything but the active segment."""
+    """Wait until the cleaner has compacted everything except the active segment."""
     directory = data_dir / f"{COMPACTED}-0"
 
     def active() -> int:

@@ -1,4 +1,4 @@
-"""What the side-by-side tests stand on: the real parts, both brokers as processes, and the comparison of what was seen.
+"""What the side-by-side tests are built on: the real parts, both brokers as processes, and the comparison.
 
 Owns no scenario; those are in `compat_tests/clients` and `compat_tests/spark`.
 """

@@ -1,7 +1,7 @@
 """Both brokers as processes: Apache Kafka 4.4.0 and kbroker, on loopback, each with a private data directory.
 
-Owns starting, waiting until ready, and stopping by process id. The settings of both are the same (`COMMON`); what only
-one of them needs stands with it. Never talks Kafka's protocol.
+Owns starting, waiting until ready, and stopping by process id. Both have the same settings (`COMMON`); settings that
+only one of them needs are in its class. Never speaks Kafka's protocol.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STOP_TIMEOUT_S: Final = 30
 CLUSTER_ID: Final = "5L6g3nShT-eMCtK--X86sw"
 _returned: Final[set[int]] = set()  # by free_port
 
-# One broker, groups that form at once, few internal partitions: what makes tests fast, on both sides alike.
+# One broker, groups without an initial delay, few internal partitions: settings that make tests fast on both sides.
 COMMON: Final[Mapping[str, str]] = {
     "node.id": "1",
     "offsets.topic.num.partitions": "4",
@@ -45,7 +45,7 @@ COMMON: Final[Mapping[str, str]] = {
     "log.retention.check.interval.ms": "1000",
     "log.segment.delete.delay.ms": "1000",
 }
-# Settings that say where one broker lives, and so differ between any two.
+# Settings that say where a broker's data and addresses are, and so differ between any two.
 PRIVATE: Final = frozenset(
     {
         "advertised.listeners",
@@ -61,14 +61,14 @@ PRIVATE: Final = frozenset(
 
 
 class BrokerFailed(Exception):  # noqa: N818 - what happened
-    """A broker did not start, or ended by itself."""
+    """A broker did not start, or ended unexpectedly."""
 
 
 def free_port() -> int:
     """Return a loopback port that nobody listens on, and that this process has not returned before.
 
-    The kernel's own choice (port 0) can be the same twice, and a connection of any process can get it before the
-    broker binds it; so a port is drawn from below the range that Linux and macOS take for connections.
+    The kernel's own choice (port 0) can be the same twice, and a connection of any process can get it before the broker
+    binds it. So the port is drawn from below the range that Linux and macOS use for connections.
     """
     while True:
         port = 10_000 + secrets.randbelow(22_768)
@@ -80,7 +80,7 @@ def free_port() -> int:
 
 
 class BrokerProcess(ABC):
-    """A broker in a process of its own; a context manager that starts and stops it."""
+    """A broker in its own process; a context manager that starts and stops it."""
 
     name: str
 
@@ -103,11 +103,11 @@ class BrokerProcess(ABC):
         """Whether the broker answers clients; sets `bootstrap`."""
 
     def _environment(self) -> dict[str, str]:
-        """Return the process's environment: settings must come from here only, not from whoever runs the tests."""
+        """Return the process's environment: settings come only from here, not from the test run's environment."""
         return {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_")}
 
     def launch(self) -> None:
-        """Start the process and wait for nothing."""
+        """Start the process without waiting for it."""
         self.directory.mkdir(parents=True, exist_ok=True)
         command = self._command()
         with open(self.log_file, "ab") as log:
@@ -122,7 +122,7 @@ class BrokerProcess(ABC):
         return self.await_ready()
 
     def await_ready(self) -> Self:
-        """Wait until the broker answers; where it does not in time, it is ended."""
+        """Wait until the broker answers; if it does not answer in time, it is stopped."""
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._ready():
@@ -135,12 +135,12 @@ class BrokerProcess(ABC):
         return self
 
     def ask_to_stop(self) -> None:
-        """Tell the broker to end, and wait for nothing."""
+        """Ask the broker to stop, without waiting for it."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> int:
-        """End the broker in good order, by force when it does not; return its exit status."""
+        """Stop the broker with a clean shutdown, or by force if that fails; return its exit status."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -155,7 +155,7 @@ class BrokerProcess(ABC):
         return process.returncode
 
     def kill(self) -> None:
-        """End the broker at once, as a crash would."""
+        """Kill the broker immediately, as a crash would."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -173,7 +173,7 @@ class BrokerProcess(ABC):
         return self._process.pid
 
     def died_by_kill(self) -> bool:
-        """Wait for the process's own end; return whether SIGKILL was the reason."""
+        """Wait until the process has ended; return whether SIGKILL ended it."""
         assert self._process is not None, f"{self.name} is not running"
         try:
             return self._process.wait(STOP_TIMEOUT_S) == -signal.SIGKILL
@@ -182,11 +182,11 @@ class BrokerProcess(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def log_tail(self, lines: int = 40) -> str:
-        """Return the end of what the broker printed."""
+        """Return the last lines that the broker printed."""
         text = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
         return "\n".join(line[:500] for line in text.splitlines()[-lines:])
 
@@ -198,7 +198,7 @@ class BrokerProcess(ABC):
 
 
 class ApacheKafka(BrokerProcess):
-    """Apache Kafka 4.4.0 as a KRaft node that is broker and controller in one."""
+    """Apache Kafka 4.4.0 as a KRaft node that is both broker and controller."""
 
     name = "apache"
 
@@ -213,7 +213,7 @@ class ApacheKafka(BrokerProcess):
         return ["java", *options, "-cp", f"{self._libs.resolve()}/*", *arguments]
 
     def _addresses(self) -> tuple[int, int, str]:
-        """Return the ports of its next run, for clients and for the quorum, and the quorum's voters."""
+        """Return the ports for clients and for the quorum in the next run, and the quorum's voters."""
         controller = free_port()
         return free_port(), controller, f"{self.settings['node.id']}@127.0.0.1:{controller}"
 
@@ -250,7 +250,7 @@ class KBroker(BrokerProcess):
 
     name = "kbroker"
     facts: Mapping[str, str]
-    """What it has said of itself when it was ready."""
+    """What the broker wrote about itself when it became ready."""
 
     def _command(self) -> list[str]:
         self.ready_file.unlink(missing_ok=True)
@@ -262,7 +262,7 @@ class KBroker(BrokerProcess):
 
     @property
     def ready_file(self) -> Path:
-        """Where the broker says that it is ready, and how it is reached."""
+        """The file in which the broker reports that it is ready, and its addresses."""
         return self.directory / "ready.json"
 
     def _ready(self) -> bool:

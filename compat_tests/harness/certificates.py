@@ -1,6 +1,6 @@
-"""Certificates for tests: an authority, and what it has signed, made by the `openssl` command.
+"""Certificates for tests: an authority and the certificates that it has signed, made by the `openssl` command.
 
-Owns the files, all of them PEM. Nothing in them is good for more than two days.
+Owns the files, all of them PEM. No certificate is valid for more than two days.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
 
 
 class Authority:
-    """Somebody who signs; `file` is by what others know it."""
+    """An authority that signs certificates; `file` is its own certificate, by which others trust it."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
@@ -27,7 +27,7 @@ class Authority:
         return self._directory / f"{self._name}.key"
 
     def sign(self, name: str, address: str = "IP:127.0.0.1", password: str | None = None) -> Path:
-        """Return a file with a key, encrypted where there is a password, and its certificate for an address."""
+        """Return a file with a certificate for an address and its key, which is encrypted if there is a password."""
         key, request, certificate, whole = (
             self._directory / f"{name}.{ending}" for ending in ("key", "csr", "crt", "pem")
         )

@@ -1,7 +1,7 @@
 """Several brokers on one ZooKeeper, of Apache Kafka 3.9.1 or of kbroker, with one interface for tests that break them.
 
-Owns starting, ending, freezing and mending brokers, and what the brokers themselves say of leaders. Brokers are started
-by the main thread only: those of kbroker end with the thread that started them (kbroker/launcher/child.py).
+Owns starting, stopping, freezing and repairing brokers, and what the brokers themselves report of leaders. Only the
+main thread starts brokers: those of kbroker end with the thread that started them (kbroker/launcher/child.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbroker.launcher.start_and_stop import LocalCluster
 from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 DEADLINE_S: Final = 120.0
-"""For everything that waits for a session to expire, on a machine that has more to do."""
+"""For every wait until a session expires, on a machine that is busy."""
 THREE: Final = (1, 2, 3)
 _METADATA: Final = 12
 
@@ -38,11 +38,11 @@ SETTINGS: Final[Mapping[str, str]] = {
     "auto.create.topics.enable": "false",
     "auto.leader.rebalance.enable": "false",
 }
-"""What all brokers are told; the rest are Kafka's defaults."""
+"""Settings of all brokers; the rest are Kafka's defaults."""
 
 
 class Cluster(ABC):
-    """Some brokers by id, 1 and on; `bootstrap` names all of them, whether they run or not."""
+    """Brokers with the ids 1, 2, ...; `bootstrap` names all of them, whether they run or not."""
 
     name: ClassVar[str]
     node_ids: tuple[int, ...]
@@ -59,15 +59,15 @@ class Cluster(ABC):
 
     @abstractmethod
     def stop_all(self) -> None:
-        """End all brokers in good order."""
+        """Stop all brokers with a clean shutdown."""
 
     @abstractmethod
     def start(self, node_id: int) -> None:
-        """Start a broker, where it was before."""
+        """Start a broker, at its previous address."""
 
     @abstractmethod
     def stop(self, node_id: int) -> None:
-        """End a broker in good order, with a controlled shutdown."""
+        """Stop a broker with a controlled shutdown."""
 
     @abstractmethod
     def kill(self, node_id: int) -> None:
@@ -75,19 +75,19 @@ class Cluster(ABC):
 
     @abstractmethod
     def pid(self, node_id: int) -> int | None:
-        """Return the process id of a broker; None when it does not run."""
+        """Return the process id of a broker; None if it does not run."""
 
     @abstractmethod
     def address(self, node_id: int) -> str:
-        """Return where a broker is reached."""
+        """Return the address of a broker."""
 
     @abstractmethod
     def data_dir(self, node_id: int) -> Path:
-        """Return where a broker's data lies."""
+        """Return the data directory of a broker."""
 
     @abstractmethod
     def log_tail(self, node_id: int) -> str:
-        """Return the end of what a broker printed."""
+        """Return the last lines that a broker printed."""
 
     # -- what is the same for all
 
@@ -97,7 +97,7 @@ class Cluster(ABC):
         self.paused.add(node_id)
 
     def resume(self, node_id: int) -> None:
-        """Let a frozen broker go on."""
+        """Resume a frozen broker."""
         self._signal(node_id, signal.SIGCONT)
         self.paused.discard(node_id)
 
@@ -108,15 +108,15 @@ class Cluster(ABC):
 
     @property
     def serving(self) -> list[int]:
-        """The brokers that run and are not frozen."""
+        """Return the brokers that run and are not frozen."""
         return [each for each in self.node_ids if each not in self.paused and self.pid(each) is not None]
 
     def others(self, *node_ids: int) -> list[int]:
-        """Return the brokers that are not among some."""
+        """Return the brokers other than the given ones."""
         return [each for each in self.node_ids if each not in node_ids]
 
     def metadata(self, node_id: int, topics: Iterable[str] | None = ()) -> MetadataResponse | None:
-        """Return what a broker answers to Metadata, None where it does not; `topics` None asks for all."""
+        """Return a broker's Metadata response, None if it does not answer; `topics` None requests all topics."""
         wanted = None if topics is None else [MetadataRequestTopic(name=each) for each in topics]
         try:
             with WireClient(self.address(node_id)) as client:
@@ -126,7 +126,7 @@ class Cluster(ABC):
         return answer if isinstance(answer, MetadataResponse) else None
 
     def partition(self, topic: str, index: int, *, of: int | None = None) -> Any:
-        """Return what a broker that serves (`of` that one) knows of a partition; None if it knows of none."""
+        """Return what a serving broker (`of`, or any) knows of a partition; None if it does not know the partition."""
         for node_id in self.serving if of is None else [of]:
             answer = self.metadata(node_id, [topic])
             for found in answer.topics[0].partitions if answer is not None else ():
@@ -135,7 +135,7 @@ class Cluster(ABC):
         return None
 
     def leader_of(self, topic: str, index: int) -> int:
-        """Return a partition's leader; -1 where none is known."""
+        """Return a partition's leader; -1 if none is known."""
         found = self.partition(topic, index)
         return -1 if found is None else found.leader_id
 
@@ -145,12 +145,12 @@ class Cluster(ABC):
         return set() if found is None else set(found.isr_nodes)
 
     def controller(self) -> int:
-        """Return the controller on which all brokers that serve agree; -1 as long as they do not."""
+        """Return the controller on which all serving brokers agree; -1 as long as they disagree."""
         found = {answer.controller_id if (answer := self.metadata(each)) else -1 for each in self.serving}
         return found.pop() if len(found) == 1 else -1
 
     def wait_for_leader(self, topic: str, index: int, other_than: int = -1) -> int:
-        """Wait until a partition has a leader, another one than `other_than`, and return it."""
+        """Wait until a partition has a leader other than `other_than`, and return it."""
 
         def led() -> int:
             leader = self.leader_of(topic, index)
@@ -159,7 +159,7 @@ class Cluster(ABC):
         return int(self.wait_for(f"another leader of {topic}-{index} than {other_than}", led))
 
     def wait_for_controller(self, other_than: int = -1) -> int:
-        """Wait until there is a controller, another one than `other_than`, and return it."""
+        """Wait until there is a controller other than `other_than`, and return it."""
 
         def elected() -> int:
             controller = self.controller()
@@ -168,14 +168,14 @@ class Cluster(ABC):
         return int(self.wait_for(f"another controller than {other_than}", elected))
 
     def wait_for_isr(self, topic: str, index: int, isr: Iterable[int]) -> None:
-        """Wait until a partition's in-sync replicas are these."""
+        """Wait until a partition has exactly these in-sync replicas."""
         wanted = set(isr)
         self.wait_for(
             f"{topic}-{index} with the in-sync replicas {wanted}", lambda: self.isr_of(topic, index) == wanted
         )
 
     def wait_until_in_sync(self) -> None:
-        """Wait until every broker knows all brokers, and all partitions with their replicas in sync."""
+        """Wait until every broker knows all brokers, and all partitions with all their replicas in sync."""
         everybody = set(self.node_ids)
 
         def knows(node_id: int) -> bool:
@@ -193,7 +193,7 @@ class Cluster(ABC):
         self.wait_for("all brokers with all replicas in sync", lambda: all(map(knows, self.node_ids)))
 
     def wait_for(self, what: str, condition: Callable[[], Any]) -> Any:
-        """Wait for a condition; where it does not come, the failure shows what the brokers printed last."""
+        """Wait for a condition; after a timeout, the failure shows what the brokers printed last."""
         try:
             return wait_for(what, condition, DEADLINE_S)
         except AssertionError as error:
@@ -202,7 +202,7 @@ class Cluster(ABC):
             raise
 
     def mend(self) -> None:
-        """Bring every broker back and wait until nothing is missing."""
+        """Start or resume every broker, and wait until all are in sync."""
         for node_id in list(self.paused):
             if self.pid(node_id) is None:
                 self.paused.discard(node_id)
@@ -265,7 +265,7 @@ class JavaCluster(Cluster):
             self.stop(node_id)
 
     def start(self, node_id: int) -> None:
-        # One that finds its own znode, of a session that has not expired yet, ends.
+        # A broker that finds its own znode, of a session that has not expired yet, ends.
         with self._zookeeper.tree() as tree:
             self.wait_for(f"the end of the session of {node_id}", lambda: not tree.exists(f"/brokers/ids/{node_id}"))
         self._brokers[node_id].start()
@@ -349,7 +349,7 @@ class KBrokerCluster(Cluster):
 
 
 class MixedCluster(Cluster):
-    """Two brokers of Apache Kafka 3.9.1, and kbroker as the third."""
+    """Two brokers of Apache Kafka 3.9.1, and kbroker as the third broker."""
 
     name = "mixed"
 

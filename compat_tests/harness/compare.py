@@ -1,4 +1,4 @@
-"""What a scenario saw on both sides, made comparable and compared.
+"""Makes comparable what a scenario saw on both sides, and compares it.
 
 Owns normalising, flattening and the text of a difference. Never runs anything.
 """
@@ -17,10 +17,10 @@ MISSING: Final = "<missing>"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A declared difference: where kbroker answers otherwise than Apache Kafka, and why that is right.
+    """A declared difference: where kbroker answers differently from Apache Kafka, and why that is right.
 
-    `scenario` and `path` are shell patterns, the path one over names like `topics(0).configs.segment.ms`. `open` marks
-    what is not right and waits to be mended.
+    `scenario` and `path` are shell patterns; `path` matches names like `topics(0).configs.segment.ms`. `open` marks a
+    difference that is wrong and must still be fixed.
     """
 
     client: str
@@ -30,15 +30,15 @@ class Difference:
     open: bool = False
 
     def applies(self, client: str, scenario: str) -> bool:
-        """Whether this declaration speaks of `scenario` of `client`."""
+        """Whether this declaration applies to `scenario` of `client`."""
         return fnmatch.fnmatchcase(client, self.client) and fnmatch.fnmatchcase(scenario, self.scenario)
 
     def covers(self, path: str) -> bool:
-        """Whether this declaration speaks of the place `path`."""
+        """Whether this declaration covers `path`."""
         return fnmatch.fnmatchcase(path, self.path)
 
 
-# Fields whose value is random or a place on this machine: what matters is whether there is one.
+# Fields whose value is random or a path on this machine: only whether there is a value matters.
 VOLATILE: Final = frozenset({"topic_id", "log_dir", "member_id"})
 
 
@@ -94,7 +94,7 @@ def flatten(seen: object, path: str = "") -> dict[str, Any]:
 
 
 def compare(apache: object, kbroker: object) -> dict[str, tuple[Any, Any]]:
-    """Return the values of both sides wherever they differ, by path."""
+    """Return the values of both sides for each path where they differ."""
     left, right = flatten(apache), flatten(kbroker)
     return {
         path: (left.get(path, MISSING), right.get(path, MISSING))
@@ -105,7 +105,7 @@ def compare(apache: object, kbroker: object) -> dict[str, tuple[Any, Any]]:
 
 
 def report(differences: Mapping[str, tuple[Any, Any]], limit: int = 40) -> str:
-    """Return differences as text, one place after the other."""
+    """Return differences as text, sorted by path."""
     lines = []
     for path, (apache, kbroker) in list(differences.items())[:limit]:
         lines += [path, f"    apache:  {_short(apache)}", f"    kbroker: {_short(kbroker)}"]

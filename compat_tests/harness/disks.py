@@ -1,6 +1,6 @@
 """A disk for one broker that can be full: a file system in memory, whose size is changed while it is used.
 
-Owns mounting it, which needs the right to do so, and its size. Never looks at what lies on it.
+Owns mounting it, which needs the right to do so, and its size. Never reads its contents.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Final, Self
 
 ROOMY_BYTES: Final = 4 << 30
-"""Memory is taken by what is written only."""
+"""Only what is written takes memory."""
 _TRIES: Final = 1000
 
 
 class MayNotMount(Exception):  # noqa: N818 - what is the case
-    """Whoever runs this may not mount file systems here."""
+    """The user of this process is not allowed to mount file systems here."""
 
 
 class Disk:
-    """The file system of one directory; a context manager that mounts it, empty, and takes it away."""
+    """The file system of one directory; a context manager that mounts it, empty, and unmounts it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def __enter__(self) -> Self:
-        """Raise MayNotMount."""
+        """Mount it. Raises MayNotMount."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self._mount(f"size={ROOMY_BYTES}"):
             raise MayNotMount("may not mount a tmpfs here")
@@ -36,10 +36,10 @@ class Disk:
         subprocess.run(["umount", str(self.directory)], check=True)
 
     def fill(self) -> None:
-        """Leave no room, but for the ends of pages that are in use already."""
+        """Leave no free space, except the ends of pages that are already in use."""
         for _ in range(_TRIES):
             found = os.statvfs(self.directory)
-            # Refused where somebody has written in between.
+            # The kernel refuses if somebody has written meanwhile.
             if self._mount(f"remount,size={(found.f_blocks - found.f_bfree) * found.f_frsize}"):
                 return
         raise AssertionError(f"{self.directory} could not be made so small as what lies there")

@@ -1,4 +1,4 @@
-"""Fixtures: each broker once per session, and the runner that puts a scenario to both.
+"""Fixtures: each broker once per session, and the runner that runs a scenario on both.
 
 Owns when brokers start and stop. For work on scenarios, KBROKER_COMPAT_ONLY=apache (or kbroker) runs one side alone,
 and KBROKER_COMPAT_ONLY=apache-twice compares two Apache Kafkas. A pytest plugin, loaded by the root conftest.
@@ -23,7 +23,7 @@ from compat_tests.harness.running import run_on_all
 from compat_tests.harness.scenarios import Scenario
 
 SIDES: Final = ("apache", "kbroker")
-# Two Apache Kafkas: a scenario whose observations differ there tells nothing about kbroker.
+# Two Apache Kafkas: a scenario whose observations differ there shows nothing about kbroker.
 TWICE: Final = "apache-twice"
 
 SideBySide = Callable[[Scenario], None]
@@ -54,7 +54,7 @@ def second_apache_kafka(kafka_libs: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def kbroker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KBroker]:
-    """Kbroker in a process of its own, running; it must also end in good order."""
+    """Yield a running kbroker in its own process; it must also shut down cleanly."""
     broker = KBroker(tmp_path_factory.mktemp("kbroker")).start()
     try:
         yield broker
@@ -75,7 +75,7 @@ def brokers(request: pytest.FixtureRequest) -> dict[str, BrokerProcess]:
 
 @pytest.fixture
 def side_by_side(request: pytest.FixtureRequest, tmp_path: Path) -> SideBySide:
-    """Run a scenario on both brokers at the same time, or on kbroker beside a recording, and compare what it saw."""
+    """Run a scenario on both brokers at the same time, or on kbroker beside a recording, and compare the results."""
 
     def run(scenario: Scenario) -> None:
         known = None if os.environ.get("KBROKER_COMPAT_ONLY") else recorded.find(scenario.client, scenario.name)
@@ -118,7 +118,7 @@ def _seen(scenario: Scenario, brokers: dict[str, BrokerProcess], tmp_path: Path)
 
 
 def _judge(scenario: Scenario, apache: object, kbroker: object) -> None:
-    """Fail on every difference that is not declared, and on every declaration that nothing answers to any more."""
+    """Fail on every difference that is not declared, and on every declaration that no longer applies."""
     found = compare(apache, kbroker)
     twice = os.environ.get("KBROKER_COMPAT_ONLY") == TWICE
     for declared in () if twice else differences.DECLARED:

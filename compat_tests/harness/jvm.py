@@ -1,7 +1,7 @@
-"""JVMs that soon end. Most of their time they load classes: here from archives of them, which lie beside the jars.
+"""JVMs that end soon. They spend most time on loading classes: here from class archives, which lie beside the jars.
 
-Owns the archives: the first run of a program that ends by itself leaves one. A JVM that cannot use it, of another build
-or with other jars, does without. Never judges how a program ended.
+Owns the archives: the first run of a program that ends by itself writes one. A JVM that cannot use the archive, because
+its build or its jars differ, starts without it. Never judges how a program ended.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final
 
 TIMEOUT_S: Final = 120
 BRIEF: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""The options of a JVM that lives for seconds: it would not use what takes longer to compile."""
+"""The options of a JVM that lives for seconds: more expensive compilation would not pay off."""
 
 
 class ClassArchive:
-    """The archive that one run of a program, of the jars in `libs`, uses or makes.
+    """The archive that one run of a program, from the jars in `libs`, uses or writes.
 
-    Measured with Apache Kafka 4.4.0: a start takes 2.5 s of the processor in place of 5.1; to make it takes 4 s at the
-    end of a run.
+    Measured with Apache Kafka 4.4.0: a start takes 2.5 s of CPU time instead of 5.1 s; writing the archive takes 4 s at
+    the end of a run.
     """
 
     _making: Final[set[Path]] = set()
@@ -37,12 +37,12 @@ class ClassArchive:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The JVM's options. No log: it would say on stdout what of the archive the JVM cannot use."""
+        """Return the JVM's options. No log: it would report on stdout what the JVM cannot use of the archive."""
         made = f"-XX:ArchiveClassesAtExit={self._made}"
         return ("-Xlog:disable", made if self._made else f"-XX:SharedArchiveFile={self._path}")
 
     def ended(self) -> None:
-        """Keep what the run made: the program has ended."""
+        """Keep the archive that the run wrote: the program has ended."""
         if self._made is None:
             return
         if self._made.exists():
@@ -63,7 +63,7 @@ def run_java(libs: Path, *arguments: str, stdin: str = "", timeout_s: float = TI
 
 
 def dump_log_segments(libs: Path, files: Iterable[Path], *options: str) -> str:
-    """Return what DumpLogSegments says of files, which it must be able to read."""
+    """Return what DumpLogSegments prints of files, which it must be able to read."""
     names = ",".join(map(str, sorted(files)))
     status, out, err = run_java(libs, "org.apache.kafka.tools.DumpLogSegments", *options, "--files", names)
     assert status == 0, out[-3000:] + err

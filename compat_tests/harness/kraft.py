@@ -1,6 +1,6 @@
-"""Three nodes of Apache Kafka 4.4.0, each broker and controller in one, with the interface of the other clusters.
+"""Three nodes of Apache Kafka 4.4.0, each both broker and controller, with the interface of the other clusters.
 
-Owns the ports and the quorum's settings of the nodes. ApacheKafka starts and ends each.
+Owns the ports and the quorum's settings of the nodes. ApacheKafka starts and stops each.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class KRaftCluster(Cluster):
 
     def start_all(self) -> None:
         for node in self._nodes.values():
-            node.launch()  # none is ready before most of them run
+            node.launch()  # no node is ready before most of them run
         for node in self._nodes.values():
             node.await_ready()
         self.bootstrap = ",".join(node.bootstrap for node in self._nodes.values())
 
     def stop_all(self) -> None:
-        # Without a majority a node cannot hand over what it leads, and waits for long: so all are told at once.
+        # Without a majority, a node cannot move its leaderships, and waits for long: so all are asked to stop together.
         for node in self._nodes.values():
             node.ask_to_stop()
         for node in self._nodes.values():
@@ -88,7 +88,7 @@ class KRaftCluster(Cluster):
         return self._nodes[node_id].log_tail(15)
 
     def controller(self) -> int:
-        """Return the quorum's leader, which Metadata does not tell: there each broker names one at random."""
+        """Return the quorum's leader. Metadata does not return it: there each broker names a random one."""
         states = [json.loads((self.data_dir(each) / _QUORUM_STATE).read_text()) for each in self.serving]
         newest = max(states, key=lambda state: int(state["leaderEpoch"]))
         return int(newest["leaderId"])

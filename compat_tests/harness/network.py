@@ -1,11 +1,11 @@
 """The network between the brokers of a cluster, and between each and ZooKeeper: tests can cut and slow its links.
 
-Owns TCP proxies, in a thread of their own: in front of each broker's listener for other brokers, and for each broker in
-front of ZooKeeper. A link has one direction: with 1 to 2 cut, and 2 to 1 open, the requests of 1 do not reach 2, nor
-its answers to 2. The client id of a connection's first request, which has a broker's number, shows the broker that
+Owns TCP proxies, in their own thread: in front of each broker's listener for other brokers, and for each broker in
+front of ZooKeeper. A link has one direction: with 1 to 2 cut, and 2 to 1 open, the requests of 1 do not reach 2, and
+its responses do not reach 2 either. The client id of a connection's first request contains the id of the broker that
 opened it. Clients do not use these links.
 
-Bytes that cannot pass are kept and arrive later, as with retransmitted packets, also after the sender has given up. A
+Bytes that cannot pass are kept and arrive later, like retransmitted packets, even after the sender has given up. A
 reset loses them, and both ends notice it.
 """
 
@@ -33,23 +33,23 @@ _KEPT_BYTES: Final = 1 << 20
 """A connection that keeps more than this in one direction is not read."""
 _PATIENCE_S: Final = 20.0
 _HEADER: Final = struct.Struct(">ihhih")
-"""Of a request: size, API, version, correlation id, and how long the client id is that follows."""
+"""Of a request: size, API key, version, correlation id, and the length of the client id that follows."""
 _RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER with which a close is a reset."""
+"""The SO_LINGER value with which a close sends a reset."""
 
 
 class Network:
     """All links of one cluster; a context manager, entered before the brokers start."""
 
     def __init__(self, zookeeper: str) -> None:
-        """`zookeeper` is the address of the real one."""
+        """`zookeeper` is the address of the real ZooKeeper."""
         host, _, port = zookeeper.rpartition(":")
         self._zookeeper = host, int(port)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
         self._servers: list[asyncio.Server] = []
         self.rates: dict[Link, float] = {}
-        """Bytes per second of each connection on slow links; 0 on cut ones."""
+        """Bytes per second of each connection, for slow links; 0 for cut links."""
         self.connections: set[Connection] = set()
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class Network:
         self._loop.close()
 
     def settings(self, node_id: int, port: int) -> dict[str, str]:
-        """Return what a broker is told whose clients are served at a port: others reach it, and it ZooKeeper, here."""
+        """Return the settings of a broker with this port for clients: its other traffic passes through here."""
         inner = _steady_port()
         reached = self._serve(None, node_id, (_HOST, inner))
         keeper = self._serve(node_id, ZOOKEEPER, self._zookeeper)
@@ -79,15 +79,15 @@ class Network:
     # -- what tests do
 
     def cut(self, *links: Link) -> None:
-        """Let nothing pass."""
+        """Block all bytes on these links."""
         self.slow(0, *links)
 
     def slow(self, bytes_per_second: float, *links: Link) -> None:
-        """Let no more than this pass on each connection."""
+        """Limit each connection on these links to this many bytes per second."""
         self._on_loop(lambda: self.rates.update(dict.fromkeys(links, bytes_per_second)))
 
     def heal(self, *links: Link, reset: bool = False) -> None:
-        """Let everything pass again, without `links` on all of them; with `reset` kept bytes are lost."""
+        """Let everything pass again, without `links` on all links; `reset` loses the kept bytes."""
         self._on_loop(lambda: self._heal(links, reset=reset))
 
     def _heal(self, links: Iterable[Link], *, reset: bool) -> None:
@@ -109,7 +109,7 @@ class Network:
         asyncio.run_coroutine_threadsafe(done(), self._loop).result(_PATIENCE_S)
 
     def _serve(self, source: int | None, target: int, address: tuple[str, int]) -> int:
-        """Listen for who wants to reach `target`, which is at an address; return the port."""
+        """Listen for connections to `target`, which has the given address; return the port."""
 
         def accepted() -> asyncio.Protocol:
             return Connection(self, source, target, address).caller
@@ -123,7 +123,7 @@ class Network:
         return asyncio.run_coroutine_threadsafe(serve(), self._loop).result(_PATIENCE_S)
 
     def _tick(self) -> None:
-        """Pass on the due bytes of slow links."""
+        """Pass on the bytes that are due on slow links."""
         if any(self.rates.values()):
             for each in list(self.connections):
                 each.pump(_TICK_S)
@@ -137,7 +137,7 @@ class Network:
 
 
 class Connection:
-    """Two ends, and the bytes between them."""
+    """The two ends of a connection, and the bytes between them."""
 
     def __init__(self, network: Network, source: int | None, target: int, address: tuple[str, int]) -> None:
         """`source` is None until it is known from the first request."""
@@ -155,7 +155,7 @@ class Connection:
         return {(source, self._target), (self._target, source)}
 
     def rate(self, end: _End) -> float | None:
-        """Return the rate of bytes from an end per second; None without a limit."""
+        """Return the rate in bytes per second from an end; None without a limit."""
         if self._source is None and not self._find_source():
             return 0
         source = cast("int", self._source)
@@ -163,7 +163,7 @@ class Connection:
         return self.network.rates.get(link)
 
     def _find_source(self) -> bool:
-        """Find the calling broker in the first request; return False as long as that may still arrive."""
+        """Find the calling broker in the first request; return False while that request is incomplete."""
         kept = self.caller.kept
         length = max(_HEADER.unpack_from(kept)[4], 0) if len(kept) >= _HEADER.size else 0
         if _HEADER.size + length <= len(kept):
@@ -187,7 +187,7 @@ class Connection:
             self.pump()
 
     def pump(self, seconds: float = 0) -> None:
-        """Pass on the due bytes, on a slow link those of this many seconds."""
+        """Pass on the bytes that are due; on a slow link, the bytes of this many seconds."""
         for end in (self.caller, self.called):
             end.pump(seconds)
 
@@ -213,7 +213,7 @@ class Connection:
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection, and its bytes that have not reached the other one yet."""
+    """One end of a connection, and its bytes that have not yet reached the other end."""
 
     other: _End
 
@@ -226,7 +226,7 @@ class _End(asyncio.Protocol):
         self.is_closed = False
         """Whether this end cannot receive any more."""
         self.done = False
-        """Whether the other end has received all bytes from here, and their end."""
+        """Whether the other end has received all bytes from this end, and its end-of-file."""
         self.is_full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -260,7 +260,7 @@ class _End(asyncio.Protocol):
         self.other.pump()
 
     def pump(self, seconds: float = 0) -> None:
-        """Pass on the due bytes to the other end."""
+        """Pass on the bytes that are due to the other end."""
         transport = self.other.transport
         if not self.done and transport is not None and not self.other.is_full:
             self._pass_to(transport, seconds)
@@ -269,7 +269,7 @@ class _End(asyncio.Protocol):
     def _pass_to(self, transport: asyncio.Transport, seconds: float) -> None:
         rate = self._connection.rate(self)
         if rate == 0:
-            return  # nor does the end pass
+            return  # the end-of-file does not pass either
         count = len(self.kept) if rate is None else min(len(self.kept), int(rate * seconds))
         if count:
             transport.write(bytes(self.kept[:count]))
@@ -280,9 +280,9 @@ class _End(asyncio.Protocol):
     def _pass_end(self, transport: asyncio.Transport) -> None:
         self.done = True
         if self.is_closed:
-            transport.close()  # no end receives an answer any more
+            transport.close()  # no end receives a response any more
         elif not transport.is_closing():
-            with suppress(OSError):  # after a reset, which is reported in a moment
+            with suppress(OSError):  # after a reset, which is reported soon
                 transport.write_eof()
         self._connection.close_if_done()
 
@@ -297,9 +297,9 @@ class _End(asyncio.Protocol):
 
 
 def _steady_port() -> int:
-    """Return a free port that the system gives to nobody by itself: a broker that is away finds it free again.
+    """Return a free port that the system never assigns by itself: a broker that was stopped finds it free again.
 
-    Whoever tries for long to reach a port of those that are given out meets himself on it one day.
+    A process that keeps trying to reach an assignable port will one day connect to itself.
     """
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:

@@ -1,12 +1,12 @@
-"""What Apache Kafka's side of a scenario saw when it was last asked, so that most runs need no second broker.
+"""What Apache Kafka's side of a scenario saw when it last ran, so that most runs need no second broker.
 
-Owns the files (compat_tests/recorded/), what of an observation depends on the moment of the run, and when Kafka itself
-is asked. Never runs a scenario.
+Owns the files (compat_tests/recorded/), which parts of an observation depend on the time of the run, and when Kafka
+itself runs. Never runs a scenario.
 
-KBROKER_KAFKA says which: `recorded` (the default) compares with the file where it has the scenario, `live` runs Apache
-Kafka beside kbroker and holds the file against it as well, `record` runs Apache Kafka and writes the file. A scenario
-is recorded only if a second recording, in another run, brings the same: record twice after a change.
-`make torture` runs them live.
+KBROKER_KAFKA selects the mode: `recorded` (the default) compares with the file if it contains the scenario, `live` runs
+Apache Kafka beside kbroker and also compares it with the file, `record` runs Apache Kafka and writes the file. A
+scenario is recorded only if a second recording, in another run, has the same result: record twice after a change. `make
+torture` runs them live.
 """
 
 from __future__ import annotations
@@ -22,24 +22,27 @@ from typing import Any, Final
 DIRECTORY: Final = Path(__file__).parents[1] / "recorded"
 VERSION: Final = "4.4.0"
 MOST_BYTES: Final = 20_000
-"""Of one observation: what takes more is asked live."""
+"""Limit of one observation: a larger one is not recorded."""
 _NUMBER: Final = re.compile(r"(?<!\d)\d{13}(?!\d)")
 _NOW_S: Final = int(time.time())
 HOUR_AGO_MS: Final = _NOW_S * 1000 - 3_600_000
-"""From which on scenarios of clients and of Spark stamp their records. A scenario whose observation has a checksum over
-timestamps, as the pipeline's have, stamps from a fixed moment: a checksum cannot be told from a base."""
+"""Scenarios of clients and of Spark stamp their records from this time (ms) on.
+
+A scenario whose observation contains a checksum over timestamps, as the pipeline's do, stamps from a fixed time: a
+checksum cannot be made relative to a base.
+"""
 _CHANGES: Final = "<changes>"
 
 
 def mode() -> str:
-    """Return how Apache Kafka is asked."""
+    """Return whether Apache Kafka's side is recorded, live, or read from the file."""
     found = os.environ.get("KBROKER_KAFKA", "recorded")
     assert found in ("recorded", "live", "record"), f"KBROKER_KAFKA must be recorded, live or record, not {found!r}"
     return found
 
 
 def shifted(seen: Any) -> Any:
-    """Return an observation with the run's times relative to HOUR_AGO_MS."""
+    """Return an observation with its times relative to HOUR_AGO_MS."""
     if isinstance(seen, dict):
         return {str(shifted(key)): shifted(value) for key, value in seen.items()}
     if isinstance(seen, list):
@@ -67,13 +70,14 @@ def _of(client: str) -> dict[str, Any]:
 
 
 def find(client: str, name: str) -> Any | None:
-    """Return what was recorded of a scenario; None where it has to be asked live."""
+    """Return the recording of a scenario; None if the scenario must run live."""
     found = _of(client).get(name)
     return None if found == _CHANGES else found
 
 
 def record(client: str, name: str, seen: Any) -> None:
-    """Write what Apache Kafka's side saw; what differs from the recording before is never used again."""
+    """Record what Apache Kafka's side saw; an observation that differs from its earlier recording is never used again.
+    """
     known = _of(client)
     before = known.get(name)
     stays = before is None or before == seen

@@ -35,12 +35,12 @@ def declare(line: str) -> None:
 
 
 def declare_again(line: str, whole: str) -> None:
-    """Note a scenario that is run again because it failed on Apache Kafka's side alone, and its `whole` error."""
+    """Note a scenario that runs again because it failed on Apache Kafka's side alone, and its `whole` error."""
     AGAIN.append((line, whole))
 
 
 def count_files(direction: str, files: int, records: int, answers: int) -> None:
-    """Note that a data directory changed hands, and how many answers about it were the same on both sides."""
+    """Note that another broker took a data directory over, and how many answers were the same on both sides."""
     FILES[direction] = files, records, answers
 
 

@@ -1,8 +1,9 @@
-"""Putting a scenario to both sides at the same time.
+"""Runs a scenario on both sides at the same time.
 
-Owns the deadline and what happens when a side fails. A scenario that Apache Kafka's own side fails while kbroker's ends
-well says nothing of kbroker: some client, on a loaded machine, has hung or given up. It is put to both sides once more,
-under other names, and the summary of the run says so; a second failure is one. What fails on kbroker's side fails.
+Owns the deadline and what happens when a side fails. If a scenario fails on Apache Kafka's side alone, that says
+nothing about kbroker: some client has hung or given up on a loaded machine. The scenario runs once more on both sides,
+under other names, and the summary of the run reports it; a second failure counts. A failure on kbroker's side counts
+immediately.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from compat_tests.harness.scenarios import Scenario, ScenarioThread
 REFERENCE: Final = "apache"
 TIMEOUT_S: Final = 90
 _PATIENCE: Final[Mapping[str, int]] = {"pipeline": 4, "cluster": 10, "java-tools": 3}
-"""Clients whose scenarios may take so many times as long: each runs several jobs of Spark, or some twenty tools."""
+"""Clients whose scenarios may take this many times as long: each runs several Spark jobs, or about twenty tools."""
 
 
 def run_on_all(scenario: Scenario, addresses: Mapping[str, str]) -> dict[str, object]:
-    """Return what each side saw, by side; raises what a side raised, with a note that names the side in `side`."""
+    """Return what each side saw, by side; an exception has a note that names its side."""
     seen, errors = _attempt(scenario, addresses)
     if errors.keys() == {REFERENCE} and len(addresses) > 1:
         why = str(errors[REFERENCE]).partition("\n")[0] or repr(errors[REFERENCE])

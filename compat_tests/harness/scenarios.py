@@ -1,6 +1,6 @@
 """Scenarios: functions that use a broker through one client and return what they saw.
 
-Owns their registration and running one on both sides. Never holds a scenario itself.
+Owns their registration, and running one on both sides. Never contains a scenario itself.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Observe = Callable[[str, str], object]
 class Scenario:
     """A scenario of a client: `run(bootstrap, unique)` returns JSON values.
 
-    `unique` is a name that no other scenario uses, the same on both sides, for topics and groups. The brokers of a run
-    are fresh, so names are too.
+    `unique` is a name that no other scenario uses, for topics and groups; it is the same on both sides. The brokers of
+    a run are new, so no name has been used before.
     """
 
     client: str
@@ -33,7 +33,7 @@ class Scenario:
 
 
 class ScenarioThread(threading.Thread):
-    """One run of a scenario. A daemon: a client that hangs must not keep the test run from ending."""
+    """One run of a scenario. A daemon thread: a client that hangs must not keep the test run from ending."""
 
     def __init__(self, scenario: Scenario, bootstrap: str) -> None:
         super().__init__(name=scenario.unique, daemon=True)
@@ -48,7 +48,7 @@ class ScenarioThread(threading.Thread):
             self._error = error
 
     def result(self, timeout: float) -> object:
-        """Return what the scenario saw, or raise what it raised; fail after `timeout` seconds."""
+        """Return what the scenario saw, or raise its exception; fail after `timeout` seconds."""
         self.join(max(timeout, 0))
         if self.is_alive():
             frame = sys._current_frames().get(self.ident or 0)

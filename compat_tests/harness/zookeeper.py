@@ -1,7 +1,7 @@
 """Apache Kafka 3.9.1 on ZooKeeper, both as processes on loopback.
 
-Owns starting and stopping the two, as brokers.py does for the others. Never talks Kafka's protocol; what a test writes
-into ZooKeeper, it writes through `tree`.
+Owns starting and stopping the two, as brokers.py does for the others. Never speaks Kafka's protocol; a test writes into
+ZooKeeper through `tree`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def _java(libs: Path, memory: str, classes: ClassArchive, properties: Mapping[st
 
 
 class ZooKeeper(BrokerProcess):
-    """One ZooKeeper server; `bootstrap` is what zookeeper.connect takes.
+    """One ZooKeeper server; `bootstrap` is the value for zookeeper.connect.
 
-    `own` are lines of its zoo.cfg beside the usual ones, `properties` those of its Java virtual machine.
+    `own` are lines of its zoo.cfg besides the usual ones, `properties` those of its Java virtual machine.
     """
 
     name = "zookeeper"
@@ -66,7 +66,7 @@ class ZooKeeper(BrokerProcess):
         return _java(self._libs, "256M", self._classes, self._properties, main, str(config))
 
     def _ready(self) -> bool:
-        """Ask as its own tool does; `srvr` is the one question that is allowed by default."""
+        """Send the request of ZooKeeper's own tool; `srvr` is the only command that is allowed by default."""
         self.bootstrap = f"127.0.0.1:{self._port}"
         try:
             with socket.create_connection(("127.0.0.1", self._port), timeout=_READ_TIMEOUT_S) as asked:
@@ -77,7 +77,7 @@ class ZooKeeper(BrokerProcess):
 
     @contextmanager
     def tree(self) -> Iterator[KazooClient]:
-        """Yield a client."""
+        """Yield a ZooKeeper client."""
         client = KazooClient(self.bootstrap)
         client.start(30)
         try:
@@ -87,7 +87,7 @@ class ZooKeeper(BrokerProcess):
             client.close()
 
     def put(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write JSON values by path, parents included."""
+        """Write JSON values at paths, and create the parents."""
         with self.tree() as client:
             for path, value in values.items():
                 client.ensure_path(path)
@@ -95,7 +95,7 @@ class ZooKeeper(BrokerProcess):
 
 
 class Kafka39(BrokerProcess):
-    """Apache Kafka 3.9.1 as a broker on ZooKeeper, which must run as long as the broker does."""
+    """Apache Kafka 3.9.1 as a broker on ZooKeeper; ZooKeeper must run as long as the broker."""
 
     name = "apache 3.9.1"
 
@@ -107,13 +107,13 @@ class Kafka39(BrokerProcess):
         self._zookeeper = zookeeper
         self._port = 0
         self.own: Mapping[str, str] = {}
-        """Settings that count before all others."""
+        """Settings that override all others."""
         self.properties: Mapping[str, str] = {}
         """Properties of its Java virtual machine."""
 
     @property
     def port(self) -> int:
-        """Where clients reach it; a broker that is started again is where they look for it."""
+        """The port for clients; after a restart, the broker has the same port."""
         self._port = self._port or free_port()
         return self._port
 

@@ -1,7 +1,8 @@
 """A Spark standalone cluster on this machine: a master and workers as processes, on loopback.
 
-Owns their start, what is known of them, and their end. Each is the leader of a session of its own, and everything that
-it starts (executors, their Python) stays in that session: it is ended by it, whatever a test does. Never runs a job.
+Owns their start, their state, and their end. Each is the leader of its own process session, and every process that it
+starts (executors, their Python) stays in that session. So ending the session ends them all, whatever a test does. Never
+runs a job.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _CLASSES: Final = "org.apache.spark.deploy"
 
 
 class Daemon:
-    """A master or a worker; `ready` finds its line in the log."""
+    """A master or a worker; `ready` finds a line in its log."""
 
     def __init__(self, folder: Path, name: str, environment: Mapping[str, str], *arguments: str) -> None:
         import pyspark
@@ -50,7 +51,7 @@ class Daemon:
             )
 
     def ready(self, pattern: str) -> re.Match[str]:
-        """Wait until the log has a line, and return what matches."""
+        """Wait until the log contains a matching line, and return the match."""
         deadline = time.monotonic() + WAIT_S
         while (found := re.search(pattern, self.said())) is None:
             assert self._process.poll() is None, f"the {self.name} ended:\n{self.said()[-2000:]}"
@@ -63,7 +64,7 @@ class Daemon:
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """End the whole session by force, and wait until nobody is left in it."""
+        """Kill all processes of the session, and wait until none is left."""
         deadline = time.monotonic() + WAIT_S
         while members := _members(self._process.pid):
             for pid in members:
@@ -76,7 +77,7 @@ class Daemon:
 
 
 def _members(session: int) -> list[int]:
-    """Return the processes of a session that have not ended: its leader, and what that started."""
+    """Return the processes of a session that have not ended: its leader and the leader's children."""
     found = []
     for each in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -117,12 +118,12 @@ class StandaloneCluster:
         self._daemons[number + 1].kill()
 
     def applications(self) -> dict[str, str]:
-        """Return the names of the applications that the master has registered, by their ids, in their order."""
+        """Return the names of the applications that the master has registered, by id, in the order of registration."""
         found = re.findall(r"Registered app (.+) with ID (\S+)", self._daemons[0].said())
         return {app: name for name, app in found}
 
     def stages_of(self, number: int, application: str) -> set[int]:
-        """Return the stages of which a worker's executors have begun tasks."""
+        """Return the stages whose tasks a worker's executors have begun."""
         logs = self._work_of(number).glob(f"{application}/*/stderr")
         begun = r"Running task \d+\.\d+ in stage (\d+)\."
         return {int(stage) for log in logs for stage in re.findall(begun, log.read_text(errors="replace"))}
@@ -131,7 +132,7 @@ class StandaloneCluster:
         return self._folder / f"work-{number}"
 
     def kill(self) -> None:
-        """End all of it."""
+        """Kill the whole cluster."""
         for each in reversed(self._daemons):
             each.kill()
 
@@ -142,7 +143,8 @@ class StandaloneCluster:
         return daemon
 
     def _without_kbroker(self) -> Path:
-        """Return what takes kbroker from the executors' Python, which is the one of the tests."""
+        """Return a folder whose empty `kbroker` package hides kbroker from the executors, which use the tests' Python.
+        """
         package = self._folder / "python" / "kbroker"
         package.mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").write_text("raise ImportError('kbroker is not installed here')\n")
@@ -151,10 +153,10 @@ class StandaloneCluster:
 
 @contextmanager
 def standalone(workers: int = 2) -> Iterator[StandaloneCluster]:
-    """Yield a cluster that is ready; nothing of it is left behind."""
+    """Yield a cluster that is ready; everything is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="spark-cluster-") as folder:
         cluster = StandaloneCluster(Path(folder))
-        atexit.register(cluster.kill)  # a scenario that takes too long is left, and its thread never comes to the end
+        atexit.register(cluster.kill)  # a scenario that takes too long is left, and its thread never ends
         try:
             cluster.start(workers)
             yield cluster
@@ -165,7 +167,7 @@ def standalone(workers: int = 2) -> Iterator[StandaloneCluster]:
 
 
 def _naming(text: str) -> list[str]:
-    """Return the command lines of processes that hold a text."""
+    """Return the command lines of the processes that contain a text."""
     found = []
     for each in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

@@ -2,8 +2,8 @@
 
     python -m compat_tests.pipeline.cluster_driver MASTER BOOTSTRAP FOLDER TOPIC
 
-FOLDER holds `archive`, `table`, `visits` and `lookup.csv` of earlier jobs with TOPIC. Somebody kills a worker while
-the slow replay sends.
+FOLDER contains `archive`, `table`, `visits` and `lookup.csv` of earlier jobs with TOPIC. The caller kills a worker
+while the slow replay sends.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CONF = {
     "spark.executor.memory": EXECUTOR_MEMORY,
     "spark.driver.memory": "700m",
     "spark.sql.shuffle.partitions": "2",
-    # What is sent is read by one task: a worker without it can be lost, and nothing else with it.
+    # One task reads what is sent: so a worker without that task can be lost, and nothing else is lost with it.
     "spark.sql.files.minPartitionNum": "1",
 }
 
 
 class Slow(Replay):
-    """Takes its time over each record."""
+    """A replay that sends each record slowly."""
 
     def _sink(self, frame: Any) -> None:
         from pyspark.sql import functions as f
@@ -60,10 +60,10 @@ def main(master: str, bootstrap: str, folder: str, topic: str) -> None:
 
 
 def await_executors(session: Any, number: int) -> None:
-    """Wait until so many executors are there."""
+    """Wait until there are `count` executors."""
     tracker = session.sparkContext._jsc.sc().statusTracker()
     deadline = time.monotonic() + WAIT_S
-    while len(tracker.getExecutorInfos()) <= number:  # the driver is one more
+    while len(tracker.getExecutorInfos()) <= number:  # the driver counts as one more
         assert time.monotonic() < deadline, f"there are no {number} executors"
         time.sleep(0.1)
 

@@ -29,7 +29,7 @@ from kbroker.pipeline.visits.stream import Visits, VisitsOptions
 
 
 class Steps:
-    """Keeps what a job told of its progress."""
+    """Collects the progress messages of a job."""
 
     def __init__(self) -> None:
         self.records: list[int] = []
@@ -49,9 +49,9 @@ class Jobs:
     archiving: type[Archive] = Archive
 
     session: Any = None
-    """Another SparkSession than that of the tests."""
+    """A SparkSession other than that of the tests."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """A client's, as the verbs have them."""
+    """A client's settings, in the form that the verbs use."""
 
     def __post_init__(self) -> None:
         self.session = self.session or configure(spark().newSession())
@@ -66,7 +66,7 @@ class Jobs:
         decoding: DecodedTopics | None = None,
         **options: Any,
     ) -> list[int]:
-        """Archive what is there now; returns the records of each batch."""
+        """Archive the current records; returns the number of records of each batch."""
         steps = Steps()
         names = () if topics is None else tuple(topics.split(","))
         chosen = ArchiveOptions(names, pattern, self.at(to), self.at(checkpoint), **options)
@@ -80,7 +80,7 @@ class Jobs:
         return Optimization(self.session, self.at(to), target).run()
 
     def replay(self, to: str, topic: str, **options: Any) -> int:
-        """Replay into a topic; returns how many records were sent."""
+        """Replay into a topic; returns the number of records sent."""
         sent: int = self.replaying(to, topic, **options)()
         return sent
 
@@ -102,7 +102,7 @@ class Jobs:
         registry: RegistryPlace | None = None,
         **options: Any,
     ) -> Visits:
-        """Count the visits of what is there now; the numbers go to `table`, the state to `visits`."""
+        """Count the visits in the current records; the numbers go to `table`, the state to `visits`."""
         places = (self.at(to), f"{topic}-visits", self.at(checkpoint), f"{topic}-malformed")
         chosen = VisitsOptions(topic, self.at("lookup.csv"), *places, **options)
         job = Visits(self.session, self.cluster, chosen, Steps(), registry=registry)
@@ -126,7 +126,7 @@ class Jobs:
         return differences(counted, self.table(), None)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return what the stream's table holds."""
+        """Return the contents of the stream's table."""
         return table_rows(self.session, self.at("table"))
 
     def store(self, to: str) -> Store:
@@ -145,7 +145,7 @@ def jobs(bootstrap: str) -> Iterator[Jobs]:
 
 @contextmanager
 def archived(bootstrap: str, topic: str, number: int) -> Iterator[Jobs]:
-    """Yield jobs with a new topic of so many records in their archive "archive"."""
+    """Yield jobs with a new topic of `count` records in their archive "archive"."""
     create(bootstrap, topic)
     put(bootstrap, topic, 0, number)
     with jobs(bootstrap) as job:
@@ -154,7 +154,7 @@ def archived(bootstrap: str, topic: str, number: int) -> Iterator[Jobs]:
 
 
 def refused(action: Any, *arguments: Any, **options: Any) -> str:
-    """Return the line with which a job refuses to go on."""
+    """Return the line with which a job refuses to continue."""
     try:
         action(*arguments, **options)
     except PipelineError as err:
@@ -163,5 +163,5 @@ def refused(action: Any, *arguments: Any, **options: Any) -> str:
 
 
 def without(line: str, job: Jobs) -> str:
-    """Return a line without what differs from run to run."""
+    """Return a line without the parts that differ from run to run."""
     return line.replace(str(job.folder), "FOLDER").replace(job.bootstrap, "BROKER")

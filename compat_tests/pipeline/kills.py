@@ -1,6 +1,6 @@
-"""The driver of each job is killed at a step of its change, on both brokers; the next run leaves each record once.
+"""Each job's driver is killed at a step of its change, on both brokers; after the next run each record is there once.
 
-The short form of what `python -m tests.crash.pipeline` does for long and at random.
+The short form of `python -m tests.crash.pipeline`, which kills for long and at random.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ scenarios = Scenarios("pipeline")
 
 
 def killed(job: Jobs, failpoint: str, *arguments: str) -> None:
-    """Run a verb until it passes a failpoint, where it is killed; the JVM of its driver goes with it."""
+    """Run a verb until it reaches a failpoint, where it is killed; the JVM of its driver is killed too."""
     verb = start_verb(
         *arguments, "--bootstrap", job.bootstrap, stderr=subprocess.PIPE, environment={VARIABLE: failpoint}
     )

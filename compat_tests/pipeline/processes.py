@@ -1,6 +1,6 @@
 """Drivers as processes: the verbs of the command line, and modules that run several jobs in one Spark.
 
-Owns their start, their lines, and their end. Never looks at what a job did.
+Owns their start, their output, and their end. Never checks the result of a job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROOT: Final = Path(__file__).parents[2]
 
 
 def start_verb(*arguments: str, stderr: Any, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Start a verb of `kbroker pipeline` in a process group of its own, as a shell does, with Spark on this machine."""
+    """Start a verb of `kbroker pipeline` in its own process group, as a shell does, with Spark on this machine."""
     command = [sys.executable, "-m", "kbroker", "pipeline", *arguments, "--master", "local[2]"]
     command += ["--jars", ",".join(connector_jars()), "--conf", "spark.driver.memory=700m"]
     environment = {**os.environ, **environment}
@@ -36,7 +36,7 @@ def start_verb(*arguments: str, stderr: Any, environment: Mapping[str, str]) -> 
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Wait for a verb's end; returns its status, and what it said on standard error."""
+    """Wait for a verb's end; returns its status and its standard error."""
     try:
         _, errors = process.communicate(timeout=WAIT_S)
     finally:
@@ -46,7 +46,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 class Driver:
-    """A Python module in a process group of its own, which prints lines of JSON; a context manager that ends it."""
+    """A Python module in its own process group, which prints lines of JSON; a context manager that ends it."""
 
     def __init__(self, *arguments: str, cwd: Path) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed at the end
@@ -64,7 +64,7 @@ class Driver:
         self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        atexit.register(self._kill)  # a scenario that takes too long is left, and its thread never comes to the end
+        atexit.register(self._kill)  # a scenario that takes too long is left, and its thread never ends
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -81,7 +81,7 @@ class Driver:
         return self._process.poll() is None
 
     def line(self, number: int) -> Any:
-        """Wait for a line, counted from 0, and return what it says."""
+        """Wait for the line with this number, counted from 0, and return its contents."""
         with self._changed:
             there = self._changed.wait_for(lambda: self._ended or len(self._lines) > number, WAIT_S)
             lines = list(self._lines)
@@ -90,7 +90,7 @@ class Driver:
         return json.loads(lines[number])
 
     def wait(self) -> tuple[int, list[Any], str]:
-        """Wait for its own end; returns its status, its lines, and what it said on standard error."""
+        """Wait until the module ends by itself; returns its status, its lines, and its standard error."""
         status = self._process.wait(WAIT_S)
         self._reader.join(WAIT_S)
         return status, [json.loads(line) for line in self._lines], self.said()

@@ -1,4 +1,4 @@
-"""Archives, verified, put together, and replayed, on both brokers."""
+"""Archives are written, verified, merged, and replayed, on both brokers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ scenarios = Scenarios("pipeline")
 
 
 def sums(report: dict[str, Any]) -> list[list[Any]]:
-    """Return what a report says, with the topics' order."""
+    """Return the values of each partition in a report, without the first of them, in the topics' order."""
     return [list(state.values())[1:] for state in report["partitions"]]
 
 
@@ -78,7 +78,7 @@ def archive_holds_each_record_once(bootstrap: str, unique: str) -> object:
 
 
 def by_others(archive: Path) -> object:
-    """Return what DuckDB and pyarrow make of an archive's folders, knowing nothing of its manifest."""
+    """Return what DuckDB and pyarrow read from an archive's folders, without knowledge of its manifest."""
     query = 'count(*), count(distinct (partition, "offset")), count(value), count(distinct date), min(topic)'
     files = f"{archive}/topic=*/*/*.parquet"
     with duckdb.connect() as database:
@@ -88,7 +88,7 @@ def by_others(archive: Path) -> object:
 
 
 class OftenSummarized(Archive):
-    """Puts the manifest's entries together after every third."""
+    """A job that summarizes the manifest's entries after every third entry."""
 
     most_entries = 3
 
@@ -184,7 +184,7 @@ def replay_keeps_order_and_shape(bootstrap: str, unique: str) -> object:
 
 
 class Ending(Replay):
-    """Ends in the middle of its second slice, with part of it sent."""
+    """A replay that ends in the middle of its second slice, with part of the slice sent."""
 
     writes = 0
 
@@ -220,7 +220,7 @@ def changes_are_finished_or_forgotten(bootstrap: str, unique: str) -> object:
         store = job.store("archive")
         before = store.load()
         entry = before.entries[0]
-        # As a kill leaves it: one change that was committed and not moved, one that was never committed.
+        # The state after a kill: one change was committed but its files not moved, one was never committed.
         for path in before.files:
             store.files.move(path, f"_staging/{entry.name}/{path}")
             store.files.write(f"_staging/archive-none-000000001/{path}", "half a file")
@@ -325,7 +325,7 @@ def marks_of_other_replays_mean_nothing(bootstrap: str, unique: str) -> object:
         job.archive(f"{unique}-once", "second", "other")
         with pytest.raises(PipelineError, match="the power went"):
             job.replaying("second", f"{unique}-twice", Ending, exactly_once=True, slice_records=80)()
-        put(bootstrap, f"{unique}-twice", 1, 2)  # somebody else's, with other headers
+        put(bootstrap, f"{unique}-twice", 1, 2)  # another replay's, with other headers
         sent.append(job.replay("second", f"{unique}-twice", exactly_once=True, slice_records=80))
         found = [value for part in values(bootstrap, f"{unique}-twice", 2) for _, value in part]
         return [sent, len(found), sorted(Counter(map(str, found)).items())]

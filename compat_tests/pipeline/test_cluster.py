@@ -1,4 +1,4 @@
-"""The pipeline on a Spark standalone cluster, on both brokers: what it does is what it does on one machine."""
+"""The pipeline on a Spark standalone cluster, on both brokers: it does the same as on one machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.tries import FORM
 
 pytestmark = [
     pytest.mark.spark,
-    # py4j leaves the sockets of its threads to the garbage collector.
+    # py4j leaves it to the garbage collector to close the sockets of its threads.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 scenarios = Scenarios("cluster")
@@ -76,7 +76,7 @@ def some_events_in(bootstrap: str, topic: str) -> list[Any]:
 
 
 def archive_while_a_worker_dies(cluster: StandaloneCluster, far: Jobs, topic: str) -> list[int]:
-    """Archive on the cluster and kill a worker after the first batch; return the batches' records."""
+    """Archive on the cluster and kill a worker after the first batch; return the records of the batches."""
     places = ("--to", far.at("archive"), "--checkpoint", far.at("checkpoint"), "--batch-records", str(BATCH))
     with verb(cluster.url, far, "archive", "--topics", topic, *places) as driver:
         driver.line(0)
@@ -128,7 +128,7 @@ def jobs_in_one_driver(cluster: StandaloneCluster, job: Jobs, topic: str) -> obj
 
 
 def await_sending(driver: Driver, job: Jobs, target: str) -> None:
-    """Wait until records arrive in all partitions of a topic, which need not be there yet."""
+    """Wait until records arrive in all partitions of a topic, which need not exist yet."""
     deadline = time.monotonic() + WAIT_S
     while True:
         assert driver.running, driver.said()
@@ -140,7 +140,7 @@ def await_sending(driver: Driver, job: Jobs, target: str) -> None:
 
 
 def sender_without_its_input(cluster: StandaloneCluster, application: str) -> int:
-    """Return the worker, of two that send, that did not read the records: they are not lost with it."""
+    """Return the worker that sends but did not read the records, so that killing it does not lose them."""
     stages = {number: cluster.stages_of(number, application) for number in range(2)}
     sending = max(set.intersection(*stages.values()))
     reading = max(stage for begun in stages.values() for stage in begun if stage < sending)
@@ -162,7 +162,7 @@ def master_that_is_not_there_ends_in_a_line(bootstrap: str, unique: str) -> obje
 
 
 def verb(master: str, job: Jobs, name: str, *arguments: str) -> Driver:
-    """Start a verb of the command line on a cluster."""
+    """Start a verb of the command line that runs its job on a cluster."""
     command = ["kbroker", "pipeline", name, *arguments, "--bootstrap", job.bootstrap, "--master", master]
     command += ["--jars", ",".join(connector_jars())]
     for each in CONF:
@@ -190,7 +190,7 @@ def table(job: Jobs) -> dict[Any, list[int]]:
 
 
 def expected(found: list[Any]) -> dict[Any, list[int]]:
-    """Return what the model counts."""
+    """Return the numbers that the model counts."""
     first = datetime.date(1970, 1, 1)
     numbers = counted(found, VisitRules()).items()
     return {(name, str(first + datetime.timedelta(day))): each for (name, day), each in numbers}

@@ -1,4 +1,4 @@
-"""Archives with typed columns by a schema registry, and visits counted of framed events."""
+"""Archives with columns typed by a schema registry, and visits counted from framed events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kbroker.schema_registry.formats.parsing import parse
 
 pytestmark = [
     pytest.mark.spark,
-    # py4j leaves the sockets of its threads to the garbage collector.
+    # py4j leaves it to the garbage collector to close the sockets of its threads.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -48,7 +48,7 @@ NEW = {
 
 
 class Registered:
-    """Schemas of a broker's registry, and values framed by them."""
+    """Schemas in a broker's registry, and values framed with them."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -138,7 +138,7 @@ def test_versions_in_one_batch_and_broken_values(broker: Broker, job: Jobs) -> N
     found = duckdb.connect().execute(f"select value_decoded.price from {parquet} where value_decoded.n > 5")
     assert found.fetchall() == [(Decimal("2.56"),)] * 2
 
-    # The next version has another type: its files are not put together with the older ones.
+    # The next version has another type: its files are not merged with the older ones.
     third = json.dumps({**NEW, "fields": NEW["fields"][:2]})
     number = registered.add("orders-value", third)
     for partition in range(2):

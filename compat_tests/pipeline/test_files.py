@@ -1,4 +1,4 @@
-"""Files behind Hadoop's own file systems, here a view (viewfs) of a local folder: as those of this machine."""
+"""Hadoop's own file systems, here a view (viewfs) of a local folder, work like the files of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 
 def viewed(folder: Path) -> Files:
-    """Return a folder's files, not through `file:`."""
+    """Return a folder's files through a file system other than `file:`."""
     session = spark()
     conf = session._jsc.hadoopConfiguration()
     conf.set("fs.viewfs.mounttable.kbroker.link./here", f"file:{folder}")

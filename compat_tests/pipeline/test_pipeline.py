@@ -10,7 +10,7 @@ from compat_tests.pipeline import kills, scenarios, upstream, visit_scenarios
 
 pytestmark = [
     pytest.mark.spark,
-    # py4j leaves the sockets of its threads to the garbage collector.
+    # py4j leaves it to the garbage collector to close the sockets of its threads.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 

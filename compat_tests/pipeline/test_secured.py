@@ -1,6 +1,6 @@
-"""The jobs against a broker that asks who comes: by a password over TLS, and by a certificate with an encrypted key.
+"""The jobs on a broker that authenticates: by a password over TLS, or by a certificate whose key is encrypted.
 
-Each has the rights that docs/pipeline.md names, and no others.
+Each job has the rights that docs/pipeline.md names, and no others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.security.tls import development
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.java,
-    # py4j leaves the sockets of its threads to the garbage collector.
+    # py4j leaves it to the garbage collector to close the sockets of its threads.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -30,11 +30,11 @@ TOPIC = "orders"
 RECORDS = 40
 KEY_PASSWORD = "key-secret"
 ADMIN = {"super.users": "User:ANONYMOUS"}
-"""Who comes by the listener of PLAINTEXT, which the tests themselves use."""
+"""The user of connections to the PLAINTEXT listener, which the tests themselves use."""
 
 
 def rights(principal: str) -> list[Acl]:
-    """Return what docs/pipeline.md says that archive, verify and replay need."""
+    """Return the rights that archive, verify and replay need according to docs/pipeline.md."""
     return [
         Acl(allow_principal=principal, topic=TOPIC, operation=["Read", "DescribeConfigs"]),
         Acl(allow_principal=principal, group="kbroker-archive", operation="Read"),
@@ -49,20 +49,20 @@ def rights(principal: str) -> list[Acl]:
 
 @contextmanager
 def by_password(folder: Path) -> Iterator[tuple[str, str, Path]]:
-    """Yield the addresses of PLAINTEXT and of SASL_SSL, and a file of settings for the latter."""
+    """Yield the addresses of PLAINTEXT and of SASL_SSL, and a settings file for SASL_SSL."""
     listeners = {"listeners": "PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0"}
     users = {"spark": 'a "secret"'}
     with Broker({**listeners, **ADMIN}, tls=True, users=users, acls=rights("User:spark")) as broker:
         settings = broker.client_settings("spark").java
         file = folder / "client.properties"
-        # A backslash stands for two in such a file, as for Kafka's tools.
+        # Two backslashes stand for one in such a file, as for Kafka's tools.
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()).replace("\\", "\\\\"))
         yield broker.bootstrap_servers.split(",")[0], settings["bootstrap.servers"], file
 
 
 @contextmanager
 def by_certificate(folder: Path) -> Iterator[tuple[str, str, Path]]:
-    """Yield the same of SSL with a certificate, whose key is encrypted in its file of PEM."""
+    """Yield the same for SSL with a certificate, whose key is encrypted in its PEM file."""
     listeners = {"listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0", "ssl.client.auth": "required"}
     authority = development.authority()
     pem = folder / "spark.pem"

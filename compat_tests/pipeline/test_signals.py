@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT end a job in good order: its status says so, nothing is printed, and the next run goes on."""
+"""SIGTERM and SIGINT end a job cleanly: its status shows it, nothing is printed, and the next run continues."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.spark
 
 
 def job(bootstrap: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start a verb whose scratch folders go below `folder`."""
+    """Start a verb whose scratch folders are created below `folder`."""
     place = ("--bootstrap", bootstrap)
     return start_verb(*arguments, *place, stderr=subprocess.PIPE, environment={"TMPDIR": str(folder / "tmp")})
 
 
 def first_step(process: subprocess.Popen[str]) -> int:
-    """Wait for a job's first line; returns how many records it tells of."""
+    """Wait for a job's first progress line; returns the number of records in it."""
     assert process.stdout is not None
     return int(json.loads(process.stdout.readline())["records"])
 
@@ -51,7 +51,7 @@ def test_a_job_ends_at_a_signal(brokers: dict[str, BrokerProcess], tmp_path: Pat
     assert not (tmp_path / "archive" / "_lock.json").exists()
     rest = job(bootstrap, tmp_path, *archive)
     assert ended(rest)[0] == 0
-    # At this speed the replay would take a day.
+    # At this rate the replay would take a day.
     replay = ("replay", "--from", str(tmp_path / "archive"), "--to-topic", copy, "--speed", "1x")
     replaying = job(bootstrap, tmp_path, *replay)
     first_step(replaying)
@@ -61,7 +61,7 @@ def test_a_job_ends_at_a_signal(brokers: dict[str, BrokerProcess], tmp_path: Pat
 
 
 def await_that(done: Callable[[], object], what: str) -> None:
-    """Wait until something is so."""
+    """Wait until a condition is true."""
     give_up = time.monotonic() + WAIT_S
     while not done():
         assert time.monotonic() < give_up, what
@@ -69,12 +69,12 @@ def await_that(done: Callable[[], object], what: str) -> None:
 
 
 def has_begun(folder: Path) -> bool:
-    """Say whether a job has come to where it starts Spark."""
+    """Whether a job has come to the point where it starts Spark."""
     return any((folder / "tmp").glob("kbroker-spark-*"))
 
 
 def is_gone(group: int) -> bool:
-    """Say whether no process is left of a group."""
+    """Whether no process is left in a process group."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""How rows are spread over Spark's tasks, and what a task knows of itself."""
+"""How rows are distributed over Spark's tasks, and what a task knows about itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.pipeline.spark.tasks import DONE_AGAIN, FIRST, first_attempt_only, 
 
 pytestmark = [
     pytest.mark.spark,
-    # py4j leaves the sockets of its threads to the garbage collector.
+    # py4j leaves it to the garbage collector to close the sockets of its threads.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 

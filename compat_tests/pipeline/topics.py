@@ -1,6 +1,6 @@
-"""Topics that the pipeline's scenarios fill, read, delete and make anew.
+"""Topics that the pipeline's scenarios fill, read, delete and create anew.
 
-Owns the records' shapes and what is read back of them.
+Owns the form of the records, and reading them back.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ WAIT_S = 60
 
 def create(bootstrap: str, *topics: str, partitions: int = 2, configs: dict[str, str] | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    kept = {"retention.ms": "-1", **(configs or {})}  # BASE_MS lies further back every day
+    kept = {"retention.ms": "-1", **(configs or {})}  # BASE_MS lies further in the past every day
     asked = [NewTopic(topic, num_partitions=partitions, config=kept) for topic in topics]
     for future in admin.create_topics(asked).values():
         future.result(30)
 
 
 def put(bootstrap: str, topic: str, first: int, count: int, partitions: int = 2, *, keyed: bool = False) -> None:
-    """Produce records round robin, 20 seconds apart, of every shape: without key, value, headers; null and empty."""
+    """Produce records of every form round robin, 20 s apart: without key, value or headers; null and empty ones."""
     failures: list[object] = []
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
     for i in range(first, first + count):
@@ -59,7 +59,7 @@ def put_transaction(bootstrap: str, topic: str, *, commit: bool) -> None:
 
 
 def records(bootstrap: str, topic: str, partitions: int = 2, *, timestamps: bool = True) -> list[list[Any]]:
-    """Return a topic's records in order, partition after partition; without the header that a replay adds."""
+    """Return a topic's records partition by partition, in order, without the header that a replay adds."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True, "log_level": 0}
     consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
@@ -105,7 +105,7 @@ def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> N
 
 
 def create_anew(bootstrap: str, topic: str) -> None:
-    """Create a topic that is being deleted."""
+    """Create a topic again that is still being deleted."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:

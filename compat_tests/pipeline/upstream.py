@@ -1,4 +1,5 @@
-"""What becomes of an archive when its topics come, go, or change while a job looks at them; on both brokers."""
+"""What happens to an archive when its topics are created, deleted, or changed while a job reads them; on both brokers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ scenarios = Scenarios("pipeline")
 
 @scenarios.add
 def topics_come_and_go(bootstrap: str, unique: str) -> object:
-    # By Java's rules (?<name>...) is a group, by Python's it is a mistake.
+    # In Java's regular expressions (?<name>...) is a group; in Python's it is an error.
     pattern = rf"(?<all>{unique}-[a-z])"
     create(bootstrap, f"{unique}-a", f"{unique}-b")
     put(bootstrap, f"{unique}-a", 0, 20)
@@ -45,7 +46,7 @@ def by(job: Jobs, pattern: str, **options: Any) -> list[int]:
 
 
 class Forgetful(Cluster):
-    """Says of every topic that it is not compacted."""
+    """Clients that report no topic as compacted."""
 
     def compacted(self, topics: Any) -> set[str]:
         del topics
@@ -54,14 +55,14 @@ class Forgetful(Cluster):
 
 @scenarios.add
 def records_that_vanish_need_a_reason(bootstrap: str, unique: str) -> object:
-    """A record that is in the archive and not in the topic: the cleaner may have taken it, and nobody else."""
+    """Records that are in the archive and no longer in the topic: only the cleaner may have removed them."""
     create(bootstrap, unique, configs={"cleanup.policy": "compact"})
     put(bootstrap, unique, 0, 40, keyed=True)
     with jobs(bootstrap) as job:
         job.archive(unique, "archive")
         manifest = job.store("archive").load()
         whole = job.verify("archive")["faults"]
-        # As the cleaner leaves it, without waiting for one: the job sees fewer records upstream.
+        # The state after a cleaner run, without waiting for one: the job sees fewer records upstream.
         compacted = Fewer(job.session, job.cluster, job.at("archive"), ()).run()
         plain = Fewer(job.session, Forgetful(job.cluster.clients), job.at("archive"), ()).run()
         gone = [[state.deleted_upstream, state.compared] for state in compacted.partitions]
@@ -70,14 +71,14 @@ def records_that_vanish_need_a_reason(bootstrap: str, unique: str) -> object:
 
 
 class Fewer(Verification):
-    """Finds upstream only what has an odd offset."""
+    """A job that finds upstream only the records with an odd offset."""
 
     def _upstream(self, common: Any) -> Any:
         return super()._upstream(common).where("offset % 2 = 1")
 
 
 class Disturbed(Verification):
-    """Another job archives once, in the middle of the first look."""
+    """Another job archives once, in the middle of the first reading."""
 
     def __init__(self, job: Jobs, disturb: Any) -> None:
         super().__init__(job.session, job.cluster, job.at("archive"), ())
@@ -92,7 +93,7 @@ class Disturbed(Verification):
 
 
 class DisturbedLate(Disturbed):
-    """The other job comes when files are read for the second time."""
+    """The other job archives while files are read for the second time."""
 
     def _check_files(self, manifest: Manifest) -> bool:
         return Verification._check_files(self, manifest)
@@ -105,7 +106,7 @@ class DisturbedLate(Disturbed):
 
 
 class Placing(Disturbed):
-    """The other job moves its files to their places after the first look."""
+    """The other job moves its files to their final places after the first reading."""
 
     def _check_files(self, manifest: Manifest) -> bool:
         if self.looks == 1:
@@ -137,7 +138,7 @@ def an_archive_is_verified_while_it_grows(bootstrap: str, unique: str) -> object
 
 
 class Deleting(Archive):
-    """Records are deleted upstream between the look at the log's start and the first batch."""
+    """Records are deleted upstream after the log start offset was read and before the first batch."""
 
     def _start(self, manifest: Manifest) -> Any:
         delete_records(self._cluster.clients.bootstrap, next(iter(self._topics)), 0, 10)
@@ -145,7 +146,7 @@ class Deleting(Archive):
 
 
 class Overtaken(Archive):
-    """Records are deleted upstream while a batch is read: the first ones and the last ones are read."""
+    """Records are deleted upstream while a batch is read: its first and last records have been read."""
 
     def _take_in(self, frame: Any, batch: int) -> None:
         delete_records(self._cluster.clients.bootstrap, next(iter(self._topics)), 0, 60)
@@ -205,7 +206,7 @@ def one_replay_at_a_time_goes_to_a_topic(bootstrap: str, unique: str) -> object:
         lines: list[str] = []
 
         class Meeting(Replay):
-            """Another replay into the same topic is begun while this one sends."""
+            """Another replay into the same topic begins while this one sends."""
 
             def _write(self, frame: Any, replay_id: str) -> None:
                 lines.append(refused(job.replay, "archive", copy, exactly_once=True))

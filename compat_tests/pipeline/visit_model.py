@@ -1,4 +1,4 @@
-"""Visits counted by the plainest means, to be compared with what Spark counts; and events to count."""
+"""Counts visits in the simplest way, for comparison with Spark's numbers; and creates the events to count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.pipeline.visits.lookup import UNKNOWN
 from kbroker.pipeline.visits.rules import DAY_MS, FUTURE_MS, VisitRules
 
 Key = tuple[str, int]
-"""(organisation, day as days since the epoch)."""
+"""The organisation, and the day as days since the epoch."""
 
 
 class Record(NamedTuple):
@@ -26,13 +26,14 @@ class Record(NamedTuple):
 
 
 def some_events(seed: int, number: int, begin_ms: int, partitions: int) -> list[Record]:
-    """Return events of two days: early, late, twice, malformed, close to the ends of visits, of visitors unknown."""
+    """Return events of two days: early, late, duplicate, malformed, near the ends of visits, and of unknown visitors.
+    """
     groups = event_stream(seed, begin_ms, 2 * DAY_MS // number, partitions)
     return [record for group in islice(groups, number) for record in group]
 
 
 def event_stream(seed: int, begin_ms: int, step_ms: int, partitions: int) -> Iterator[list[Record]]:
-    """Yield such events without end, one or two at a time."""
+    """Yield such events endlessly, one or two at a time."""
     rng = random.Random(seed)
     for index in count():
         now = begin_ms + index * step_ms
@@ -50,7 +51,7 @@ def event_stream(seed: int, begin_ms: int, step_ms: int, partitions: int) -> Ite
 
 
 def lookup_text() -> str:
-    """Return the lookup of the visitors, as CSV."""
+    """Return the lookup table of the visitors, as CSV."""
     return "\n".join(["visitor,organisation", *(f"v{n},{organisation(f'v{n}')}" for n in range(2, 61)), ""])
 
 

@@ -1,4 +1,4 @@
-"""Visits counted through what happens to a topic, to the files, and in the events: on both brokers."""
+"""Visits are counted while the topic, the files and the events change: on both brokers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMES = {"a": 'Smith "and" Sons', "b": "two\nlines, one name", "c": "back\\slash
 
 
 def event(partition: int, after_ms: int, visitor: str, **fields: Any) -> Record:
-    """Return an event as it comes in time; `fields` say otherwise."""
+    """Return an event that arrives in time, unless `fields` say otherwise."""
     now = BASE_MS + after_ms
     whole = {"id": f"{visitor}-{now}", "visitor": visitor, "time": now, **fields}
     return Record(partition, visitor, json.dumps(whole), now)
@@ -63,7 +63,7 @@ def visits_through_changes_of_the_topic(bootstrap: str, unique: str) -> object:
         put_events(bootstrap, unique, [event(0, 0, "a"), event(0, 30 * HOUR_MS, "b")])
         job.visits(unique)
         before = numbers(job.table())
-        # A partition that comes later does not bring back what was forgotten: its old events are late.
+        # A partition that is added later does not restore forgotten state: its old events are late.
         admin.create_partitions([NewPartitions(unique, 2)])[unique].result(30)
         until(lambda: job.cluster.topics()[unique] == 2)
         put_events(bootstrap, unique, [event(1, 10 * MINUTE_MS, "a"), event(1, 11 * MINUTE_MS, "b")])
@@ -74,7 +74,7 @@ def visits_through_changes_of_the_topic(bootstrap: str, unique: str) -> object:
         assert [each[:2] for each in numbers(rows)] == [each[:2] for each in numbers(job.table())]
         clocks = [(partition, offset, clock - BASE_MS) for partition, offset, clock in state.set_clocks]
         after = numbers(job.table())
-        # What is behind a gap, or in another topic of the same name, is not counted.
+        # Events after a gap, or in another topic of the same name, are not counted.
         put_events(bootstrap, unique, [event(0, 31 * HOUR_MS, "a")] * 10)
         delete_records(bootstrap, unique, 0, 7)
         lines = [refused(job.visits, unique)]
@@ -113,7 +113,7 @@ def visits_of_odd_events_go_where_they_belong(bootstrap: str, unique: str) -> ob
         f'[{{"visitor": "e", {time_field}}}]',
         "",
     ]
-    large = "x" * 1_048_480  # with what a dead letter adds in headers it is larger than a producer sends by default
+    large = "x" * 1_048_480  # with the headers that a dead letter adds, it exceeds a producer's default limit
     with jobs(bootstrap) as job:
         write_lookup(job, NAMES)
         put_events(bootstrap, unique, [Record(0, "e", value, now) for value in odd])
@@ -131,13 +131,13 @@ def visits_of_odd_events_go_where_they_belong(bootstrap: str, unique: str) -> ob
         ]
         seen: list[Any] = [numbers(job.table()), sorted(dict(each)["kbroker.reason"].decode() for each in dead)]
         assert len(dead) == len(odd) + 1
-        # Another count takes the places over; whoever comes back finds what is missing.
+        # Another count takes over the table; a later run finds what is missing.
         (day,) = (job.folder / "table").glob("day=*")
         shutil.copytree(day, day.with_name("day=2001-01-01"))
         shutil.rmtree(job.at("visits"))
         write_lookup(job, {"a": "A"})
         job.visits(unique)
-        assert len(job.table()) == 2  # nothing is left of a day that this count does not have
+        assert len(job.table()) == 2  # nothing is left of a day that this count does not contain
         shutil.rmtree(job.at("table"))
         job.visits(unique)
         newest = {key: value for part in values(bootstrap, f"{unique}-visits", 1) for key, value in part}

@@ -1,4 +1,4 @@
-"""`kbroker registry` beside Apache Kafka: several instances, which are killed, as the broker is."""
+"""`kbroker registry` beside Apache Kafka: several instances, which are killed, and so is the broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.java
 
 
 class AtOneAddress(ApacheKafka):
-    """Apache Kafka that its clients find again after a restart."""
+    """An Apache Kafka whose address stays the same after a restart."""
 
     _known: tuple[int, int, str] | None = None
 
@@ -42,7 +42,7 @@ def check(broker: BrokerProcess, directory: Path, kills: int) -> None:
                 clients.wait_for(10)
                 process.start()
             if isinstance(broker, Kafka39):
-                broker.stop()  # after a kill, its session would have to expire first
+                broker.stop()  # after a kill, its session would first have to expire
             else:
                 broker.kill()
             broker.start()
@@ -54,7 +54,7 @@ def check(broker: BrokerProcess, directory: Path, kills: int) -> None:
 
 
 def written_by_others(broker: BrokerProcess, registry: Http, count: int) -> None:
-    """A record without a transaction, as Confluent's registry writes it, counts before the next change."""
+    """A record without a transaction, as Confluent's registry writes it, takes effect before the next change."""
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     key = {"keytype": "SCHEMA", "subject": "other", "version": 1, "magic": 1}
     value = {"subject": "other", "version": 1, "id": count + 5, "schema": record("O"), "deleted": False}

@@ -1,7 +1,7 @@
 """Confluent's Java client of a schema registry, as Apache Flink packs it (7.5.3), and messages from and for Java.
 
-Confluent's own artifacts are not where Maven looks; Flink's jar has the client under another package. Fetched with
-Maven: only with KBROKER_TESTS=long.
+Confluent's own artifacts are not in the repository that Maven uses; Flink's jar contains the client under another
+package. It is fetched with Maven: only with KBROKER_TESTS=long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Karapace on the same `_schemas`: each shows what the other wrote, and deletes what the other has.
+"""Karapace on the same `_schemas`: each registry shows what the other wrote, and deletes what the other has.
 
-Only with KBROKER_TESTS=long, and where KBROKER_KARAPACE names a Python that runs `-m karapace`; how to make one is in
-compat_tests/FINDINGS.md.
+Only with KBROKER_TESTS=long, and if KBROKER_KARAPACE names a Python that runs `-m karapace`; compat_tests/FINDINGS.md
+says how to make one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROTO: Final = 'syntax = "proto3";\nmessage A {\n  int32 x = 1;\n}\n'
 
 
 def until(what: str, holds: Callable[[], bool]) -> None:
-    """Ask again and again until something holds, or a deadline has passed."""
+    """Ask repeatedly until a condition is true, or a deadline has passed."""
     end = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < end, what
@@ -43,7 +43,7 @@ def until(what: str, holds: Callable[[], bool]) -> None:
 
 @contextmanager
 def karapace(bootstrap: str, directory: Path) -> Iterator[Http]:
-    """Run Karapace until the end; it is the writer of the topic by then."""
+    """Run Karapace until the end of the block; it writes the topic before the block begins."""
     port = str(free_port())
     settings = {
         "BOOTSTRAP_URI": bootstrap,
@@ -81,7 +81,7 @@ def record(name: str, *more: str) -> str:
 
 
 def filled(registry: Http, tag: str) -> None:
-    """Register versions, another format, a reference and a level, and delete softly and for good."""
+    """Register versions, another format, a reference and a level, and delete some softly and some permanently."""
     for name in ("kept", "softly", "for_good"):
         registry.register(f"{tag}-{name}", record(f"{tag}_{name}"))
         registry.register(f"{tag}-{name}", record(f"{tag}_{name}", "note"))
@@ -95,7 +95,7 @@ def filled(registry: Http, tag: str) -> None:
 
 
 def shown(registry: Http) -> dict[str, Any]:
-    """Return all that a registry shows: versions, levels, and what is deleted softly."""
+    """Return everything that a registry shows: versions, levels, and softly deleted versions."""
     found: dict[str, Any] = {"deleted": sorted(registry.ok("GET", "/subjects?deleted=true"))}
     for subject in registry.ok("GET", "/subjects"):
         at = f"/subjects/{quote(subject, safe='')}/versions"

@@ -1,6 +1,6 @@
-"""Kaskade, a console for Kafka in the terminal, shows records of three formats by kbroker's registry.
+"""Kaskade, a Kafka console for the terminal, shows records of three formats with kbroker's registry.
 
-It is installed into an environment of its own with pip, which takes a minute: only with KBROKER_TESTS=long.
+pip installs it into its own environment, which takes a minute: only with KBROKER_TESTS=long.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def kaskade(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shows(command: Sequence[str | Path], *texts: str) -> None:
-    """Run a program in a terminal until it has drawn these texts; the program is killed then."""
+    """Run a program in a terminal until it has drawn these texts; then kill it."""
     terminal, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 150, 0, 0))
     with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env={**os.environ, "TERM": "xterm"}) as process:

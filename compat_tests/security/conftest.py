@@ -1,4 +1,4 @@
-"""Both brokers with SASL, once for all tests of this folder; users are added by Kafka's own tool."""
+"""Both brokers with SASL, shared by all tests of this folder; Kafka's own tool adds the users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both brokers with a listener for SASL beside one for everybody, and the same users on both.
+"""Both brokers with a SASL listener beside a PLAINTEXT one, and the same users on both.
 
 Owns the settings. `bootstrap` is the listener with SASL, `open` the other one.
 """
@@ -29,7 +29,7 @@ SASL: Final = {
 
 
 class ApacheWithSasl(ApacheKafka):
-    """Apache Kafka 4.4.0, likewise."""
+    """Apache Kafka 4.4.0 with both listeners."""
 
     open = ""
 
@@ -60,7 +60,7 @@ class ApacheWithSasl(ApacheKafka):
 
 
 class KBrokerWithSasl(KBroker):
-    """Kbroker, likewise."""
+    """Kbroker with both listeners."""
 
     open = ""
 
@@ -84,7 +84,7 @@ class KBrokerWithSasl(KBroker):
 
 
 def both(libs: Path, directory: Path, settings: dict[str, str]) -> tuple[ApacheWithSasl, KBrokerWithSasl]:
-    """Return both brokers, not started."""
+    """Return both brokers; they are not started."""
     return (
         ApacheWithSasl(libs, directory / "apache", settings),
         KBrokerWithSasl(directory / "kbroker", settings),
@@ -92,6 +92,6 @@ def both(libs: Path, directory: Path, settings: dict[str, str]) -> tuple[ApacheW
 
 
 def open_address(broker: BrokerProcess) -> str:
-    """Return where everybody is let in."""
+    """Return the address of the listener that needs no authentication."""
     assert isinstance(broker, (ApacheWithSasl, KBrokerWithSasl))
     return broker.open

@@ -1,8 +1,8 @@
 """The table of rights on both brokers: each API without a right, with all, with one less, with one denied.
 
-Both have StandardAuthorizer. Nobody authenticates, so everybody is User:ANONYMOUS, and is told apart by his address:
-the administrator, who may everything, comes from 127.0.0.1 as the broker itself does, the one whom rights are given
-and taken from 127.0.0.2.
+Both have StandardAuthorizer. Nobody authenticates, so everybody is User:ANONYMOUS; the address distinguishes the
+clients. The administrator, who is allowed everything, connects from 127.0.0.1, as the broker itself does. The subject,
+whose rights change, connects from 127.0.0.2.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Guarded:
         self.wire.until(lambda: self.wire._led(name, 1), f"{name} has a leader")
 
     def rights(self, wanted: Mapping[Right, Permission]) -> None:
-        """Give the subject these rights and no others, and wait until the broker goes by them."""
+        """Give the subject exactly these rights, and wait until the broker applies them."""
         gone = DeleteAclsFilter(1, None, PatternType.ANY, None, OTHER, Operation.ANY, Permission.ANY)
         assert codes(self.wire.quiet(DeleteAclsRequest([gone]), 3)) <= {0}
         acls = [self._creation(r.kind, r.name, OTHER, r.operation, permission) for r, permission in wanted.items()]
@@ -162,7 +162,7 @@ def guarded(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def _bare(value: Any) -> Any:
-    """Leave out of texts how Java prints a request."""
+    """Remove Java's printed form of a request from texts."""
     if isinstance(value, dict):
         return {name: _bare(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -171,7 +171,7 @@ def _bare(value: Any) -> Any:
 
 
 def transcript(broker: Guarded, case: Case) -> Transcript:
-    """Return what is answered where something is refused, else only that nothing is: the rest is other tests'."""
+    """Return the answer if something in it is refused, else only that nothing is: other tests check the rest."""
     found: Transcript = {}
     plain = Plain()
 
@@ -242,7 +242,7 @@ ASKS: list[tuple[str, Any, int]] = [
         3,
     ),
 ]
-"""What somebody asks who may describe the topics `seen` and `absent`, and create `new`."""
+"""Requests of a client that is allowed to describe the topics `seen` and `absent`, and to create `new`."""
 
 
 def test_what_is_hidden(guarded: dict[str, Guarded]) -> None:
@@ -271,7 +271,7 @@ def test_what_is_hidden(guarded: dict[str, Guarded]) -> None:
 
 
 def test_offsets_of_topics_by_id(guarded: dict[str, Guarded]) -> None:
-    """Of one that is hidden, of none, and of one that is not there: nothing reaches the group."""
+    """Offsets of a hidden topic, of no topic, and of one that does not exist: nothing reaches the group."""
     found: dict[str, Transcript] = {}
     for side, broker in guarded.items():
         broker._topic("hidden")
@@ -308,7 +308,7 @@ def _odd_acls() -> Iterator[tuple[str, Any]]:
         "resource_type": 2, "resource_name": "odd", "resource_pattern_type": 3, "principal": "User:odd", "host": "*",
         "operation": 3, "permission_type": 3,
     }  # fmt: skip
-    # Not the code of ANY or MATCH: there Kafka 4.4.0 fails altogether (UNKNOWN_SERVER_ERROR for all of the request).
+    # Without the codes of ANY and MATCH: with them Kafka 4.4.0 fails the complete request (UNKNOWN_SERVER_ERROR).
     odd: dict[str, list[int | str]] = {
         "resource_type": [0, 4, 6, 7, 8, 99],
         "resource_name": ["", "*", "a/b", "x" * 300],
@@ -395,7 +395,7 @@ def _has(broker: Guarded, count: int) -> bool:
 
 
 def _in_order(value: Any) -> Any:
-    """Sort lists: ACLs have no order."""
+    """Sort lists, because ACLs have no order."""
     if isinstance(value, dict):
         return {name: _in_order(each) for name, each in value.items()}
     if isinstance(value, list):

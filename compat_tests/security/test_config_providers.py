@@ -1,4 +1,4 @@
-"""Variables in settings on both brokers: what config providers make of them, and what DescribeConfigs tells."""
+"""Variables in settings on both brokers: how config providers resolve them, and what DescribeConfigs shows."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def observed(bootstrap: str, secrets: Path) -> dict[str, Any]:
     found: dict[str, Any] = {name: first[name].value for name in (*ASKED, "ssl.key.password")}
     set_by(bootstrap, DYNAMIC, f"${{file:{secrets}/some.properties:more}}")
     deadline = time.monotonic() + PATIENCE_S
-    while DYNAMIC not in (now := told(bootstrap)):  # Apache Kafka hears of it a moment later
+    while DYNAMIC not in (now := told(bootstrap)):  # Apache Kafka learns of it a moment later
         assert time.monotonic() < deadline
     found["dynamic"] = now[DYNAMIC].value
     said = []
@@ -89,7 +89,8 @@ def test_what_both_make_of_variables(kafka_libs: Path, tmp_path: Path) -> None:
     with KBroker(tmp_path / "kbroker", common) as kbroker:
         ours = observed(kbroker.bootstrap, secrets)
         assert "file-secret" not in kbroker.log_tail()
-    # Declared in FINDINGS.md: what a provider tells of a dynamic config is not shown, and a variable of none refused.
+    # Declared in FINDINGS.md: the value that a provider gives a dynamic config is not shown, and a variable that no
+    # provider resolves is refused.
     assert theirs.pop("dynamic") == "20000"
     assert ours.pop("dynamic") == f"${{file:{secrets}/some.properties:more}}"
     for name in (f"{secrets}/some.properties:none", f"{secrets}/none.properties:x", "/etc/hosts:x"):

@@ -55,7 +55,7 @@ def give(
     pattern: PatternType = LITERAL,
     permission: Permission = ALLOW,
 ) -> None:
-    """Give alice a right, or take one from her; note what it came to."""
+    """Grant alice a right, or revoke one from her; record the answer."""
     creation = AclCreation(kind, name, pattern, "User:alice", "*", operation, permission)
     with WireClient(open_address(side.broker)) as client:
         answer = client.ask(CreateAclsRequest(creations=[creation]), 3)
@@ -71,7 +71,7 @@ def rights(side: Side) -> None:
     for_bob = partial(side.created, alice, owner=("User", "bob"))
 
     def seen(expected: list[Any]) -> None:
-        """Wait until alice sees so many tokens, as ACLs take effect in a while; note them."""
+        """Wait until alice sees this number of tokens, because ACLs take effect after a while; record them."""
         side.until(lambda: len(describe(alice).tokens) == len(expected) + 2)
         side.described(alice)
         side.described(alice, ["bob"])

@@ -1,4 +1,4 @@
-"""Delegation tokens on both brokers: what each request is answered, who is let in, and Kafka's own tools."""
+"""Delegation tokens on both brokers: the answers to each request, who can log in, and Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _with_users(broker: BrokerProcess) -> BrokerProcess:
 
 
 class Side:
-    """Everybody's connections to one broker, and what was answered, as two brokers can agree on it."""
+    """The connections of all users to one broker, and its answers in a form that both brokers share."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.broker = broker
@@ -60,7 +60,7 @@ class Side:
         self.log: list[Any] = []
 
     def __call__(self, name: str) -> WireClient:
-        """Return a new connection of a user; users may be a moment on their way."""
+        """Return a new connection of a user; a new user might not be known for a moment."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while True:
             try:
@@ -76,7 +76,7 @@ class Side:
         return self.clients[-1]
 
     def shows(self, token: Any, **more: Any) -> Any:
-        """Log in by a token; note and return the answer."""
+        """Log in with a token; record and return the answer."""
         client, answer = by_token(self.broker.bootstrap, token, MECHANISM, **more)
         self.clients.append(client)
         lasts = answer.session_lifetime_ms
@@ -84,7 +84,7 @@ class Side:
         return client
 
     def settled(self, client: WireClient, token: Any) -> Any:
-        """Wait until a token is known to who answers for it; return it."""
+        """Wait until a token is known to the node that answers for it; return it."""
         self.until(lambda: any(each.token_id == token.token_id for each in describe(client).tokens))
         return token
 
@@ -95,7 +95,7 @@ class Side:
             time.sleep(0.05)
 
     def created(self, client: WireClient, *arguments: Any, **more: Any) -> Any:
-        """Ask for a token; note the answer."""
+        """Create a token; record the answer."""
         answer = create(client, *arguments, **more)
         began = answer.issue_timestamp_ms
         times = [getattr(answer, name) for name in _TIME_FIELDS]
@@ -113,7 +113,7 @@ class Side:
         return answer
 
     def changed(self, client: WireClient, request: Any, version: int = 2, *, exists: bool = True) -> None:
-        """Renew or expire; note the answer. The controller may have yet to hear of a token that exists."""
+        """Renew or expire a token; record the answer. The controller might not know yet that the token exists."""
         answer = client.ask(request, version)
         deadline = time.monotonic() + DEADLINE_SECONDS
         while exists and answer.error_code == NOT_FOUND and time.monotonic() < deadline:
@@ -124,7 +124,7 @@ class Side:
         self.log.append((answer.error_code, round((left - time.time() * 1000) / 5000) if is_time else left))
 
     def described(self, client: WireClient, owners: list[str] | None = None, version: int = 3) -> None:
-        """Describe; note the answer without what differs."""
+        """Describe tokens; record the answer without the parts that differ."""
         answer = describe(client, owners, version)
         rows = []
         for each in answer.tokens:
@@ -159,7 +159,7 @@ def compare(brokers: dict[str, BrokerProcess], scenario: Callable[[Side], None],
 
 
 def empty(side: Side, *names: str) -> None:
-    """Let nobody have a token from before; of some Kafka's broker may have yet to hear."""
+    """Expire all earlier tokens; Kafka's broker might not know yet of some."""
 
     def none_left(client: WireClient, name: str) -> bool:
         left = _own(client, name)
@@ -316,8 +316,8 @@ def _plain(lines: list[str]) -> list[str]:
 def test_the_tool_and_the_verb(
     brokers: dict[str, BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one makes, the other shows, keeps valid and lets end."""
-    monkeypatch.setenv("TZ", "UTC")  # the tool's dates are of where it runs
+    """The tool and the verb each show, renew and expire a token that the other one created."""
+    monkeypatch.setenv("TZ", "UTC")  # the tool's dates are in the time zone of its machine
     for broker in brokers.values():
         one = Side(broker)
         empty(one, "alice")
@@ -332,13 +332,13 @@ def test_the_tool_and_the_verb(
         assert tool("--create", *may, "--max-life-time-period", "7200000")[0] == "exit 0"
 
         def own_tokens(*more: str, verb: CommandLine = verb, own: list[str] = own) -> list[Any]:
-            """Those of others that alice may renew, which other tests leave, are left out."""
+            """Tokens of other users that alice is allowed to renew, which other tests leave, are left out."""
             found = verb.ok("token", "list", *own, *more, "--json").json
             return [each for each in found if each["owner"] == "User:alice"]
 
         told: list[Any] = []
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while len(told) < 2 and time.monotonic() < deadline:  # Apache Kafka shows one a moment after it is made
+        while len(told) < 2 and time.monotonic() < deadline:  # Apache Kafka shows a token a moment after its creation
             told = own_tokens("--hmac")
         rows = [row for row in map(str.split, tool(*whose)) if len(row) == 8 and row[2] == "User:alice"]
         shown = {row[0]: row[1:] for row in rows}
@@ -369,7 +369,7 @@ def test_the_tool_and_the_verb(
 
 
 def test_kafka_delegation_tokens(brokers: dict[str, BrokerProcess], tmp_path: Path) -> None:
-    """The tool makes a token, and Kafka's programs log in by it."""
+    """The tool creates a token, and Kafka's programs log in with it."""
     outcomes = {}
     for side, broker in brokers.items():
         one = Side(broker)
@@ -400,7 +400,7 @@ def test_kafka_delegation_tokens(brokers: dict[str, BrokerProcess], tmp_path: Pa
         refused = run_class(TOOL, "--describe", "--command-config", by, "--bootstrap-server", broker.bootstrap)
         said.append([line for line in refused if line.startswith("exit") or "Exception" in line][:2])
         said.append(tool("--expire", "--expiry-time-period", "-1", "--hmac", hmac))
-        outcomes[side] = [sorted(_plain(lines)) for lines in said]  # rows come in any order
+        outcomes[side] = [sorted(_plain(lines)) for lines in said]  # the rows come in any order
     assert outcomes["kbroker"] == outcomes["apache"]
     assert ["exit 0" in lines for lines in outcomes["kbroker"]] == [True] * 6 + [False, True]
     assert {"one", "two"} <= set(outcomes["kbroker"][5])

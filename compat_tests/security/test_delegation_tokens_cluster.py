@@ -1,4 +1,4 @@
-"""kbroker and Apache Kafka 3.9.1 on one ZooKeeper: a token that either has made is good on both."""
+"""kbroker and Apache Kafka 3.9.1 on one ZooKeeper: a token that one broker created is valid on both."""
 
 from __future__ import annotations
 

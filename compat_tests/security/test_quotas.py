@@ -1,6 +1,6 @@
-"""Quotas on both brokers: requests about them, kafka-configs, and what clients over them are told and let do.
+"""Quotas on both brokers: requests about them, kafka-configs, and how clients over their quota are throttled.
 
-The window is shorter than by default, so that a client has used up soon what it may save up: two seconds' worth.
+The window is shorter than by default, so that a client soon has used what it may accumulate: two seconds' worth.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def ask(broker: BrokerProcess, request: Any, version: int, client_id: str | None
 
 
 def both(brokers: dict[str, BrokerProcess], work: Callable[[BrokerProcess], A]) -> dict[str, A]:
-    """Do something with both brokers at once: most of the time is waited for."""
+    """Call a function on both brokers in parallel, because most of the time is waiting."""
     with ThreadPoolExecutor(len(brokers)) as pool:
         return dict(zip(brokers, pool.map(work, brokers.values()), strict=True))
 
@@ -169,7 +169,7 @@ def plain(answer: Any) -> Any:
 
 
 def in_order(value: Any) -> Any:
-    """Sort lists: quotas have no order."""
+    """Sort lists, because quotas have no order."""
     if isinstance(value, dict):
         return {name: in_order(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -196,7 +196,7 @@ def test_requests_about_quotas(brokers: dict[str, BrokerProcess], version: int) 
             report.count_exchanges("quotas", 1)
     ours, theirs = described(brokers["kbroker"], version), described(brokers["apache"], version)
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while theirs["all"] != ours["all"] and time.monotonic() < deadline:  # its broker hears of it from its controller
+    while theirs["all"] != ours["all"] and time.monotonic() < deadline:  # its broker learns of it from its controller
         theirs = described(brokers["apache"], version)
     assert ours == theirs
     report.count_exchanges("quotas", len(FILTERS))
@@ -204,7 +204,7 @@ def test_requests_about_quotas(brokers: dict[str, BrokerProcess], version: int) 
 
 
 def cleared(brokers: dict[str, BrokerProcess]) -> None:
-    """Remove all quotas, and wait until that is known."""
+    """Remove all quotas, and wait until both brokers know that."""
 
     def of(broker: BrokerProcess) -> list[Any]:
         entries: list[Any] = ask(broker, DescribeClientQuotasRequest(), 1).entries
@@ -232,7 +232,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def limit(brokers: dict[str, BrokerProcess]) -> Iterator[Callable[..., None]]:
-    """Set a quota on both, and wait until it is known; it is gone after the test."""
+    """Set a quota on both brokers, and wait until they know it; it is removed after the test."""
 
     def set_both(entity: tuple[str, str | None], **limits: float) -> None:
         for broker in brokers.values():
@@ -253,7 +253,7 @@ def kafka_configs(kafka_libs: Path) -> Callable[..., list[str]]:
         main = "org.apache.kafka.tools.ConfigCommand"
         status, out, err = run_java(kafka_libs, main, "--bootstrap-server", broker.bootstrap, *arguments)
         assert status == 0, out + err
-        # Limits of one entity have no order.
+        # The limits of one entity have no order.
         return sorted(" ".join(sorted(line.replace(",", " ").split())) for line in out.splitlines() if line.strip())
 
     return run
@@ -296,9 +296,9 @@ def test_kafka_configs(brokers: dict[str, BrokerProcess], kafka_configs: Callabl
 BOUND = 200_000
 SIZE = 5_000
 WANTED = 1.6
-"""Times the bound."""
+"""The wanted rate, as a multiple of the bound."""
 SETTLED_SECONDS, MEASURED_SECONDS = 3.5, 8.0
-"""After the first pause: until what was too much has left the window, and from then on."""
+"""After the first pause: how long until the excess has left the window, and how long is measured then."""
 
 
 def topic(broker: BrokerProcess, name: str, partitions: int = 1, version: int = 7, client_id: str = "admin") -> Any:
@@ -307,7 +307,7 @@ def topic(broker: BrokerProcess, name: str, partitions: int = 1, version: int = 
 
 
 def led(broker: BrokerProcess, name: str) -> bytes:
-    """Wait until a topic is led; return its id."""
+    """Wait until a topic has a leader; return the topic's id."""
     assert topic(broker, name).topics[0].error_code in (0, 36)
     found: list[Any] = []
 
@@ -320,9 +320,10 @@ def led(broker: BrokerProcess, name: str) -> bytes:
 
 
 def rate_of(step: Callable[[], tuple[int, int]]) -> tuple[float, list[int]]:
-    """Return the bytes a second that go where somewhat more are wanted, and the throttle times.
+    """Return the bytes per second that pass when slightly more are wanted, and the throttle times.
 
-    Who sent all at once would be measured in lumps: what may be saved up, and nothing until it is forgotten.
+    A client that sent everything immediately would be measured in bursts: first the accumulated quota, and then nothing
+    until the window has passed.
     """
     began = due = time.monotonic()
     total, pauses, counts_from = 0, list[int](), began + DEADLINE_SECONDS
@@ -475,7 +476,7 @@ def test_mutations_of_topics(brokers: dict[str, BrokerProcess], limit: Callable[
                 each for field in ("topics", "results", "responses") if (each := getattr(answer, field, None))
             )
             texts = [getattr(each, "error_message", None) for each in results]
-            # Tenths of a partition: what comes back meanwhile is less.
+            # Rounded to a tenth of a partition: the quota that comes back meanwhile is less.
             told.append((name, round(answer.throttle_time_ms / 10_000), [each.error_code for each in results], texts))
         return told
 
@@ -507,6 +508,6 @@ def test_new_connections_of_an_address(brokers: dict[str, BrokerProcess], limit:
     for side, (served, refused) in found.items():
         assert 10 <= served <= 14, side
         assert served + refused == 30, side
-    # Others go on.
+    # Other requests still pass.
     assert all(not ask(broker, ApiVersionsRequest(), 0).error_code for broker in brokers.values())
     report.count("connections of an address", "both")

@@ -42,7 +42,7 @@ SETTINGS: Final = {
 
 
 class Member(KBroker):
-    """Kbroker, as a node of the cluster that adds the user of all brokers."""
+    """Kbroker, as a node of the cluster; it adds the user with which all brokers authenticate."""
 
     zookeeper = ""
 
@@ -76,7 +76,7 @@ def both(kafka39_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         java.own = {"listeners": f"SASL_PLAINTEXT://127.0.0.1:{java.port}"}
         ours = Member(directory / "kbroker", SETTINGS)
         ours.zookeeper = zookeeper.bootstrap
-        # Java first: it would not find its way with the features that kbroker gives a new cluster.
+        # Java first: it would not work with the features that kbroker finalizes in a new cluster.
         with java, ours:
             yield {"apache": java, "kbroker": ours}
 
@@ -138,7 +138,7 @@ def test_both_know_a_user_wherever_it_was_added(both: dict[str, BrokerProcess], 
 
 
 def test_the_controller_may_be_either(both: dict[str, BrokerProcess]) -> None:
-    """What the other controller does with credentials is what this one does."""
+    """Credentials that the other controller changes are the same as with this one."""
     both["kbroker"].stop()
     admin = AdminClient(client(both["apache"].bootstrap))
     upsertion = UserScramCredentialUpsertion("dave", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"secret")

@@ -1,4 +1,4 @@
-"""Sessions that end, on both brokers: authenticating again, with what must not change, too soon, and too late."""
+"""Sessions that expire, on both brokers: re-authentication, also with another identity, too early, and too late."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS: Final = {
 }
 BOB: Final = b"\0bob\0b"
 SESSIONS: Final = 3
-"""So many of them a client lives through under load."""
+"""The number of sessions that a client lives through under load."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def brokers(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def passes(ms: int) -> Step:
-    """Let time pass: what a session's end is about."""
+    """Let time pass: the tests are about the end of a session."""
 
     def step(_client: WireClient) -> Any:
         time.sleep(ms / 1000)
@@ -73,13 +73,13 @@ def test_a_session_comes_to_the_same(brokers: dict[str, BrokerProcess], name: st
     for side in outcomes.values():
         for each in side:
             if isinstance(each, dict) and "error_message" in each:
-                # Kafka names both, in words of Java.
+                # Kafka's text names both principals, as Java prints them.
                 each["error_message"] = (each["error_message"] or "").partition(" from ")[0]
     assert outcomes["kbroker"] == outcomes["apache"]
 
 
 def _confluent(address: str, _directory: Path) -> Any:
-    """Write and read for some sessions; return what went wrong."""
+    """Write and read for some sessions; return the errors."""
     failed: list[Any] = []
     settings: dict[str, Any] = {
         "bootstrap.servers": address,
@@ -120,7 +120,7 @@ def _confluent(address: str, _directory: Path) -> Any:
 
 
 def _java(address: str, directory: Path) -> Any:
-    """Have Java's producer write for some sessions; return how that ended."""
+    """Run Java's producer for some sessions; return how it ended."""
     topic = f"t-{uuid.uuid4().hex}"
     file = directory / f"{topic}.properties"
     file.write_text(

@@ -1,4 +1,4 @@
-"""Sequences of frames before and after authentication, right ones and wrong ones, on both brokers: equal outcomes."""
+"""Sequences of frames before and after authentication, valid and invalid, on both brokers: equal outcomes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _outcome(answer: Any) -> Any:
 
 
 def scram(mechanism: str, password: bytes = b"secret", name: str = "alice", **changes: str) -> Step:
-    """All messages of an exchange, with some of their parts changed."""
+    """Return all messages of an exchange, with some of their parts replaced."""
 
     def step(client: WireClient) -> Any:
         first = changes.get("first", f"n,,n={name},r=abc")
@@ -191,7 +191,7 @@ SEQUENCES: Final[dict[str, list[Step]]] = {
     },
 }
 LIFETIMES: Final = {"oauth"}
-"""Sequences whose sessions end; how long they last depends on the second."""
+"""Sequences whose sessions expire; the lifetime varies by up to a second."""
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
@@ -219,7 +219,7 @@ def _run(address: str, steps: list[Step]) -> list[Any]:
 def test_who_does_not_exist_fails_later_than_in_kafka_with_the_same_words(
     sasl_brokers: dict[str, BrokerProcess],
 ) -> None:
-    """Declared: Kafka tells at once, by which names can be found out."""
+    """Declared: Kafka answers immediately, so that an attacker can find out which users exist."""
     steps = [handshake("SCRAM-SHA-256"), scram("SCRAM-SHA-256", name="nobody")]
     apache, ours = (_run(sasl_brokers[side].bootstrap, steps)[1] for side in ("apache", "kbroker"))
     assert ours[1] == apache

@@ -1,4 +1,4 @@
-"""TLS at both brokers: who is let in, by which client, and what becomes of those who do not fit."""
+"""TLS on both brokers: which client is accepted by which listener, and how unsuitable clients are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Sides = dict[str, BrokerProcess]
 
 
 class Certificates:
-    """What the brokers and their clients show."""
+    """The certificates of the brokers and of their clients."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -85,14 +85,15 @@ def test_who_is_let_in(sides: Sides, certificates: Certificates, client: str, wh
     allowed = which == "trusted" or listener == "NONE" or (which == "absent" and listener == "REQUESTED")
     assert found["kbroker"] == (WORKS if allowed else REFUSED)
     if (listener, which, client) == ("REQUESTED", "untrusted", "confluent-kafka"):
-        # Java's server names the authorities that it trusts, and librdkafka shows it no certificate of another. The ssl
-        # module cannot name them, so librdkafka shows kbroker what it has, and is refused like every other client.
+        # Java's server names the authorities that it trusts, and librdkafka then sends it no certificate of another
+        # authority. The ssl module cannot name them, so librdkafka sends kbroker the certificate that it has, and is
+        # refused like every other client.
         found["kbroker"] = WORKS
     assert found["kbroker"] == found["apache"]
 
 
 def negotiated(port: int, ca: Path, lowest: ssl.TLSVersion, highest: ssl.TLSVersion, ciphers: str | None) -> str:
-    """Return the version and cipher that a client gets, or that it gets none."""
+    """Return the version and cipher that a client negotiates, or that the handshake fails."""
     context = ssl.create_default_context(cafile=str(ca))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -183,7 +184,7 @@ def test_a_java_tool(sides: Sides, certificates: Certificates, kafka_libs: Path)
 
 
 def test_stores_are_read_again(sides: Sides, certificates: Certificates) -> None:
-    """A renewed certificate is shown once its path is set again; one that has lost names is refused."""
+    """A renewed certificate is used once its path is set again; a certificate that has lost names is refused."""
     path = certificates.directory / "renewed.pem"
     key = "listener.name.none.ssl.keystore.location"
     ca = certificates.authority.file
@@ -207,7 +208,8 @@ def test_stores_are_read_again(sides: Sides, certificates: Certificates) -> None
         return len(found) == 1 and found.isdisjoint(known)
 
     def put(name: str, addresses: str, path: Path) -> None:
-        """Put another certificate at the path; the brokers' own stays what it was, to the millisecond."""
+        """Put another certificate at the path, and keep the modification time of the brokers' own to the millisecond.
+        """
         server = certificates.directory / "server.pem"
         before, stamp = server.read_bytes(), server.stat()
         path.write_bytes(certificates.authority.sign(name, addresses).read_bytes())

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.java, pytest.mark.long]
 
 
 class Both(KBroker):
-    """Kbroker with a listener of each protocol; clients are told of the one of PLAINTEXT."""
+    """Kbroker with a listener of each protocol; the address for clients is that of PLAINTEXT."""
 
     def _command(self) -> list[str]:
         command = super()._command()

@@ -1,4 +1,4 @@
-"""One ZooKeeper, Apache Kafka 3.9.1 and kbroker: what either is told of ACLs, both go by."""
+"""One ZooKeeper, Apache Kafka 3.9.1 and kbroker: both apply the ACLs that either broker receives."""
 
 from __future__ import annotations
 

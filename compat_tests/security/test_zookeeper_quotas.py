@@ -1,4 +1,4 @@
-"""One ZooKeeper, Apache Kafka 3.9.1 and kbroker: a quota that either was told of, both tell of and hold."""
+"""One ZooKeeper, Apache Kafka 3.9.1 and kbroker: both describe and apply a quota that either broker receives."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_each_follows_what_the_other_was_told(both: tuple[BrokerProcess, BrokerP
     for broker in both:
         wait_for(f"that {broker.name} knows the quotas", partial(known, broker))
 
-    # A password comes beside them, and stays where they go.
+    # A password is stored beside the quotas, and stays when they are removed.
     for number, broker in enumerate(both):
         upsertion = ScramCredentialUpsertion("alice", number + 1, 4096, b"some salt", bytes(32))
         with WireClient(both[0].bootstrap, "admin") as client:  # the controller

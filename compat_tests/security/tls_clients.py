@@ -1,6 +1,6 @@
-"""Clients over TLS, each as its users configure it: one try, and what came of it.
+"""Clients over TLS, each configured as its users do: one attempt, and its outcome.
 
-Owns the settings of each client. A try is to list topics and, where that works, to produce a record and read it.
+Owns the settings of each client. An attempt lists topics and, if that works, produces a record and reads it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RECORD: Final = b"x" * 200_000
 
 @dataclass(frozen=True)
 class Shown:
-    """What a client trusts, and what it shows of itself: a file of PEM with a key and a certificate."""
+    """The certificates that a client trusts, and its own: a PEM file with a key and a certificate."""
 
     ca: Path
     certificate: Path | None
@@ -84,8 +84,8 @@ def kafka_python(address: str, shown: Shown) -> str:
         producer.close(5)
     consumer = KafkaConsumer(**config, auto_offset_reset="earliest", consumer_timeout_ms=30_000)
     try:
-        # Not the topic at once: the answer to a first request for metadata, without it, would count as one with it, and
-        # the next one comes after five minutes.
+        # The topic is subscribed later: the answer to the first Metadata request, which is sent without the topic,
+        # would count as one with it, and the next request follows after five minutes.
         consumer.topics()
         consumer.subscribe([TOPIC])
         found = next((record.value for record in consumer), None)

@@ -1,6 +1,6 @@
-"""Both brokers with listeners over TLS: the same stores, protocols and demands on either side.
+"""Both brokers with listeners over TLS: the same stores, protocols and requirements on either side.
 
-Owns the listeners' names and how each side is told of them. Never speaks TLS.
+Owns the listeners' names and how each side is configured with them. Never speaks TLS.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LISTENERS: Final[Mapping[str, Mapping[str, str]]] = {
         "ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
     },
 }
-"""What each listener over TLS has of its own; there is one of PLAINTEXT beside them."""
+"""The settings of each listener over TLS; there is also a PLAINTEXT listener."""
 
 
 def tls_settings(stores: Mapping[str, str]) -> dict[str, str]:
@@ -74,7 +74,7 @@ class TlsKBroker(KBroker):
 
     def _command(self) -> list[str]:
         command = super()._command()
-        at = command.index("--listen")  # one listener of PLAINTEXT, before all others
+        at = command.index("--listen")  # a PLAINTEXT listener, before all others
         del command[at : at + 2]
         names = ["PLAINTEXT", *self.protocols]
         command += ["--set", f"listener.security.protocol.map={protocol_map(self.protocols)}"]
@@ -90,6 +90,6 @@ class TlsKBroker(KBroker):
 
 
 def port_of(broker: BrokerProcess, listener: str) -> int:
-    """Return the port of a listener; that of PLAINTEXT is in `bootstrap`."""
+    """Return the port of a TLS listener; the PLAINTEXT listener is `bootstrap`."""
     assert isinstance(broker, TlsApacheKafka | TlsKBroker)
     return int(broker.bootstrap.rpartition(":")[2]) if listener == "PLAINTEXT" else broker.ports[listener]

@@ -1,4 +1,4 @@
-"""Whoever asks for delegation tokens, and logs in by them, in the words of the protocol.
+"""Clients that create delegation tokens and log in with them, in terms of the protocol.
 
 Owns the connections. Never judges an answer.
 """
@@ -23,7 +23,7 @@ from kbroker.security.sasl.scram_credential import MECHANISM_TYPES, salted_passw
 
 
 class TokenClient(ScramClient):
-    """What Java's client says for tokenauth="true"."""
+    """A connection that sends what Java's client sends with tokenauth="true"."""
 
     def __init__(self, mechanism: str, token_id: str, password: str) -> None:
         super().__init__(mechanism, token_id, password)
@@ -44,7 +44,7 @@ def converse(client: WireClient, one: ScramClient, mechanism: str) -> Any:
 
 
 def log_in(address: str, name: str, password: str, mechanism: str) -> WireClient:
-    """Return a connection on which somebody has authenticated."""
+    """Return an authenticated connection."""
     client = WireClient(address)
     answer = converse(client, ScramClient(mechanism, name, password), mechanism)
     assert answer.error_code == 0, answer
@@ -52,14 +52,14 @@ def log_in(address: str, name: str, password: str, mechanism: str) -> WireClient
 
 
 def by_token(address: str, token: Any, mechanism: str, password: str | None = None) -> tuple[WireClient, Any]:
-    """Return a connection, and the last answer of logging in by a token on it."""
+    """Return a connection, and the last answer of a login with a token on it."""
     client = WireClient(address)
     shown = password or base64.b64encode(bytes(token.hmac)).decode()
     return client, converse(client, TokenClient(mechanism, token.token_id, shown), mechanism)
 
 
 def add_user(address: str, name: str, password: str, mechanism: str) -> bool:
-    """Add a user by an open listener; return whether it was."""
+    """Add a user through an open listener; return whether that succeeded."""
     kind = {each: number for number, each in MECHANISM_TYPES.items()}[mechanism]
     salted = salted_password(mechanism, password, b"salt", 4096)
     upsertion = ScramCredentialUpsertion(name, kind, 4096, b"salt", salted)
@@ -75,12 +75,12 @@ def create(
     lifetime_ms: int = -1,
     owner: tuple[str | None, str | None] = (None, None),
 ) -> Any:
-    """Ask for a token."""
+    """Create a token."""
     some = [CreatableRenewers(*each) for each in renewers]
     return client.ask(CreateDelegationTokenRequest(*owner, some, lifetime_ms), version)
 
 
 def describe(client: WireClient, owners: list[str] | None = None, version: int = 3) -> Any:
-    """Ask for the tokens of some users, or all."""
+    """Describe the tokens of some users, or all tokens."""
     asked = None if owners is None else [DescribeDelegationTokenOwner("User", each) for each in owners]
     return client.ask(DescribeDelegationTokenRequest(owners=asked), version)

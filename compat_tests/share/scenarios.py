@@ -1,4 +1,4 @@
-"""What an application of KafkaShareConsumer sees, alike on both brokers."""
+"""What an application with KafkaShareConsumer sees; it is the same on both brokers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCE: Final = Path(__file__).with_name("Shares.java")
 
 @scenarios.add
 def share_consumer(bootstrap: str, unique: str) -> object:
-    """Acknowledgements of each kind and mode, the delivery limit, locks, transactions, two consumers."""
+    """Acknowledgements of each type and mode, the delivery limit, locks, transactions, two consumers."""
     status, out, err = run_java(fetch("kafka"), str(SOURCE), bootstrap, unique, timeout_s=280)
     assert status == 0, out + err[-3000:]
     seen: dict[str, list[str]] = {}

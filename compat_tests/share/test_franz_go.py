@@ -1,4 +1,4 @@
-"""franz-go's own tests of share groups, against kbroker: a second implementation of the client, in Go."""
+"""franz-go's own tests of share groups, run against kbroker: another implementation of the client, in Go."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def create(bootstrap: str, *topics: str, partitions: int = 2) -> None:
 
 
 def put(bootstrap: str, topic: str, first: int, count: int, partitions: int = 2) -> None:
-    """Produce records number `first` to `first + count`, round robin, a second apart."""
+    """Produce the records with numbers from `first` to `first + count`, round robin, one second apart."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
     for i in range(first, first + count):
         producer.produce(
@@ -50,7 +50,7 @@ def text(raw: Any) -> str | None:
 
 
 def rows(frame: DataFrame) -> list[list[Any]]:
-    """Return a frame's rows in the order of partition and offset, timestamps relative to BASE_MS."""
+    """Return a frame's rows ordered by partition and offset, with timestamps relative to BASE_MS."""
     found = []
     for row in frame.collect():
         headers = row["headers"] if "headers" in frame.columns else None
@@ -171,7 +171,7 @@ def write_to_a_missing_topic(bootstrap: str, unique: str) -> object:
 
 @scenarios.add
 def available_now_and_restart(bootstrap: str, unique: str) -> object:
-    """A stream that stops when it has caught up, run three times from one checkpoint."""
+    """A stream that stops when it has read everything runs three times from one checkpoint."""
     create(bootstrap, unique)
     seen = []
     with tempfile.TemporaryDirectory(prefix="stream-") as directory:
@@ -194,7 +194,7 @@ def available_now_and_restart(bootstrap: str, unique: str) -> object:
 
 @scenarios.add
 def processing_time(bootstrap: str, unique: str) -> object:
-    """A stream that runs while records and a partition arrive."""
+    """A stream that runs while records, and then a partition, are added."""
     create(bootstrap, unique)
     with tempfile.TemporaryDirectory(prefix="stream-") as directory:
         query = (
@@ -225,7 +225,7 @@ def wait(happened: Any) -> None:
 
 @scenarios.add
 def topic_to_topic(bootstrap: str, unique: str) -> object:
-    """A stream from one topic into another, stopped and resumed."""
+    """A stream from one topic to another is stopped and resumed."""
     source, target = f"{unique}-from", f"{unique}-to"
     create(bootstrap, source, target)
     with tempfile.TemporaryDirectory(prefix="stream-") as directory:
@@ -248,7 +248,7 @@ def topic_to_topic(bootstrap: str, unique: str) -> object:
 
 @scenarios.add
 def data_loss_is_noticed(bootstrap: str, unique: str) -> object:
-    """Records that a checkpoint points to are deleted: the stream fails, or goes on where it is told to."""
+    """Records that a checkpoint refers to are deleted: the stream fails, or continues if its options allow it."""
     from confluent_kafka import TopicPartition
 
     create(bootstrap, unique, partitions=1)

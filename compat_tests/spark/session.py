@@ -1,6 +1,6 @@
-"""The one SparkSession of the tests: local[2], the connector's jars fetched with Maven.
+"""The one SparkSession of the tests: local[2], with the connector's jars, which Maven fetches.
 
-Owns Spark's start. What Spark writes beside the data (warehouse, events) stays in a temporary directory.
+Owns Spark's start. Spark's other files (warehouse, events) stay in a temporary directory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compat_tests.harness.parts import fetch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What the connector needs and pyspark does not bring itself.
+# Jars that the connector needs and pyspark does not include.
 CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 
 
@@ -28,7 +28,7 @@ def connector_jars() -> list[str]:
 
 @cache
 def spark() -> SparkSession:
-    """Return the session, started at the first call; it ends with the process."""
+    """Return the session, which the first call starts; it ends with the process."""
     from pyspark.sql import SparkSession
 
     scratch = tempfile.TemporaryDirectory(prefix="spark-")
@@ -44,7 +44,8 @@ def spark() -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        # Compiling a plan takes longer than running it over a test's few rows; drivers in processes of their own do.
+        # Compiling a plan takes longer than running it over a test's few rows; drivers in their own processes do
+        # compile.
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.warehouse.dir", f"{scratch.name}/warehouse")

@@ -1,4 +1,4 @@
-"""Spark's own source and sink against a broker with SASL_SSL, and with certificates, by options of Kafka's client."""
+"""Spark's own source and sink with SASL_SSL, and with certificates, through options of Kafka's client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker import Acl, Broker
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.java,
-    # py4j leaves the sockets of its threads to the garbage collector.
+    # py4j leaves it to the garbage collector to close the sockets of its threads.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 

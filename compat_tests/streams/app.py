@@ -1,6 +1,7 @@
-"""The Streams application as a process, what goes into it, and what has to come out.
+"""The Streams application as a process, its input, and the output that is expected.
 
-Owns starting and ending `Counts.java`, the records it reads and the counts that they mean. Never starts a broker.
+Owns starting and ending `Counts.java`, the records that it reads and the counts that result from them. Never starts a
+broker.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _END_TIMEOUT_S: Final = 30
 
 
 def create_topics(bootstrap: str, prefix: str) -> None:
-    """Create the topics that the application reads and writes; its own it creates itself."""
+    """Create the topics that the application reads and writes; it creates its internal topics itself."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     names = [f"{prefix}-{name}" for name in (*INPUTS, *OUTPUTS)]
     for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
@@ -52,7 +53,7 @@ class Application:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
-        """Start the process; it is ready when counts come out."""
+        """Start the process; it is ready when it writes counts."""
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
         return self
@@ -70,7 +71,7 @@ class Application:
 
     @property
     def log_tail(self) -> str:
-        """The last lines that the application printed."""
+        """Return the last lines that the application printed."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-40:]) if self._log.exists() else ""
 
     def __enter__(self) -> Self:
@@ -81,7 +82,7 @@ class Application:
 
 
 class Input:
-    """What is said and who moves where, seeded, and what has to be counted in the end."""
+    """Seeded lines and moves, and the counts that must result from them in the end."""
 
     def __init__(self, bootstrap: str, prefix: str, seed: int) -> None:
         self._prefix = prefix
@@ -94,12 +95,12 @@ class Input:
         self.go_to(bootstrap)
 
     def go_to(self, bootstrap: str) -> None:
-        """Send to this broker from now on, which has what was sent so far."""
+        """Send to this broker from now on; it has everything that was sent so far."""
         settings = {"enable.idempotence": True, "reconnect.backoff.max.ms": 200, "log_level": 0}
         self._producer = Producer({"bootstrap.servers": bootstrap, **settings})
 
     def send(self, count: int) -> None:
-        """Send `count` lines and as many moves; each arrives once."""
+        """Send `count` lines and as many moves; each arrives exactly once."""
         for _ in range(count):
             line = self._random.choices(WORDS, k=self._random.randint(1, 6))
             visitor, room = self._random.choice(VISITORS), self._random.choice(ROOMS)
@@ -123,13 +124,13 @@ class Input:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """What the output topics have to say last, by topic and key."""
+        """Return the last values in the output topics, by topic and key."""
         present = Counter(self._rooms.values())
         return {"words": dict(self._words), "rooms": {room: present[room] for room in self._entered}}
 
 
 class Output:
-    """Reads what is committed of the application's results."""
+    """Reads the committed results of the application."""
 
     def __init__(self, bootstrap: str, prefix: str) -> None:
         self._prefix = prefix
@@ -150,11 +151,11 @@ class Output:
         self.records = 0
 
     def wait_for(self, expected: dict[str, dict[str, int]], application: Application, seconds: float) -> None:
-        """Read until the counts are as expected; fails with what is wrong after `seconds`."""
+        """Read until the counts are as expected; after `seconds`, fail with the wrong ones."""
         self._read_until(lambda: self.counts == expected, seconds, lambda: self._wrong(expected, application))
 
     def wait_for_more(self, application: Application, seconds: float) -> None:
-        """Read until another count comes; fails after `seconds`."""
+        """Read until another count arrives; fail after `seconds`."""
         before = self.records
         self._read_until(lambda: self.records > before, seconds, lambda: f"nothing came; {application.log_tail}")
 
@@ -173,7 +174,7 @@ class Output:
         return f"(is, has to be): {json.dumps(wrong)}\nthe application:\n{application.log_tail}"
 
     def read(self, seconds: float) -> None:
-        """Take what comes within `seconds`."""
+        """Read the results that arrive within `seconds`."""
         for message in self._consumer.consume(500, seconds):
             if message.error() is not None:
                 continue

@@ -1,4 +1,4 @@
-"""What the Streams application counts, alike on both brokers."""
+"""What the Streams application counts, the same on both brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_S: Final = 90
 
 @scenarios.add
 def counts_of_a_changing_input(bootstrap: str, unique: str) -> object:
-    """Counts follow the input, also over a restart of the application, and no count is told twice."""
+    """The counts follow the input, also over a restart of the application, and no count is written twice."""
     create_topics(bootstrap, unique)
     source, output = Input(bootstrap, unique, SEED), Output(bootstrap, unique)
     seen = []
@@ -39,7 +39,7 @@ def counts_of_a_changing_input(bootstrap: str, unique: str) -> object:
 
 @scenarios.add
 def counts_by_the_streams_protocol(bootstrap: str, unique: str) -> object:
-    """One process, then two, then the second alone, which ends: the broker assigns the tasks (KIP-1071)."""
+    """One process runs, then two, then only the second: the broker assigns the tasks (KIP-1071)."""
     create_topics(bootstrap, unique)
     source, output = Input(bootstrap, unique, SEED + 1), Output(bootstrap, unique)
     seen: list[object] = []
@@ -66,7 +66,7 @@ def counts_by_the_streams_protocol(bootstrap: str, unique: str) -> object:
 
 
 def described(bootstrap: str, unique: str) -> object:
-    """Describe the application's group: its state, its topology, and how many tasks each member has."""
+    """Describe the application's group: its state, its topology, and the number of tasks of each member."""
     with WireClient(bootstrap) as client:
         (group,) = client.ask(StreamsGroupDescribeRequest([f"{unique}-app"]), 1).groups
     tasks = [sum(len(each.partitions) for each in member.assignment.active_tasks) for member in group.members]
@@ -79,7 +79,7 @@ def described(bootstrap: str, unique: str) -> object:
 
 
 def wait_for_members(bootstrap: str, unique: str, members: int) -> None:
-    """Wait until the group has this many members, and rests."""
+    """Wait until the group has this many members and is stable."""
     deadline = time.monotonic() + WAIT_S
     with WireClient(bootstrap) as client:
         while True:

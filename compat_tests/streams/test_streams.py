@@ -11,7 +11,7 @@ from tests.tries import FORM
 
 slow = pytest.mark.skipif(FORM != "long", reason="waits for heartbeats every 5 s: only with KBROKER_TESTS=long")
 LONG = {"counts_by_the_streams_protocol"}
-"""Scenarios for `make torture`. compat_tests/wire has what their clients ask."""
+"""Scenarios for `make torture`. compat_tests/wire contains the requests that their clients send."""
 CASES = [pytest.param(each, id=each.name, marks=[slow] if each.name in LONG else []) for each in scenarios]
 
 

@@ -1,1 +1,1 @@
-"""Clients that push their metrics, to both brokers with a receiver each (KIP-714)."""
+"""Clients that push their metrics to both brokers, each with a receiver (KIP-714)."""

@@ -1,4 +1,4 @@
-"""Both brokers with a receiver: Apache Kafka with one that writes to a file, kbroker with its page of metrics."""
+"""Both brokers with a receiver: Apache Kafka with one that writes to a file, kbroker with its metrics page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JAVAC_S: Final = 60
 
 @dataclass(frozen=True)
 class Received:
-    """One push that Apache Kafka's receiver has taken."""
+    """One push that Apache Kafka's receiver has received."""
 
     instance_id: str
     terminating: bool
@@ -31,7 +31,7 @@ class Received:
 
 
 class ReceivingKafka(ApacheKafka):
-    """Apache Kafka with Writes.java as a reporter of metrics."""
+    """Apache Kafka with Writes.java as its metrics reporter."""
 
     def __init__(self, libs: Path, directory: Path) -> None:
         super().__init__(libs, directory, {"metric.reporters": "Writes"})
@@ -47,7 +47,7 @@ class ReceivingKafka(ApacheKafka):
         return command
 
     def received(self) -> list[Received]:
-        """Return all pushes that were taken so far."""
+        """Return all pushes that were received so far."""
         if not self._file.exists():
             return []
         whole = self._file.read_text().rpartition("\n")[0]
@@ -55,32 +55,32 @@ class ReceivingKafka(ApacheKafka):
         return [Received(row[0], row[1] == "true", int(row[2]), bytes.fromhex(row[3])) for row in rows]
 
     def names_of(self, instance_id: str) -> set[str]:
-        """Return the names of what a client has pushed, as a page of kbroker's would show them."""
+        """Return the names of the metrics that a client has pushed, in the form of kbroker's metrics page."""
         pushes = [each for each in self.received() if each.instance_id == instance_id]
         return {point.name for each in pushes for point in read_metrics(each.data).points}
 
 
 class ReceivingKBroker(KBroker):
-    """kbroker with its page of metrics."""
+    """kbroker with its metrics page."""
 
     def _command(self) -> list[str]:
         return [*super()._command(), "--metrics", "127.0.0.1:0"]
 
     def page(self, **labels: str) -> Mapping[str, float]:
-        """Return the values of all samples that have these labels, by name; the last one of a name."""
+        """Return the values of all samples that have these labels, by name; for each name the last value."""
         with urllib.request.urlopen(f"{self.facts['metrics']}/metrics", timeout=20) as answer:
             text = answer.read().decode()
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         return {each.name: each.value for each in samples if labels.items() <= each.labels.items()}
 
     def names_of(self, instance_id: str) -> set[str]:
-        """Return the names of what is shown of a client."""
+        """Return the names of the metrics that the page shows of a client."""
         return {name for name in self.page(client_instance_id=instance_id) if name != "kbroker_telemetry_client_info"}
 
 
 @contextmanager
 def java_producer(libs: Path, bootstrap: str, topic: str, client_id: str) -> Iterator[str]:
-    """Have a producer of Apache Kafka's live as long as this; gives its client instance id."""
+    """Run a producer of Apache Kafka during the block; yields its client instance id."""
     command = ["java", "-Xmx200M", *BRIEF, "-cp", f"{libs}/*"]
     command += [str(HERE / "Pushes.java"), bootstrap, topic, client_id]
     pipe = subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Clients that push their metrics: what both brokers answer, what the Java producer and librdkafka push to them."""
+"""Clients that push their metrics: both brokers' answers, and what the Java producer and librdkafka push to them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def subscribe(broker: BrokerProcess, name: str, **configs: str) -> None:
 
 
 def answers(broker: BrokerProcess) -> dict[str, Any]:
-    """Return what a broker answers to pushes, good ones and others."""
+    """Return a broker's answers to valid and invalid pushes."""
     found: dict[str, Any] = {}
     with WireClient(broker.bootstrap, "answers") as client:
         software = ApiVersionsRequest(client_software_name="test", client_software_version="1")

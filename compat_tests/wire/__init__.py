@@ -1,1 +1,1 @@
-"""Tier 1: the same requests to both brokers, the decoded answers compared field by field."""
+"""Tier 1: the same requests to both brokers, with their decoded answers compared field by field."""

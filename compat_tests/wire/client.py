@@ -1,6 +1,6 @@
-"""A client that speaks in messages: it encodes a request in a version, and decodes the answer, nothing more.
+"""A client at the level of messages: it encodes a request in a version and decodes the response, nothing more.
 
-Owns one socket. Never retries, never interprets. A closed connection is an answer too: `CLOSED`.
+Owns one socket. Never retries, never interprets. A closed connection is also an answer: `CLOSED`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.handlers.registry import APIS
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.messages.connections import RequestHeader
 
-handlers.load_all()  # the registry tells which response answers which request
+handlers.load_all()  # the registry knows each request's response
 
 CLOSED = "connection closed"
 SILENCE = "no answer"
@@ -46,7 +46,7 @@ class WireClient:
         self.close()
 
     def start(self, request: Any, version: int) -> None:
-        """Send a request; `finish` takes its answer."""
+        """Send a request; `finish` reads its response."""
         self._correlation += 1
         cls = type(request)
         header = RequestHeader(
@@ -60,7 +60,7 @@ class WireClient:
         self._sock.sendall(struct.pack(">i", len(body)) + body)
 
     def finish(self) -> Any:
-        """Wait for the answer to what was started."""
+        """Wait for the response to the request that was started."""
         assert self._pending is not None, "nothing was asked"
         cls, version, correlation = self._pending
         self._pending = None
@@ -73,7 +73,7 @@ class WireClient:
         return decode(cls, version, view[5 if tagged else 4 :])
 
     def ask(self, request: Any, version: int) -> Any:
-        """Send and receive."""
+        """Send a request and return its response."""
         self.start(request, version)
         return self.finish()
 
@@ -82,7 +82,7 @@ class WireClient:
         self._sock.sendall(data)
 
     def receive(self, timeout: float = DEADLINE_SECONDS) -> bytes | str:
-        """Return one answer frame, CLOSED, or SILENCE after `timeout` seconds."""
+        """Return one response frame, CLOSED, or SILENCE after `timeout` seconds."""
         self._sock.settimeout(timeout)
         try:
             size = self._exactly(4)

@@ -15,7 +15,7 @@ class Declared:
     reason: str
 
     def covers(self, sequence: str, line: str) -> bool:
-        """Return whether a line "exchange<path>: ..." is this difference."""
+        """Whether a line "exchange<path>: ..." is this difference."""
         return (
             sequence == self.sequence and line.startswith(self.exchange) and self.path in line.partition(": kbroker")[0]
         )

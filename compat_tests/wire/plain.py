@@ -1,6 +1,6 @@
-"""Answers as plain data that two brokers can agree on: what must differ is replaced by a name, order by sorting.
+"""Answers as plain data that two brokers can share: varying values are replaced by names, and varying order by sorting.
 
-Owns the list of fields that are allowed to differ (`VOLATILE`, `SYMBOLIC`), and nothing else may. A symbolic value
+Owns the list of fields that are allowed to differ (`VOLATILE`, `SYMBOLIC`); nothing else may differ. A symbolic value
 keeps its identity: the first topic id of a sequence is "topic_id#1" on both sides, the second "#2".
 """
 
@@ -50,14 +50,14 @@ _SORT_BY = (
 
 
 class Plain:
-    """Turns the answers of one sequence into plain data; remembers the names it gave."""
+    """Converts the answers of one sequence to plain data; remembers the names that it assigned."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, Any], str] = {}
         self._counts: dict[str, int] = {}
 
     def of(self, answer: Any) -> Any:
-        """Return dicts, lists, numbers and strings."""
+        """Return an answer as dicts, lists, numbers and strings."""
         if isinstance(answer, MessageBase):
             return {s.name: self._field(s.name, getattr(answer, s.name)) for s in answer.SPECS}
         if isinstance(answer, list):

@@ -1,4 +1,4 @@
-"""One sequence of exchanges against one broker: asks, records what was answered, hands the real answer on.
+"""One sequence of exchanges with one broker: it sends requests, records the answers, and returns the decoded ones.
 
 Owns the transcript: exchange name -> plain answer, in order.
 """
@@ -21,7 +21,7 @@ WAIT_SECONDS = 30.0
 
 
 class Wire:
-    """A broker under test. `name` is the sequence's; topics made by `topic()` carry it."""
+    """A broker under test. `name` is the name of the sequence; the names of topics from `topic()` contain it."""
 
     def __init__(self, address: str, name: str) -> None:
         self.address = address
@@ -42,7 +42,7 @@ class Wire:
             client.close()
 
     def ask(self, name: str, request: Any, version: int, client: WireClient | None = None) -> Any:
-        """Exchange and record; returns the decoded answer."""
+        """Send a request and record the answer; returns the decoded answer."""
         answer = (client or self.main).ask(request, version)
         self.record(name, version, answer)
         if isinstance(answer, str) and client is None:
@@ -50,23 +50,23 @@ class Wire:
         return answer
 
     def record(self, name: str, version: int | None, answer: Any) -> None:
-        """Note an answer under a name of its own."""
+        """Record an answer under its own name."""
         key = name if version is None else f"{name} v{version}"
         assert key not in self.transcript, f"two exchanges are called {key!r}"
         self.transcript[key] = self._plain.of(answer)
 
     def finish(self, name: str, client: WireClient, version: int) -> Any:
-        """Take and record the answer to what `client` started."""
+        """Read and record the answer to the request that `client` started."""
         answer = client.finish()
         self.record(name, version, answer)
         return answer
 
     def quiet(self, request: Any, version: int) -> Any:
-        """Exchange without recording: preparation."""
+        """Send a request without recording it: preparation."""
         return self.main.ask(request, version)
 
     def topic(self, suffix: str = "", partitions: int = 1, **configs: str) -> str:
-        """Create a topic and wait until its leaders serve; returns its name."""
+        """Create a topic and wait until its leaders serve it; returns its name."""
         name = f"{self.name}{'-' + suffix if suffix else ''}"
         answer = self.quiet(
             CreateTopicsRequest(
@@ -91,7 +91,7 @@ class Wire:
         found = answer.topics[0]
         if found.error_code or sum(p.leader_id >= 0 for p in found.partitions) < partitions:
             return False
-        # Kafka's metadata names a leader a moment before that leader serves.
+        # Kafka's metadata names a leader a moment before the leader serves.
         asked = [ListOffsetsPartition(i, timestamp=-1) for i in range(partitions)]
         served = self.quiet(ListOffsetsRequest(topics=[ListOffsetsTopic(name, asked)]), 5)
         return all(p.error_code == 0 for p in served.topics[0].partitions)
@@ -106,12 +106,12 @@ class Wire:
         self.until(
             lambda: self.quiet(FindCoordinatorRequest(key=group), 2).error_code == ErrorCode.NONE, "a coordinator"
         )
-        # Kafka names a coordinator a moment before that one serves the group.
+        # Kafka names a coordinator a moment before the coordinator serves the group.
         asked = DescribeGroupsRequest(groups=[group])
         self.until(lambda: self.quiet(asked, 5).groups[0].error_code == ErrorCode.NONE, "the group to be loaded")
 
     def until(self, happened: Callable[[], bool], what: str) -> None:
-        """Ask again until `happened`, with a deadline."""
+        """Repeat a request until `happened` is true, with a deadline."""
         deadline = time.monotonic() + WAIT_SECONDS
         while not happened():
             assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:.0f} s for: {what}"

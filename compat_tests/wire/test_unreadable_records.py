@@ -1,6 +1,6 @@
-"""Records in the coordinators' topics that cannot be read: which partitions still load, on both brokers.
+"""Unreadable records in the coordinators' topics: which partitions still load, on both brokers.
 
-Each kind lies in a partition of its own, between two good records; the broker starts anew and is asked for both.
+Each kind is in its own partition, between two good records; the broker restarts and is asked for both.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _transaction_kinds() -> Kinds:
     key = b"\0\0" + _string(b"bad")
     ongoing = transaction_record(Transaction("bad", 7, 5, state=TxnState.ONGOING, partitions=frozenset({("t", 0)})), 0)
     value = ongoing.value or b""
-    before_list = 2 + 8 + 2 + 4 + 1  # where the count of topics lies
+    before_list = 2 + 8 + 2 + 4 + 1  # the position of the topics' count
     state = before_list - 1
     flexible = transaction_record(Transaction("bad", 7, 5, state=TxnState.ONGOING, partitions=frozenset({("t", 0)})), 1)
     newest = flexible.value or b""
@@ -130,7 +130,7 @@ def _group_kinds() -> Kinds:
 
 
 TRANSACTIONS, GROUPS = _transaction_kinds(), _group_kinds()
-PARTITIONS = 37  # enough for each kind; not 31, by which Java's hash is the last character's
+PARTITIONS = 37  # enough for each kind; not 31, because Java's hash then depends on the last character only
 
 
 def _id_in(partition: int, prefix: str) -> str:
@@ -141,7 +141,7 @@ def _id_in(partition: int, prefix: str) -> str:
 
 @contextmanager
 def _client(address: str) -> Iterator[WireClient]:
-    with WireClient(address, "__admin_client") as client:  # who alone may write to internal topics
+    with WireClient(address, "__admin_client") as client:  # the one client that may write to internal topics
         yield client
 
 
@@ -154,7 +154,7 @@ def _until(what: str, look: Any) -> Any:
 
 
 def _wait_for_loads(client: WireClient) -> None:
-    """Wait until the last partitions that nothing is wrong with are loaded: only failed loads are left then."""
+    """Wait until the last intact partitions are loaded: after them, every load that is missing has failed."""
     for ask, kinds in ((_epoch, TRANSACTIONS), (_offset, GROUPS)):
         fine = [partition for partition, kind in enumerate(kinds) if kind.startswith("fine")]
         for partition in fine:
@@ -177,7 +177,7 @@ def _write(client: WireClient, topic: str, partition: int, rows: list[tuple[byte
             answer = client.ask(request, 9).responses[0].partition_responses[0]
             if answer.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER):
                 return None
-            # A record without a key is refused by a compacted topic: such a kind can only lie in files.
+            # A compacted topic refuses a record without a key: this kind can only be in files.
             assert answer.error_code in (ErrorCode.NONE, ErrorCode.INVALID_RECORD), answer
         return True
 
@@ -209,7 +209,7 @@ def _commit(partition: int, which: str) -> tuple[bytes, bytes | None]:
 
 
 def _epoch(client: WireClient, partition: int, which: str) -> object:
-    """Return the epoch that a transactional id is given: 6 where its record was loaded, or the error."""
+    """Return the epoch that a transactional id receives: 6 if its record was loaded, or the error."""
     request = InitProducerIdRequest(transactional_id=_id_in(partition, which), transaction_timeout_ms=60_000)
 
     def look() -> object:
@@ -222,7 +222,7 @@ def _epoch(client: WireClient, partition: int, which: str) -> object:
 
 
 def _offset(client: WireClient, partition: int, which: str) -> object:
-    """Return what a group has committed: 77 where its record was loaded, or the error."""
+    """Return the offset that a group has committed: 77 if its record was loaded, or the error."""
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=_id_in(partition, which), topics=topics)])
 
@@ -249,7 +249,7 @@ def _seen(address: str) -> dict[str, tuple[object, object]]:
 
 
 def measure(broker: BrokerProcess) -> dict[str, tuple[object, object]]:
-    """Fill a broker's topics, start it anew, and return what it has of the ids before and after each kind."""
+    """Fill a broker's topics, restart it, and return what it knows of the ids before and after each kind."""
     broker.start()
     try:
         _fill(broker.bootstrap)
@@ -261,7 +261,7 @@ def measure(broker: BrokerProcess) -> dict[str, tuple[object, object]]:
 
 
 def _behind(seen: dict[str, tuple[object, object]]) -> dict[str, tuple[object, object]]:
-    """Return what counts of Kafka's: behind a record of a transaction that it cannot read, it forgets all ids."""
+    """Return the part of Kafka's result that counts: after an unreadable transaction record, it forgets all ids."""
     return {kind: (6, 6) if each == (6, 0) else each for kind, each in seen.items()}
 
 

@@ -1,8 +1,8 @@
 """Runs every sequence of exchanges on both brokers and compares the transcripts.
 
-kbroker is asked twice: as it is by default, where it checks every record as Kafka does, and with
-record.validation=header. Sequences marked `needs_walk` make sense only by default; those of share and streams groups
-do not depend on it.
+kbroker runs each twice: with its defaults, where it checks every record as Kafka does, and with
+record.validation=header. Sequences marked `needs_walk` make sense only with the defaults; those of share and streams
+groups do not depend on the setting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.tries import FORM
 
 SEQUENCES = load_all()
 BY_THREADS = {"share-group-life", "share-limits", "share-records"}
-"""Sequences in which Apache Kafka's threads decide, rarely, for another answer: only with KBROKER_TESTS=long."""
+"""Sequences in which Apache Kafka's threads rarely lead to another answer: only with KBROKER_TESTS=long."""
 CASES = [
     (name, validation)
     for name, function in sorted(SEQUENCES.items())
@@ -45,7 +45,7 @@ def trusting_kbroker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KBrok
 
 @pytest.fixture(scope="module")
 def kafkas_transcript(brokers: dict[str, BrokerProcess]) -> Callable[[str], Transcript]:
-    """What Kafka answers to a sequence; asked once."""
+    """Return Kafka's transcript of a sequence, which runs only once."""
     known: dict[str, Transcript] = {}
 
     def of(name: str) -> Transcript:

@@ -1,4 +1,4 @@
-"""Tests with coroutines: the fixtures are ordinary ones, and the broker lives on a loop of its own.
+"""Tests with coroutines: the fixtures are ordinary ones, and the broker has its own event loop.
 
 `pip install pytest-asyncio`; or without it asyncio.run() in an ordinary test.
 """
@@ -34,7 +34,7 @@ async def test_waiting_without_standing_in_the_way(kafka: Broker, kafka_topic: s
             await producer.send_and_wait(kafka_topic, b"one")
 
     sending = asyncio.create_task(later())
-    # What waits in a test's thread would hold up the test's own coroutines: it waits in another thread.
+    # A blocking call in a test's thread would stop the test's own coroutines, so it runs in another thread.
     await asyncio.to_thread(assert_records, kafka.topics[kafka_topic], ["one"], timeout=20)
     await sending
 

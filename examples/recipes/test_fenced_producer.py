@@ -1,4 +1,4 @@
-"""A producer that was thought dead comes back: its transaction is refused, and what it wrote is undone."""
+"""A producer that was thought dead returns: its transaction is refused, and its writes are undone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_confluent_kafka(kafka: Broker) -> None:
     second.commit_transaction(20)
     assert_records(topic, ["from the second"])
     assert_records(topic, [{"transaction": "aborted"}, {"transaction": "committed"}], isolation="read_uncommitted")
-    with pytest.raises(KafkaException):  # it says so whatever it is asked
+    with pytest.raises(KafkaException):  # every request to it fails like this
         first.close()
     second.close()
 

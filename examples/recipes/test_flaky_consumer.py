@@ -1,4 +1,4 @@
-"""A consumer that bills an order twice, once in a while: made to do so every time, and mended."""
+"""A consumer that sometimes bills an order twice: the test makes it do so every time, and then it is fixed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Bill = Callable[[str], None]
 
 
 def handle_one(consumer: Consumer, bill: Bill) -> None:
-    """The service: read an order, bill it, and remember that it was read."""
+    """The service: read an order, bill it, and commit its offset."""
     message = consumer.poll(20)
     assert message is not None
     bill((message.value() or b"").decode())
@@ -34,7 +34,7 @@ def started(kafka: Broker) -> Iterator[Consumer]:
 
 
 def run_into_a_rebalance(kafka: Broker, kafka_faults: Faults, bill: Bill) -> None:
-    """Bill an order whose commit is refused, as in a rebalance, and then what comes after a new start."""
+    """Bill an order whose commit is refused, as in a rebalance, and then handle the messages after a restart."""
     kafka.topics.create("orders").produce("order-1")
     with (
         kafka_faults.fail("OffsetCommit", ErrorCode.ILLEGAL_GENERATION, times=1) as rebalance,
@@ -56,6 +56,6 @@ def test_as_it_was(kafka: Broker, kafka_faults: Faults) -> None:
 
 
 def test_as_it_is(kafka: Broker, kafka_faults: Faults) -> None:
-    invoices: dict[str, str] = {}  # by order, as a unique key in a database
+    invoices: dict[str, str] = {}  # by order id, like a unique key in a database
     run_into_a_rebalance(kafka, kafka_faults, lambda order: invoices.update({order: "billed"}))
     assert list(invoices) == ["order-1"]

@@ -1,4 +1,4 @@
-"""A broker whose disk is full, and then is not: nothing is written meanwhile, and nothing is lost."""
+"""A broker whose disk becomes full and then has room again: meanwhile nothing is written, and nothing is lost."""
 
 from __future__ import annotations
 

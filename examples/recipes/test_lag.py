@@ -1,4 +1,4 @@
-"""A group's lag: how far a consumer is behind, waited for instead of slept for."""
+"""A group's lag: the test waits until a consumer is behind by a given number of messages, instead of sleeping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leader that is killed in a cluster of three: what was acknowledged is there, and the clients go on."""
+"""A leader is killed in a cluster of three: acknowledged messages are still there, and the clients continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def leader_of(cluster: Cluster, topic: str) -> int:
     return int(admin.list_topics(topic, 20).topics[topic].partitions[0].leader)
 
 
-@pytest.mark.long  # a marker of kbroker's own suite, for what takes more than a moment
+@pytest.mark.long  # a marker of kbroker's own suite, for tests that take longer
 def test_what_was_acknowledged_outlives_its_leader(kafka_cluster: Cluster) -> None:
     everybody = kafka_cluster.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": everybody})

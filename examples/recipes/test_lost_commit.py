@@ -1,4 +1,4 @@
-"""A commit that is lost: what was handled comes again, after a restart or a rebalance."""
+"""A commit is lost: handled messages are delivered again, after a restart or a rebalance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message that is too large: refused by the client itself, or by the broker, and no obstacle to the next one."""
+"""A message that is too large: the client or the broker refuses it, and the next message is not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rebalance while a message is handled: another member reads it again, and the commit of the first is refused."""
+"""A rebalance while a message is handled: another member reads it again, and the first member's commit is refused."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_a_message_is_handled_by_two_members(kafka: Broker, kafka_clock: Steered
     group = kafka.groups["billing"]
 
     first = consumer(kafka, "first")
-    message = read(first)  # ... and is busy with it, while another one comes
+    message = read(first)  # ... and is busy with it, while another member joins
     second = consumer(kafka, "second")
     kafka.wait_for(lambda _: group.state == "PreparingRebalance")
-    kafka_clock.advance(minutes=6)  # longer than max.poll.interval.ms: the group goes on without the first
+    kafka_clock.advance(minutes=6)  # longer than max.poll.interval.ms: the group continues without the first
     assert read(second).value() == message.value()
 
     with pytest.raises(KafkaException) as refused:

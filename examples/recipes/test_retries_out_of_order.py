@@ -1,4 +1,4 @@
-"""Retries out of order: without idempotence a message that is tried again lands behind its successors."""
+"""Retries out of order: without idempotence, a retried message is written after its successors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_first_of_three_is_tried_again(kafka: Broker, kafka_faults: Faults, 
         {
             "bootstrap.servers": kafka.bootstrap_servers,
             "enable.idempotence": idempotent,
-            "batch.num.messages": 1,  # a request each
+            "batch.num.messages": 1,  # one message per request
             "linger.ms": 0,
             "retry.backoff.ms": 100,
             "log_level": 0,

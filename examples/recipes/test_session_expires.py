@@ -1,4 +1,4 @@
-"""A consumer that hangs: its session expires, its partitions go to others, and it comes back as somebody new."""
+"""A consumer hangs: its session expires, its partitions go to other members, and it rejoins as a new member."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that is slow: what waits, what gives up, and what has been done all the same."""
+"""A slow broker: which calls wait, which time out, and which requests were executed all the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A storm, a hundred times: does a consumer with retries of its own handle each message, whatever happens to it?
+"""A hundred storms: whether a consumer with its own retries handles each message, whatever happens to it.
 
-Each seed is another storm, and the same one each time: one that fails is looked into alone. Consumers mostly wait, so
-ten of them go through their storms at a time, each with a client id by which its storm knows it.
+Each seed is another storm, and always the same one, so a failed one can be examined alone. Consumers mostly wait, so
+ten of them go through their storms at the same time, each with its own client id, by which its storm finds it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ APIS = ("Fetch", "FindCoordinator", "JoinGroup", "SyncGroup", "Heartbeat", "Offs
 
 
 class Handling:
-    """A consumer loop: it handles each message, commits it, and tries again what fails."""
+    """A consumer loop: it handles and commits each message, and retries after a failure."""
 
     def __init__(self, bootstrap_servers: str, group: str, topic: str) -> None:
         self._consumer = Consumer(
@@ -35,7 +35,8 @@ class Handling:
                 "session.timeout.ms": 1_000,
                 "heartbeat.interval.ms": 50,
                 "fetch.wait.max.ms": 50,
-                # An answer about topics may be lost with its connection; librdkafka asks again after five minutes.
+                # A response about topics may be lost with its connection; librdkafka asks again only after five
+                # minutes.
                 "topic.metadata.refresh.interval.ms": 1_000,
                 "reconnect.backoff.ms": 5,
                 "reconnect.backoff.max.ms": 20,
@@ -52,7 +53,7 @@ class Handling:
         if message is None or message.error() is not None:
             return
         self.handled.append(message.value())
-        with contextlib.suppress(KafkaException):  # it comes again, or the next commit counts for it
+        with contextlib.suppress(KafkaException):  # it is delivered again, or the next commit covers it
             self._consumer.commit(message=message, asynchronous=False)
 
     def close(self) -> None:
@@ -60,11 +61,11 @@ class Handling:
 
 
 QUICK = pytest.mark.kafka(config={"group.min.session.timeout.ms": 100})
-"""A member that is lost in a storm is waited for by its group: not for the six seconds that are Kafka's least."""
+"""If a storm loses a member, its group does not wait for the six seconds that are Kafka's minimum."""
 
 
 @QUICK
-@pytest.mark.long  # a marker of kbroker's own suite, for what takes more than a moment
+@pytest.mark.long  # a marker of kbroker's own suite, for tests that take longer
 def test_nothing_is_lost_in_a_hundred_storms(kafka: Broker, kafka_faults: Faults) -> None:
     with ThreadPoolExecutor(10) as pool:
         hits = list(pool.map(lambda seed: weather(kafka, kafka_faults, seed), range(SEEDS)))

@@ -1,4 +1,4 @@
-"""A transaction that takes longer than its timeout: the coordinator aborts it, and its producer is fenced."""
+"""A transaction that takes longer than its timeout: the coordinator aborts it and fences its producer."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_what_is_open_for_too_long_is_undone(kafka: Broker, kafka_clock: Steered
     assert_records(topic, ["of somebody else"])
     assert consumed(kafka) is None, "what lies behind an open transaction is not given out"
 
-    kafka_clock.advance(seconds=75)  # the coordinator looks every 10 seconds
+    kafka_clock.advance(seconds=75)  # the coordinator checks every 10 seconds
     assert_records(topic, [{"transaction": "aborted"}, {"transaction": None}], isolation="read_uncommitted", timeout=10)
     assert consumed(kafka) == b"of somebody else"
     with pytest.raises(KafkaException):
         client.commit_transaction(20)
-    with pytest.raises(KafkaException):  # it is fenced, and of no use any more
+    with pytest.raises(KafkaException):  # it is fenced, and no longer usable
         client.close()
 
 

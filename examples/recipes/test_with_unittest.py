@@ -9,7 +9,7 @@ from kbroker.testing import assert_records
 
 
 class TestOrders(BrokerTestCase):
-    """`broker_options` are what the broker is made with."""
+    """`broker_options` are the arguments for the broker."""
 
     broker_options = {"config": {"num.partitions": 2}}  # noqa: RUF012 - unittest has no instance before its tests
 

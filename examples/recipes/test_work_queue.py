@@ -1,4 +1,4 @@
-"""A work queue: several workers of one topic, a job that fails, one that nobody can do, and a worker that hangs."""
+"""A work queue: several workers of one topic, a job that fails, an impossible job, and a worker that hangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kbroker import Broker
 
 QUICK = {"group.share.min.heartbeat.interval.ms": "100", "group.share.heartbeat.interval.ms": "200"}
-"""New members have partitions after a heartbeat: 5 s by default."""
+"""New members get partitions after a heartbeat: 5 s by default."""
 GROUP = "workers"
 
 pytestmark = pytest.mark.kafka(config=QUICK)
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.kafka(config=QUICK)
 
 @contextmanager
 def worker(kafka: Broker) -> Iterator[ShareConsumer]:
-    """Join the group. Each job has to be acknowledged: accepted, released for another try, or rejected."""
+    """Join the group. Each job must be acknowledged: accepted, released for another try, or rejected."""
     consumer = ShareConsumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -38,7 +38,7 @@ def worker(kafka: Broker) -> Iterator[ShareConsumer]:
 
 
 def queue(kafka: Broker, *jobs: str, **configs: str) -> None:
-    """Make the topic with these jobs; the group begins at the first one."""
+    """Create the topic with these jobs; the group begins at the first one."""
     kafka.topics.create("jobs")
     configs["share_auto_offset_reset"] = "earliest"
     changes = [
@@ -55,7 +55,7 @@ def queue(kafka: Broker, *jobs: str, **configs: str) -> None:
 
 
 def work(consumer: ShareConsumer, handle: Callable[[str], bool], until: Callable[[], bool]) -> None:
-    """Accept each job that `handle` returns true for, and release the others."""
+    """Accept each job for which `handle` returns true, and release the others."""
     deadline = time.monotonic() + 20
     while not until():
         assert time.monotonic() < deadline

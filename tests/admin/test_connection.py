@@ -1,4 +1,4 @@
-"""What is asked again, and what is not."""
+"""Which requests are retried, and which are not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_only_reads_is_asked_again_when_its_broker_is_gone(error):
 
 @pytest.fixture
 def made_here(monkeypatch):
-    """The selectors that this thread makes: others of this process may have theirs."""
+    """Return the selectors that this thread creates: other threads of this process may have their own."""
     made = []
     begin, here = NetworkSelector.__init__, threading.current_thread()
 
@@ -49,7 +49,7 @@ def made_here(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["open_admin", "consumer", "producer"])
 def test_a_client_that_finds_no_broker_leaves_nothing_behind(kind, made_here):
-    """One that never answers: the console asks it once a second."""
+    """The console retries a broker that never answers once a second."""
     begun = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
         where = f"127.0.0.1:{silent.getsockname()[1]}"

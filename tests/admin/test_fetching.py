@@ -1,4 +1,4 @@
-"""What a fetch finds is bounded, whatever a few bytes unpack to."""
+"""The result of a fetch is bounded, whatever a few bytes decompress to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = ("bomb", 0)
 
 
 def batches(values):
-    """Return a batch for each list of values, one behind the other."""
+    """Return a batch for each list of values, concatenated."""
     built, offset = b"", 0
     for each in values:
         rows = [(0, None, value, ()) for value in each]
@@ -28,7 +28,7 @@ def batches(values):
 
 @pytest.fixture
 def answer(monkeypatch):
-    """Has a broker answer with these records, whatever is asked."""
+    """Make a broker answer every fetch with these records."""
 
     def answer(records, end):
         told = PartitionData(0, high_watermark=end, last_stable_offset=end, log_start_offset=0, records=records)

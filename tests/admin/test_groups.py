@@ -1,4 +1,4 @@
-"""What coordinators say of groups, where they are not ready or refuse."""
+"""Coordinators' answers about groups, if they are not ready or refuse."""
 
 from __future__ import annotations
 

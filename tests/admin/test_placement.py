@@ -1,4 +1,4 @@
-"""Where replicas go without a broker."""
+"""The placement of replicas, computed without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of a registry by id: what is asked once, and what is not asked again at once."""
+"""Schemas of a registry by id: which requests are sent once, and which are not retried immediately."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.admin.schemas import Refused, SchemaRegistry, Unknown
 
 
 class Registry:
-    """Answers as it is told, and counts."""
+    """Gives the answers that the test sets, and counts requests."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -88,7 +88,7 @@ def test_a_token_names_a_schema_or_has_a_reason() -> None:
     assert not isinstance(schemas.of_token(b"\1" + bytes(range(16))), str)
     assert asked == [("schemas", "ids", 1), ("schemas", "guids", "00010203-0405-0607-0809-0a0b0c0d0e0f")]
     assert schemas.of_token(b"{") == "begins with the byte 123, not with the id of a schema"
-    for _ in range(2):  # the second answer is a remembered one
+    for _ in range(2):  # the second answer comes from memory
         assert schemas.of_token(b"\0\0\0\0\7") == "id 7: denied (40301)"
         assert str(schemas.of_token(b"\0\0\0\0\x08")).startswith("id 8: Invalid schema of type AVRO")
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What is told of an address where a client and a broker do not agree about TLS."""
+"""The error for an address where client and broker do not agree about TLS."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_file_without_certificates(secured: Broker, tmp_path: Path) -> None:
 
 
 def test_the_verbs_say_at_once_which_file_it_is(secured: Broker, tmp_path: Path) -> None:
-    """And not after seconds that name or password may be wrong."""
+    """Without seconds of retries as if name or password were wrong."""
     login = ("-X", "security.protocol=SASL_SSL", "-X", "sasl.mechanism=PLAIN", "-X", "sasl.username=alice")
     lost = ("-X", f"ssl.ca.location={tmp_path}/lost", "-X", "bootstrap_timeout_ms=600000")
     said = CommandLine(secured.bootstrap_servers).fails("topic", "list", *login, *lost)

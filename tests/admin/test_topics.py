@@ -1,4 +1,4 @@
-"""A change is reported also where the cluster goes away before its end."""
+"""A change is reported even if the cluster becomes unreachable before its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbroker.protocol.messages.topics import DeletableTopicResult, DeleteTopicsR
 
 
 class Cluster:
-    """An admin client whose cluster takes the change and is away afterwards."""
+    """An admin client whose cluster accepts the change and is unreachable afterwards."""
 
     def create_topics(self, names, **_):
         return {"topics": [{"name": name, "error_code": 17 if " " in name else 0} for name in names]}

@@ -1,4 +1,4 @@
-"""What was changed is waited for on every broker, by whichever the next command may be answered."""
+"""A verb waits until every broker knows the change, because any broker may answer the next command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kbroker.protocol.messages.cluster import (
 
 
 class Brokers:
-    """Three brokers, of which each gives its answers in turn; the client that asks them."""
+    """Three brokers, each of which gives its answers in turn; and the client that asks them."""
 
     def __init__(self, answers: dict[int, list[MetadataResponse | Exception]]) -> None:
         self.answers = answers
@@ -63,7 +63,7 @@ GONE = told(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, count=0)
 
 def test_a_created_topic_is_known_to_all_and_led(brokers: Brokers) -> None:
     brokers.answers = {1: [told()], 2: [GONE, told(ErrorCode.LEADER_NOT_AVAILABLE), told(leader=-1), told()], 3: []}
-    brokers.answers[3] = [KafkaConnectionError()]  # it is gone, and not waited for
+    brokers.answers[3] = [KafkaConnectionError()]  # it is gone, so the client does not wait for it
     wait_for_topics(brokers, ["fresh"])
     assert brokers.answers == {1: [], 2: [], 3: []}
 

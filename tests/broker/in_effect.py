@@ -1,4 +1,4 @@
-"""A wait for tests that change the cluster beside the protocol."""
+"""A wait for tests that change the cluster without a request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kbroker.broker.node import BrokerNode
 
 
 async def in_effect(node: BrokerNode) -> None:
-    """Return once all that was decided so far is stored, published and hosted."""
+    """Return once every earlier decision is stored, published and hosted."""
     published = node.controller.published()
     if published is not None:
         await published

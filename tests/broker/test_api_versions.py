@@ -1,4 +1,4 @@
-"""ApiVersions: a client that says which broker it wants to reach (KIP-1242)."""
+"""ApiVersions: a client names the broker that it wants to reach (KIP-1242)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas by request: what is kept of them, what is told, and that users' passwords stay as they are."""
+"""Quotas by request: how they are stored and described, and that users' passwords do not change."""
 
 from __future__ import annotations
 

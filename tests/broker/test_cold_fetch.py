@@ -1,4 +1,4 @@
-"""A fetch of what a start found: one read looks at so many batches only."""
+"""A fetch of records from before the start: one read checks only a limited number of batches."""
 
 from __future__ import annotations
 

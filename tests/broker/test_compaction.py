@@ -1,4 +1,4 @@
-"""Compaction in a running broker, with real clients: topics, the offsets topic, and the end of the worker."""
+"""Compaction in a running broker, with real clients: topics, the offsets topic, and the worker's end."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def create(address: str, topic: str, partitions: int = 1, **configs: str) -> Non
 
 
 def produce(address: str, topic: str, rounds: int, keys: int = 100, **config: object) -> dict[bytes, bytes]:
-    """Write `rounds` values of 1 kB for each key; returns the last ones."""
+    """Write `rounds` values of 1 kB for each key; returns the last values."""
     producer = Producer({"bootstrap.servers": address, "linger.ms": 20, **config})
     last = {}
     for index in range(rounds):
@@ -75,7 +75,7 @@ def produce(address: str, topic: str, rounds: int, keys: int = 100, **config: ob
 
 
 def consume(address: str, topic: str, enough: Callable[[dict[bytes, bytes]], bool]) -> tuple[dict[bytes, bytes], int]:
-    """Read from the start until `enough`; returns the last value of each key, and how many records came."""
+    """Read from the start until `enough` is true; returns the last value of each key, and the number of records."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "none", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: dict[bytes, bytes] = {}
@@ -165,7 +165,7 @@ def test_a_group_with_many_commits_keeps_a_small_log(tmp_path: Path) -> None:
             for number in range(commits):
                 assert commit(client, number, partitions) == [0] * partitions
         until(lambda: is_clean(tmp_path, "__consumer_offsets"))
-        assert size_of(tmp_path / "__consumer_offsets-0") < 1_100_000  # the active segment and next to nothing
+        assert size_of(tmp_path / "__consumer_offsets-0") < 1_100_000  # the active segment and hardly any other
     with Broker(SETTINGS, data_dir=str(tmp_path)) as broker:
         with WireClient(broker.bootstrap_servers) as client:
             wanted = [OffsetFetchRequestTopic(name="t", partition_indexes=list(range(partitions)))]
@@ -233,8 +233,8 @@ def test_dump_log_segments_reads_a_cleaned_log(tmp_path: Path, kafka_libs: Path)
     assert not TROUBLE.search(re.sub(r"isvalid: true", "", text)), text
     assert 100 <= text.count("| offset: ") < 50 * 100
     indexes = [*directory.glob("*.index"), *directory.glob("*.timeindex")]
-    # The index of a segment that compaction has replaced goes after its log; a stop may come in between, and the next
-    # start removes it.
+    # The index of a segment that compaction has replaced is removed after its log. A stop may come between the two, and
+    # then the next start removes the index.
     indexes = [each for each in indexes if each.with_suffix(".log").exists()]
     assert len(indexes) >= 2
     assert not TROUBLE.search(dump_log_segments(kafka_libs, indexes, "--deep-iteration"))

@@ -1,6 +1,6 @@
-"""New connections by the second: those of an address that makes too many are held and closed, others are served.
+"""Limits on new connections: those of an address with too many per second are delayed and closed, others are served.
 
-The quotas' clock stands still, so that it is known which connection is one too many.
+The quotas' clock stands still, so that the first excess connection is known.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def produce(broker, topic, values):
 
 
 def poll_until(condition, *consumers):
-    """Poll all consumers until a condition holds; return what they were given."""
+    """Poll all consumers until a condition is true; return the received records."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     messages = []
     while not condition(messages):
@@ -209,7 +209,7 @@ def test_a_group_lives_through_a_restart_of_its_broker(tmp_path):
 
 
 def described(address, group):
-    """Return what ConsumerGroupDescribe says of a group."""
+    """Return the ConsumerGroupDescribe response for a group."""
     with WireClient(address) as client:
         (found,) = client.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1).groups
     return found

@@ -1,4 +1,4 @@
-"""How a broker leaves: it asks the controller, and somebody may be in a hurry."""
+"""A broker's controlled shutdown: it asks the controller, and a second signal ends it faster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = BrokerConfig(SETTINGS)
 
 
 class Controller:
-    """Answers what it is given, and then never again."""
+    """Returns the given answers, and then never answers again."""
 
     def __init__(self, *answers: ControlledShutdownResponse) -> None:
         self.answers = list(answers)
@@ -89,7 +89,7 @@ def test_nobody_asks_on_where_zookeeper_is_gone(monkeypatch: pytest.MonkeyPatch)
         away, controller = asyncio.Event(), Controller()
         loop = asyncio.get_running_loop()
         loop.call_later(0.01, away.set)
-        loop.call_later(0.02, away.clear)  # it comes back
+        loop.call_later(0.02, away.clear)  # it returns
         loop.call_later(0.05, away.set)
         await leave(controller, asyncio.Event(), away)
         assert controller.asked == 1, "the question that no controller can answer"
@@ -99,7 +99,7 @@ def test_nobody_asks_on_where_zookeeper_is_gone(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_controller_that_is_alone_waits_for_others_for_some_seconds_only() -> None:
-    """With Kafka's defaults, on a clock of the test's own."""
+    """A single controller waits for other brokers for some seconds only, with Kafka's defaults and a test clock."""
     config = BrokerConfig({**SETTINGS, "controlled.shutdown.retry.backoff.ms": "5000"})
     left = ControlledShutdownResponse(remaining_partitions=[RemainingPartition("t", 0)])
 

@@ -1,4 +1,4 @@
-"""Which partitions are coordinated follows who leads them."""
+"""A broker coordinates the partitions that it leads."""
 
 from __future__ import annotations
 

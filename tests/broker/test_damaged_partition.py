@@ -1,4 +1,4 @@
-"""One partition of a request that cannot be read; the others are answered."""
+"""A request in which one partition cannot be read: the other partitions are answered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kbroker.protocol.messages.logs import (
 )
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
-UNREADABLE = OSError(errno.EMFILE, "too many open files")  # which passes, so that the directory stays in use
+UNREADABLE = OSError(errno.EMFILE, "too many open files")  # a temporary error, so the directory stays in use
 DAMAGED = ApiError(ErrorCode.CORRUPT_MESSAGE)
 EARLIEST = -2
 

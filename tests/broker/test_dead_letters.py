@@ -1,4 +1,4 @@
-"""The writer of dead letters: what it tries again, when it gives up, and what it does about the others."""
+"""The writer of dead letters: what it retries, when it gives up, and what happens to the other dead letters."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class World:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Return how many letters were written, batches sent, and batches refused."""
+        """Return how many dead letters were written, how many batches were sent, and how many were refused."""
         counts = self.writer.counts().get("g", dead_letters.Counts())
         return counts.records, counts.requests, counts.failed
 
@@ -199,7 +199,7 @@ def test_the_size_of_a_record_is_known_before_it_is_built() -> None:
 
 
 def many(world: World, index: int) -> list[asyncio.Future[None]]:
-    """Begin 40 writes about a partition, each of one letter."""
+    """Begin 40 writes about a partition, each with one dead letter."""
     source: Any = SimpleNamespace(topic="t", index=index, key=("t", index))
     return [asyncio.ensure_future(in_slices(world.writer.write("g", source, [letter(at)]))) for at in range(40)]
 
@@ -231,7 +231,7 @@ def test_a_leader_that_never_answers_holds_up_only_its_own_letters() -> None:
 
 
 def test_replicas_that_never_answer_hold_up_nobody() -> None:
-    """The batch is in the log, so it needs no memory: its letters give their place away."""
+    """The batch is in the log, so it needs no memory: its dead letters no longer count against the limit."""
     world = World()
 
     async def scenario() -> None:

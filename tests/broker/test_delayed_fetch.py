@@ -1,4 +1,4 @@
-"""A Fetch that waits is answered, whatever happens when it is tried again."""
+"""A waiting Fetch is answered, whatever happens when it is tried again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.topic_metrics import TopicMetrics
 
 
 class Failing:
-    """A Fetch whose files cannot be read any more."""
+    """A Fetch whose files can no longer be read."""
 
     max_wait_ms = 20
     traffic = TopicMetrics()

@@ -1,4 +1,4 @@
-"""Delegation tokens by request: made, renewed, ended, described, and clients that log in by them."""
+"""Delegation tokens by request: created, renewed, expired, described; and clients that log in with them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Time:
 
 
 class TokenClient(ScramClient):
-    """What Java's client says for tokenauth="true"."""
+    """A client that sends what Java's client sends with tokenauth="true"."""
 
     def __init__(self, mechanism, token_id, password):
         super().__init__(mechanism, token_id, password)
@@ -61,7 +61,7 @@ class TokenClient(ScramClient):
 
 
 def converse(client, one, mechanism):
-    """Authenticate; return the session's life in ms, or None for a refusal."""
+    """Authenticate; return the session's lifetime in ms, or None if authentication failed."""
     assert client.ask(SaslHandshakeRequest(mechanism), 1).error_code == 0
     token = one.first()
     while token is not None:
@@ -75,7 +75,7 @@ def converse(client, one, mechanism):
 
 
 class Side:
-    """A broker with users, and connections to it that end with it."""
+    """A broker with users, and connections to it, which are closed with it."""
 
     def __init__(self, running):
         self.running = running
@@ -94,7 +94,7 @@ class Side:
         return client
 
     def by_token(self, token, mechanism="SCRAM-SHA-256", password=None):
-        """Return a connection, and how long its session lasts; None: it was not let in."""
+        """Return a connection, and its session's lifetime; None if authentication failed."""
         client = self.connect()
         password = password or base64.b64encode(bytes(token.hmac)).decode()
         return client, converse(client, TokenClient(mechanism, token.token_id, password), mechanism)
@@ -178,7 +178,7 @@ def test_who_shows_a_token_is_its_owner_as_long_as_it_lasts(side, clock, mechani
     alice.ask(ExpireDelegationTokenRequest(made.hmac, -1), 2)
     assert side.by_token(made, mechanism)[1] is None
     clock.ms += 4000
-    assert client.ask(MetadataRequest(topics=[]), 9).brokers  # its session goes on
+    assert client.ask(MetadataRequest(topics=[]), 9).brokers  # its session continues
     clock.ms += 1001
     assert client.ask(MetadataRequest(topics=[]), 9) == CLOSED
     assert alice.ask(MetadataRequest(topics=[]), 9).brokers
@@ -224,7 +224,7 @@ def test_only_somebody_may_ask(side):
         ("SSL", ANONYMOUS, False),
         ("SSL", Principal("User", "CN=alice"), True),
         ("SASL_SSL", Principal("User", "alice"), True),
-        ("SASL_SSL", ANONYMOUS, True),  # a user of that name
+        ("SASL_SSL", ANONYMOUS, True),  # a user with that name
         ("SASL_SSL", Principal("User", "alice", by_token=True), False),
         ("SASL_PLAINTEXT", Principal("User", "alice"), True),
     ],

@@ -115,7 +115,7 @@ def test_the_plugin_gives_a_broker_and_a_topic(pytester):
 @pytest.mark.long
 def test_the_plugin_is_silent_where_warnings_are_errors(pytester):
     pytester.makepyfile("def test_it(kafka_topic): assert kafka_topic")
-    # pytest-asyncio has a warning of its own for those who do not configure it.
+    # pytest-asyncio warns if it is not configured.
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error")
     result.assert_outcomes(passed=1)
 
@@ -204,7 +204,7 @@ def test_a_port_in_use_on_every_interface_is_named():
 
 
 def first_lines(*arguments):
-    """Start a broker, stop it; return what it printed."""
+    """Start a broker and stop it; return what it printed."""
     command = [sys.executable, "-m", "kbroker", "start", *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:

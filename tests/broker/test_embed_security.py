@@ -1,4 +1,4 @@
-"""Users and rights of embedded brokers, as each client library is told of them."""
+"""Users and ACLs of embedded brokers, and the settings with which each client library connects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADMIN = {"super.users": "User:admin"}
 
 
 def write(settings, topic="orders"):
-    """Produce a record with confluent-kafka; return what it was refused with."""
+    """Produce a record with confluent-kafka; return the error, if any."""
     told = []
     producer = Producer({**settings.confluent_kafka, "message.timeout.ms": 10_000, "log_level": 0})
     producer.produce(topic, b"one", on_delivery=lambda error, _: told.append(error))

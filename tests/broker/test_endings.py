@@ -1,4 +1,4 @@
-"""What must hold when something ends: a broker, a connection, a topic, a disk."""
+"""What must hold when a broker, a connection, a topic or a disk ends."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def until(condition):
 
 
 def interrupt_deletion(directory: Path, topic: str, *, is_known: bool = True) -> None:
-    """Leave what a crash leaves between the deletion's journal entry and its first rename.
+    """Leave the state of a crash between the deletion's journal entry and its first rename.
 
-    Without `is_known` the deletion had long ended, and somebody has put the files back.
+    Without `is_known`, the deletion had ended long ago, and somebody has restored the files.
     """
     with Broker(data_dir=str(directory)) as broker, WireClient(broker.bootstrap_servers) as client:
         create(client, topic)
@@ -159,7 +159,7 @@ def test_a_failed_request_without_acks_has_no_answer(connect):
     client = connect()
     create(client, "unanswered")
     records = bytearray(batch())
-    records[16] = 7  # a magic that does not exist: the whole request fails
+    records[16] = 7  # an unknown magic: the complete request fails
     client.start(produce_request("unanswered", bytes(records), 0), 9)
     assert client.receive() == CLOSED
 
@@ -269,7 +269,7 @@ def test_a_partition_asked_for_many_times_costs_no_more_than_each_once(connect):
 
 @pytest.mark.long
 def test_many_partitions_are_hosted_while_others_are_served(connect):
-    """A topic of many partitions is there at once, its partitions one slice after the other."""
+    """A topic with many partitions exists immediately, and its partitions are hosted in slices."""
     client, other = connect(), connect()
     create = CreateTopicsRequest(topics=[CreatableTopic("many", 600, 1)], timeout_ms=5000)
     client.start(create, 7)

@@ -1,4 +1,4 @@
-"""Answers to whole requests that failed: each element that was asked has the code, in every version."""
+"""Responses to requests that failed completely: each requested element has the code, in every version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODE = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def filled(cls: Any, numbers: Any, *, nulls: bool) -> Any:
-    """Return a message in which each list has two elements; of texts that may be null, all are or none is."""
+    """Return a message whose lists have two elements each; nullable texts are either all set or all null."""
 
     def one(kind: Any) -> Any:
         if not isinstance(kind, Scalar):
@@ -39,7 +39,7 @@ def filled(cls: Any, numbers: Any, *, nulls: bool) -> Any:
 
 
 def codes_of(message: Any) -> list[int]:
-    """Return the error codes of a message and of all in its lists."""
+    """Return the error codes of a message and of all elements of its lists."""
     found = []
     for spec in message.SPECS:
         value = getattr(message, spec.name)
@@ -68,7 +68,7 @@ def test_each_element_has_the_code(api: Api, nulls: bool) -> None:
             assert api.name == "Produce"
             continue
         codes = codes_of(answer)
-        # One version of FindCoordinator has a list of coordinators, the others a code of their own.
+        # One version of FindCoordinator has a list of coordinators, the others have a single code.
         assert set(codes) - {0} == {CODE}
         assert codes.count(0) == 0 or api.name == "FindCoordinator"
         encoded = encode(answer, version)

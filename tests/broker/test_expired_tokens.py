@@ -24,4 +24,4 @@ def test_a_removal_that_is_stopped_before_it_begins_leaves_nothing_unawaited(rec
 
     asyncio.run(scenario())
     gc.collect()
-    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []  # others leave sockets
+    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []  # other tests leave sockets

@@ -1,4 +1,4 @@
-"""The express way of a Produce does what produce.py does, on any request."""
+"""The express path of a Produce does the same as produce.py, for any request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEED = 20261122
 
 
 class Clock:
-    """Stands still."""
+    """A clock that stands still."""
 
     def now_ms(self):
         return NOW
@@ -40,7 +40,7 @@ class Clock:
 
 
 class Side:
-    """A broker, and one connection's way through it."""
+    """A broker, and the path of one connection through it."""
 
     def __init__(self, node, express):
         self.node = node
@@ -94,7 +94,8 @@ def some_batch(rng):
 
 
 def some_frame(rng, version, ids):
-    """A request like a producer's, mostly; the header's correlation id and client id change now and then."""
+    """Return a request that mostly looks like a producer's; the header's correlation id and client id sometimes change.
+    """
     topic = rng.choice(TOPICS) if rng.random() < 0.3 else "first"
     index = rng.choice([0, 0, 0, 1, 7])
     data = [PartitionProduceData(index, some_batch(rng) if rng.random() < 0.97 else None)]
@@ -118,7 +119,7 @@ def some_frame(rng, version, ids):
     elif kind == 2 and version >= 9:
         frame[-1:] = b"\1\7\2ab"  # an unknown tag
     elif kind == 3:
-        # Not in a topic id: the two brokers' differ, and an unknown one is echoed.
+        # Topic ids are left out: those of the two brokers differ, and an unknown one is echoed.
         place, bit, start = rng.randrange(8, len(frame)), 1 << rng.randrange(8), frame.find(topic_id)
         if start < 0 or not start <= place < start + 16:
             frame[place] ^= bit
@@ -134,7 +135,7 @@ def plain_frame(records):
 
 @pytest.fixture
 def disk(monkeypatch):
-    """Takes no batch while its `full` is true."""
+    """A disk that accepts no batch while its `full` is true."""
     state = SimpleNamespace(full=False)
     append = Segment.append
 
@@ -208,7 +209,7 @@ def test_a_partition_that_is_not_the_one_it_was_is_looked_up(tmp_path):
 
 
 def test_a_disk_that_takes_nothing_for_a_while(tmp_path, disk):
-    """The log has written its offset into the batch by then; the next attempt must not see it."""
+    """At that time the log has already written its offset into the batch; the next attempt must not see it."""
 
     async def story(express, reference):
         frame = plain_frame(batch(1, stamp=NOW))
@@ -220,7 +221,7 @@ def test_a_disk_that_takes_nothing_for_a_while(tmp_path, disk):
 
 
 def test_a_batch_that_is_refused_with_our_time_on_it(tmp_path, disk):
-    """The log stamps a batch before it finds its sequence out of order, or the disk full."""
+    """The log stamps a batch before it notices an out-of-order sequence, or a full disk."""
 
     def frame(sequence):
         records = build_batch([(NOW, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=sequence)

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227) by themselves: epochs, eviction, what an incremental answer contains."""
+"""Fetch sessions (KIP-227) in isolation: epochs, eviction, the contents of an incremental response."""
 
 from __future__ import annotations
 

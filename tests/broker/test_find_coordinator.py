@@ -1,4 +1,4 @@
-"""FindCoordinator waits for a topic that it has created, and hosts it in turns that others have theirs beside."""
+"""FindCoordinator waits for a topic that it has created, and hosts it in slices, between those of other requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FindCoordinator where other brokers coordinate, or did."""
+"""FindCoordinator when another broker coordinates, or has coordinated."""
 
 from __future__ import annotations
 

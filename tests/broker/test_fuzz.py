@@ -1,6 +1,7 @@
-"""Random and mutated frames against a broker in a process of its own: it answers or closes, and goes on serving others.
+"""Random and mutated frames, sent to a broker process: it answers or closes, and continues to serve other clients.
 
-The seed is printed; FRAMES frames a run. A canary produces and fetches all along; memory is watched from outside.
+The seed is printed; each run has FRAMES frames. A canary produces and fetches all the time; memory is measured from
+outside.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def valid_frame(rng):
 
 
 def mutate(rng, body):
-    """Return `body` with some of its bytes changed, cut, doubled or stretched."""
+    """Return `body` with some of its bytes changed, removed, doubled or added."""
     body = bytearray(body)
     for _ in range(rng.randrange(1, 5)):
         kind, at = rng.randrange(5), rng.randrange(len(body) + 1)
@@ -122,7 +123,7 @@ def test_hostile_frames_harm_nobody(victim):
             attacker.close()
             attacker = WireClient(victim.bootstrap)
         if number % 4 == 3:
-            # Half of what is sent leaves the broker waiting for more; a new connection starts afresh.
+            # After half of the frames the broker waits for more bytes; a new connection starts afresh.
             attacker.close()
             attacker = WireClient(victim.bootstrap)
         if number % 250 == 0:
@@ -141,7 +142,7 @@ def test_hostile_frames_harm_nobody(victim):
 
 @pytest.mark.long
 def test_a_claimed_length_costs_nothing(victim):
-    """Connections that announce a large frame and send little of it hold little memory."""
+    """Connections that announce a large frame and send little of it use little memory."""
     process = psutil.Process(victim.pid)
     canary = Canary(victim.bootstrap)
     canary.sing()

@@ -1,4 +1,4 @@
-"""Full collections of garbage wait for a calm moment."""
+"""Full garbage collections wait for a calm moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The feature group.version: at 0 there are no consumer groups, and clients are told so (KIP-848)."""
+"""The feature group.version: at level 0 there are no consumer groups, and clients can see that (KIP-848)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a Produce and a Fetch cost in calls of Python functions: deterministic, unlike time.
+"""The cost of a Produce and a Fetch in calls of Python functions, which are deterministic, unlike time.
 
-Raise a bound only with a reason: each call is 50 to 100 ns on every request of every client.
+Raise a bound only with a reason: each call takes 50 to 100 ns in every request of every client.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PRODUCE_CALLS = 30
 IDEMPOTENT_PRODUCE_CALLS = 37
 FETCH_CALLS = 36
 OTHERS_QUOTAS_CALLS = 2
-"""What others' quotas cost who has none."""
+"""The calls that other clients' quotas cost a client without a quota."""
 ROUNDS = 50
 
 
 @pytest.fixture(autouse=True)
 def as_in_production(monkeypatch):
-    """Logs do not check themselves, unless that is asked for."""
+    """Turn off the logs' self-checks, unless a run asks for them."""
     monkeypatch.delenv("KBROKER_VERIFY", raising=False)
 
 
@@ -46,7 +46,7 @@ def frame(request, version):
 
 
 def others_quotas():
-    """A quota for somebody else than who asks."""
+    """Set a quota for another client than the requesting one."""
     window = Window(11, 1000)
     quotas = ClientQuotas(SystemClock().monotonic_ms, window, window)
     quotas.replace({Entity("bob"): dict.fromkeys(CLIENT_KEYS, 1.0), Entity(client_id="bobs"): {PRODUCER: 1.0}})

@@ -1,4 +1,4 @@
-"""A slow disk under the metadata: who asks for a change waits, and nobody else."""
+"""A slow disk under the metadata: only the client that requests a change waits."""
 
 from __future__ import annotations
 

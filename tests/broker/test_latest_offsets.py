@@ -1,4 +1,4 @@
-"""The latest offsets of partitions here and at other brokers."""
+"""The latest offsets of partitions on this broker and on other brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HERE = 1
 
 
 class Brokers:
-    """Broker 1, and the answers of others: by broker and partition, a code and an offset; None for no answer."""
+    """Broker 1, and the other brokers' answers: by broker and partition, a code and an offset; None for no answer."""
 
     def __init__(self, leaders, answers):
         partitions = tuple(PartitionState((1, 2, 3), (1, 2, 3), each, 0) for each in leaders)

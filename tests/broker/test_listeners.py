@@ -1,4 +1,4 @@
-"""Several listeners: a client is told the addresses that belong to the listener by which it came."""
+"""Several listeners: a client receives the addresses of the listener to which it has connected."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def running():
 
 
 def ports(broker):
-    """The ports that the listeners got; the last one's is not advertised."""
+    """Return the ports of the listeners; the last listener's port is not advertised."""
     sockets = broker.node.server._listening
     return [each.getsockname()[1] for each in sockets]
 
@@ -75,7 +75,7 @@ def test_a_listener_without_a_host_serves_both_families_and_tells_the_machines_n
 
 
 def test_a_broker_without_the_listener_is_left_out_and_leads_nothing_there():
-    """As Apache Kafka has it (ZkMetadataCache): whoever was told another listener's address could not use it."""
+    """As in Apache Kafka (ZkMetadataCache): a client could not use the address of another listener."""
     elsewhere = BrokerEndpoint(2, "inside", 1, listeners={"INSIDE": ("inside", 1)})
     topic = TopicState("led elsewhere", bytes(15) + b"t", (PartitionState((2,), (2,), 2, 0),))
 

@@ -1,4 +1,4 @@
-"""Markers and coordinators' records count once they are committed."""
+"""Markers and coordinators' records take effect once they are committed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Waiter:
 
 
 class Led(Partition):
-    """A partition that others replicate: the test moves its high watermark."""
+    """A replicated partition: the test moves its high watermark."""
 
     def __init__(self) -> None:
         super().__init__("t", bytes(16), 0, SimpleNamespace(high_watermark=0))  # type: ignore[arg-type]

@@ -75,7 +75,7 @@ def produce(client, partition, count=1):
 
 
 def without_leader(client, partition):
-    """Return a topic's partitions once one of them is known to have no leader, which is stored first."""
+    """Return a topic's partitions once one of them has no leader; that state is stored first."""
     deadline = time.monotonic() + 20
     while True:
         partitions = client.ask(MetadataRequest(topics=None), 12).topics[0].partitions
@@ -324,7 +324,7 @@ def test_a_topic_deleted_in_the_moment_of_a_failure_can_come_back(dirs):
 
 
 def refuse_epochs_in(directory, monkeypatch):
-    """Let the disk below a directory fail as soon as a leader epoch is written there."""
+    """Make the disk below a directory fail as soon as a leader epoch is written there."""
     write = leader_epochs.write_epochs
 
     def refusing(path, *args, **kw):
@@ -336,7 +336,7 @@ def refuse_epochs_in(directory, monkeypatch):
 
 
 def after_a_crash(dirs, partitions):
-    """Leave `partitions` partitions of one record each; return those in the second directory."""
+    """Leave `partitions` partitions with one record each; return those in the second directory."""
     with broker_on(dirs) as broker, client_of(broker) as client:
         create(client, TOPIC, partitions=partitions)
         assert [produce(client, index).error_code for index in range(partitions)] == [ErrorCode.NONE] * partitions

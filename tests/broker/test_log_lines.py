@@ -1,4 +1,4 @@
-"""What an operator reads in the log: topics that come and go, and no word of clients; with DEBUG each request."""
+"""The log lines for an operator: created and deleted topics, and nothing about clients; with DEBUG each request."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ QUICK = {
 
 
 def live(broker, name):
-    """Do what clients do in a life: write, in a transaction too, read in groups of both protocols, and vanish."""
+    """Do what clients do in their lives: write, also in a transaction, read in groups of both protocols, and vanish."""
     address = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     producer = Producer({**address, "transactional.id": name})
     producer.init_transactions(20)
@@ -98,7 +98,7 @@ def live(broker, name):
 
 
 def read_by(consumers, seconds=40):
-    """Read until all have partitions, and one has a record."""
+    """Read until all consumers have partitions, and one has received a record."""
     deadline = time.monotonic() + seconds
     read = 0
     while not (read and all(each.assignment() for each in consumers)):
@@ -109,12 +109,12 @@ def read_by(consumers, seconds=40):
 
 
 def vanish(broker, name):
-    """Join a group and be heard of no more; the broker's time goes on until its sessions are over."""
+    """Join a group and vanish; the broker's clock advances until its sessions have expired."""
     with WireClient(broker.bootstrap_servers) as client:
         subscription = bytes(10)  # to nothing
         protocols = [JoinGroupRequestProtocol("range", subscription)]
         join = JoinGroupRequest(name, 10_000, 10_000, protocol_type="consumer", protocols=protocols)
-        assert client.ask(join, 4).error_code == ErrorCode.MEMBER_ID_REQUIRED  # this id is never heard of again
+        assert client.ask(join, 4).error_code == ErrorCode.MEMBER_ID_REQUIRED  # this member id never returns
         join.member_id = client.ask(join, 4).member_id
         assert client.ask(join, 4).error_code == 0
     broker.clock.advance(minutes=2)
@@ -124,7 +124,7 @@ def vanish(broker, name):
 def test_a_clients_life_is_nothing_to_tell_of(caplog):
     with Broker(QUICK) as broker:
         broker.topics.create("t", partitions=4)
-        live(broker, "first")  # makes the internal topics
+        live(broker, "first")  # creates the internal topics
         with caplog.at_level(logging.DEBUG):
             caplog.clear()
             for number in range(LIVES):
@@ -137,7 +137,7 @@ def test_a_clients_life_is_nothing_to_tell_of(caplog):
 
 
 def test_requests_with_debug(caplog):
-    caplog.set_level(logging.DEBUG, "kbroker.network.server")  # other tests may have left it another
+    caplog.set_level(logging.DEBUG, "kbroker.network.server")  # other tests may have changed the level
     with caplog.at_level(logging.DEBUG), Broker() as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "client.id": "who\nasks"})
         done(admin.create_topics([NewTopic("t", 1, 1)]))

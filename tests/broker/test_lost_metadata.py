@@ -1,4 +1,4 @@
-"""Partitions without the metadata that names their topics: no broker starts as if it were empty."""
+"""Partitions without the metadata that name their topics: no broker starts as if it were empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk of a node alone is full: it serves what it has, refuses the rest, and tells so until there is room."""
+"""The disk of a single node is full: it serves reads, refuses writes, and reports it until there is room."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT_S = 20
 
 
 class Disk:
-    """Full or not, as its writers see it."""
+    """A disk that is full or not, as its writers see it."""
 
     def __init__(self) -> None:
         self.full = False
@@ -85,7 +85,7 @@ def test_a_full_disk_is_told_of_until_there_is_room(disk: Disk) -> None:
 
 
 def test_a_disk_that_cannot_be_asked_is_asked_again(tmp_path: Path) -> None:
-    """Its failure is not the periodic work's."""
+    """A failed check does not end the periodic work."""
     gone = room.Room(str(tmp_path / "gone"))
     with ThreadPoolExecutor(1) as pool:
         gone.on_error(OSError(errno.ENOSPC, "full"))
@@ -107,7 +107,7 @@ def test_a_disk_that_cannot_be_asked_is_asked_again(tmp_path: Path) -> None:
     [
         (0, 0, 0, 1000, True),  # ramfs, and a tmpfs without a size
         (100, 10, 0, 1000, False),
-        (100, 10, 0, 0, True),  # what file systems keep back is for root
+        (100, 10, 0, 0, True),  # some blocks of a file system are reserved for root
         (100, 0, 0, 0, False),
     ],
 )

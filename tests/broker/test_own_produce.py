@@ -89,7 +89,7 @@ def test_no_leader_a_lost_answer_and_one_about_something_else() -> None:
 
 
 def test_a_batch_is_not_copied() -> None:
-    """It may have 50 MB, and every copy of that holds the loop."""
+    """A batch may have 50 MB, and each copy of it would block the loop."""
     batch = bytearray(BATCH)
     got: list[object] = []
 

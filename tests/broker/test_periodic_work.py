@@ -1,4 +1,4 @@
-"""What a broker does by itself is done in pieces, and the loop serves in between."""
+"""A broker's periodic work is done in pieces, between which the loop serves clients."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_slice_ends_and_others_have_their_turn(monkeypatch):
 
 @pytest.mark.long
 def test_thousands_of_segments_are_deleted_a_few_at_a_time(tmp_path):
-    """DeleteRecords and retention take out no more than so many segments before the loop is free again."""
+    """DeleteRecords and retention remove only a limited number of segments before the loop is free again."""
 
     async def run() -> None:
         node = await BrokerNode.start(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}))

@@ -1,4 +1,4 @@
-"""Batches that are opened in slices: what changes between two of them counts when the batch is appended."""
+"""Batches that are decompressed in slices: a change between two slices counts when the batch is appended."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def partition(node: BrokerNode, index: int = 0) -> Partition:
 
 
 def begun(ctx: RequestContext, asked: ProduceRequest, steps: int = 2) -> Any:
-    """Return a request's work, some steps further."""
+    """Return a request's work after some steps."""
     work: Any = produce(ctx, asked)
     assert isinstance(work, CoroutineType)
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Produce of which a part fails: refused before anything is appended, or told partition by partition."""
+"""Produce requests of which a part fails: refused before anything is appended, or answered for each partition."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def request(batches: list[bytes], transactional_id: str | None = None, acks: int
 
 
 def run(tmp_path: Path, scenario: Callable[[Callable[..., Any], Callable[[], list[int]]], Any], **keys: str) -> None:
-    """Run a scenario with a function that produces, and one that tells where the partitions end."""
+    """Run a scenario with a function that produces, and a function that returns the partitions' end offsets."""
 
     async def main() -> None:
         config = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path), "num.partitions": str(MANY)}
@@ -172,7 +172,7 @@ def test_likewise_where_batches_are_opened_in_slices(
 
 
 def test_a_piece_that_fails_leaves_the_others_their_answers(tmp_path: Path) -> None:
-    """Two producers in one piece of a long transactional request."""
+    """Two producers are in one piece of a long transactional request."""
     other = batch(1, timestamp=NOW, producer_id=8, producer_epoch=0, base_sequence=0, transactional=True)
 
     async def scenario(ask: Any, ends: Any) -> None:
@@ -201,7 +201,7 @@ def test_a_verification_that_fails_while_it_is_waited_for(tmp_path: Path, monkey
 
 
 def test_behind_a_transactional_batch_a_bad_one_concerns_its_partition(tmp_path: Path) -> None:
-    """As Kafka, which looks no further for what refuses the whole request."""
+    """Like Kafka, which then no longer checks for errors that refuse the complete request."""
 
     async def scenario(ask: Any, ends: Any) -> None:
         assert codes(await ask(request([TRANSACTIONAL, NO_MAGIC], "x")))[1] == ErrorCode.CORRUPT_MESSAGE
@@ -212,7 +212,7 @@ def test_behind_a_transactional_batch_a_bad_one_concerns_its_partition(tmp_path:
 
 
 def test_answers_before_an_unforeseen_failure_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two requests in one go, the second of which fails in the express way: nobody knows whether it is appended."""
+    """Of two requests in one read, the second fails in the express path: nobody knows whether it is appended."""
 
     def frame(number: int) -> bytes:
         asked = request([GOOD])

@@ -1,4 +1,4 @@
-"""How often partitions look for producers that have been silent for long."""
+"""How often partitions check for producers that have been silent for long."""
 
 from __future__ import annotations
 

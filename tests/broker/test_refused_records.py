@@ -1,4 +1,4 @@
-"""Letters of refused records: the tries while their partition moves, and what is held in memory."""
+"""Dead letters of refused records: retries while their partition moves, and the memory that they use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEADER = 2
 
 
 class Own:
-    """Produces nothing, and answers with codes, the last of them again and again (`OwnProduce`)."""
+    """Produces nothing, and returns the given codes, the last one repeatedly (`OwnProduce`)."""
 
     def __init__(self, *codes: ErrorCode) -> None:
         self.codes = list(codes)
@@ -96,21 +96,21 @@ def test_what_may_pass_later_is_no_fault_of_the_records(monkeypatch: pytest.Monk
 
 
 def test_who_waits_for_a_frozen_leader_holds_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections that end leave no more batches behind than a leader may have; those that wait give up."""
+    """Closed connections leave no more batches than a leader may have; waiting ones give up."""
     monkeypatch.setattr(refused_records, "_PATIENCE_S", 0.2)
     own = Own(ErrorCode.NONE)
 
     async def scenario(letters: RefusedRecords) -> None:
         own.frozen = asyncio.Event()
         for _ in range(100):
-            work = write(letters)  # as a connection runs it: without a task, and closed with it
+            work = write(letters)  # as a connection runs it: without a task, and closed with the connection
             while (waits := work.send(None)) is None:
                 pass
             assert waits is not None
             for _ in range(3):
                 await asyncio.sleep(0)
             work.close()
-        for _ in range(5):  # the last one ends
+        for _ in range(5):  # the last request ends
             await asyncio.sleep(0)
         assert own.running == len(letters._tasks) == 4
         with pytest.raises(BatchRefused):

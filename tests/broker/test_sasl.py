@@ -1,4 +1,4 @@
-"""A broker with SASL: what its clients may ask before they have authenticated, frame by frame."""
+"""A broker with SASL: which requests its clients may send before they have authenticated, frame by frame."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_listener_without_sasl_asks_nobody(connect):
 
 
 def test_a_client_that_is_in_costs_what_one_without_sasl_costs(secured, connect):
-    """The gate is a connection's, not a request's."""
+    """An authenticated client costs what one without SASL costs: the check is done per connection, not per request."""
     client = connect()
     dispatcher = secured.node.server.dispatcher
     log_in(client)

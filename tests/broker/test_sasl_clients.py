@@ -1,4 +1,4 @@
-"""Real clients with each mechanism, with the right secret and with a wrong one."""
+"""Real clients with each mechanism, with the right secret and with a wrong secret."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def librdkafka(running, mechanism, right):
         "log_level": 0,
     }
     if mechanism == "OAUTHBEARER":
-        # librdkafka does not look into a token that is given to it, but for its form.
+        # librdkafka checks only the form of a token that it receives.
         settings["oauth_cb"] = lambda _config: (unsigned() if right else "a.b.c", time.time() + 3600)
         return settings
     return {**settings, "sasl.username": "alice", "sasl.password": SECRET if right else "wrong"}
@@ -152,7 +152,7 @@ def test_kafka_python_with_a_wrong_secret(secured, topic, mechanism):
     settings = {**python(secured, mechanism, False, Tokens), "bootstrap_timeout_ms": 2000, "max_block_ms": 2000}
     with pytest.raises(KafkaError):
         KafkaProducer(**settings).send(topic, b"one").get(5)
-    gc.collect()  # of what the client leaves open
+    gc.collect()  # of resources that the client leaves open
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -168,7 +168,8 @@ def test_aiokafka(secured, topic, mechanism):
     assert asyncio.run(converse()) == b"one"
 
 
-# It takes the refusal of a token for the end of the exchange, and is not let in all the same: see test_sasl.py.
+# aiokafka mistakes a refused token for the end of the exchange, but is not authenticated all the same: see
+# test_sasl.py.
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])
 def test_aiokafka_with_a_wrong_secret(secured, mechanism):
     async def converse():

@@ -1,4 +1,4 @@
-"""SASL over TLS: who a client is its password says, whatever certificate it shows; brokers do both, too."""
+"""SASL over TLS: the password determines a client's identity, whatever its certificate; brokers also use both."""
 
 from __future__ import annotations
 

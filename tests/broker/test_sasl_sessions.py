@@ -1,4 +1,4 @@
-"""Sessions that end: what is told of them, authenticating again, and who has not."""
+"""Sessions that expire: their reported lifetime, re-authentication, and clients that do not re-authenticate."""
 
 from __future__ import annotations
 

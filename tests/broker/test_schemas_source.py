@@ -1,4 +1,4 @@
-"""What the leader of `_schemas` is asked, and what its answers mean."""
+"""The requests to the leader of `_schemas`, and the meaning of its answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ E = ErrorCode
 
 
 class Leader:
-    """Broker 2, which answers what it is told to."""
+    """Broker 2, which returns the answers that the test sets."""
 
     def __init__(self) -> None:
         self.answer: Any = None

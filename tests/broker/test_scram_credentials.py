@@ -1,4 +1,4 @@
-"""SCRAM credentials by request: what is kept of them, who may log in then, and what is told of them."""
+"""SCRAM credentials by request: how they are stored and described, and who may log in with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to the share coordinator: its topic is made first, the leader is asked, and errors that pass are retried."""
+"""The path to the share coordinator: its topic is created first, its leader is asked, temporary errors are retried."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def led_by(leader):
 
 
 class World:
-    """Broker 1 of two: the leaders of the coordinator's partition, one for each try, and the answers of both."""
+    """Broker 1 of two: the leader of the coordinator's partition at each attempt, and the answers of both brokers."""
 
     def __init__(self, leaders, answers, *, knows_topic=True):
         self.leaders = list(leaders)

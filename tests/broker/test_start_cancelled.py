@@ -1,4 +1,4 @@
-"""A start that is cancelled while a thread of it reads logs: the loop is not held up until all is read."""
+"""A start is cancelled while one of its threads reads logs: the loop need not wait until everything is read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_cancelling_a_start_ends_its_reading(tmp_path: Path, monkeypatch: pytest
 def test_cancelling_a_start_that_has_read_all_after_a_crash_does_not_pass_for_a_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leader epochs tell clients of a crash, so that they look whether what they have read is still there."""
+    """Leader epochs show a crash to clients, which then check whether the records that they have read still exist."""
     read, told = threading.Event(), threading.Event()
     real = LogManager.load
 

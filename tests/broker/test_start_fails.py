@@ -1,4 +1,4 @@
-"""A start that fails gives back all that it took, wherever it fails: the same start works at once afterwards."""
+"""A start that fails releases everything it has acquired, wherever it fails: the same start then works."""
 
 from __future__ import annotations
 

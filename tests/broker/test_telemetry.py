@@ -1,4 +1,5 @@
-"""Clients' metrics over the wire (KIP-714): when the APIs are told of, who is asked for what, what a push comes to."""
+"""Clients' metrics over the wire (KIP-714): when the APIs are advertised, what is subscribed, and the result of a push.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ GET, PUSH, METRICS = 71, 72, 16
 
 
 class Takes:
-    """A receiver that keeps what it is told."""
+    """A receiver that keeps what it receives."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[Client, Push]] = []

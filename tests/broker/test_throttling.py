@@ -1,4 +1,4 @@
-"""Clients over their quotas: what they are told, for how long nothing is read from them, and that nobody else notices.
+"""Clients over their quotas: their throttle times, how long nothing is read from them, and that nobody else notices.
 
 The quotas' clock stands still, so that each throttle time is known to the millisecond; a pause is real time.
 """
@@ -36,7 +36,7 @@ SETTINGS = {"num.partitions": "1", "auto.create.topics.enable": "true"}
 
 
 class StandingClock:
-    """Monotonic time stands until it is moved."""
+    """A clock whose monotonic time stands still until it is moved."""
 
     def __init__(self):
         self.monotonic = 5_000_000.0
@@ -100,14 +100,14 @@ def test_a_producer_is_told_for_how_long_and_is_not_read_from(world):
     records = batch(1, size=20_000)
     assert produced(client, records) == 0
     world.limit(producer_byte_rate=2000.0)
-    # The pause begins before its answer is read here.
+    # The pause begins before the test has read the response.
     began = time.monotonic()
-    # All that counts is what came since: the window is of 10 s, so 20 kB are 2000 a second, and a bit more is header.
+    # Only what arrived since then counts: the window is 10 s, so 20 kB are 2000 bytes/s, and the header adds a little.
     first = produced(client, records)
     size = len(records) + 100
     assert 0 < first < (size / 10 - 2000) / 2000 * 10_000 + 1
     client.start(ApiVersionsRequest(), 0)
-    # Others go on, also those of the same user; the one who has to pause is served after that.
+    # Other clients continue, also those of the same user; the throttled client is served after the pause.
     assert produced(world.connect("other"), records) == 0
     assert client.finish().error_code == 0
     assert time.monotonic() - began >= first / 1000
@@ -167,7 +167,7 @@ def test_a_consumer_gets_nothing_while_it_has_to_pause_and_all_of_it_later(world
         throttled = fetch(world.connect(), topic_id, (session, epoch))
         assert (throttled.error_code, throttled.session_id, throttled.responses) == (0, session, [])
         assert throttled.throttle_time_ms == pytest.approx(8_200, abs=300)
-    # What the session was not told of it is told once there is room again.
+    # What the session could not return earlier is returned once there is room again.
     world.clock.monotonic += 12_000
     later = fetch(world.connect(), topic_id, (session, 4), wanted=False)
     assert later.throttle_time_ms == 0
@@ -179,7 +179,7 @@ def test_a_fetch_is_not_larger_than_what_may_go_without_a_pause(world):
     for _ in range(4):
         produced(world.admin, batch(1, size=3_000))
     world.limit(consumer_byte_rate=700.0)
-    # What is around the records makes it a bit more, and so the pause is short.
+    # The bytes around the records add a little, and so the pause is short.
     assert fetch(world.connect(), topic_id).throttle_time_ms == pytest.approx(100, abs=50)
     world.clock.monotonic += 600
     answer = fetch(world.connect(), topic_id)
@@ -188,7 +188,7 @@ def test_a_fetch_is_not_larger_than_what_may_go_without_a_pause(world):
 
 
 def test_a_batch_that_is_larger_than_the_quota_ever_allows_never_comes(world):
-    """As in Kafka, which looks ten seconds back."""
+    """As in Kafka, whose window is ten seconds."""
     topic_id = world.topic("t")
     produced(world.admin, batch(1, size=10_000))
     world.limit(consumer_byte_rate=100.0)
@@ -231,7 +231,7 @@ def test_every_answer_that_has_a_place_for_it_tells_of_the_time_of_requests(worl
         answer = world.connect().ask(request(), version)
         assert answer.throttle_time_ms == 1000, request
     assert fetch(world.connect(), bytes(16)).throttle_time_ms == 1000
-    # Nobody else is, and an end of the quota is one for all.
+    # Nobody else is throttled, and removing the quota removes it for all.
     assert world.connect("other").ask(ApiVersionsRequest(), 3).throttle_time_ms == 0
     world.limit(request_percentage=None)
     assert world.connect().ask(ApiVersionsRequest(), 3).throttle_time_ms == 0
@@ -256,7 +256,7 @@ EXCEEDED = int(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 
 def test_mutations_over_the_quota_are_refused_by_newer_versions(world):
-    world.limit(controller_mutation_rate=1.0)  # 11 may be saved up
+    world.limit(controller_mutation_rate=1.0)  # 11 may accumulate
     assert create(world.connect(), "a", "b", "c", "d") == (4_000, [0, 0, 0, EXCEEDED])
     assert create(world.connect(), "d") == (4_000, [EXCEEDED])
     assert create(world.connect(), "d", validate_only=True) == (4_000, [EXCEEDED])
@@ -269,7 +269,7 @@ def test_mutations_over_the_quota_are_refused_by_newer_versions(world):
     world.clock.monotonic += 3_000
     answer = world.connect().ask(DeleteTopicsRequest(topics=[DeleteTopicState("a")], timeout_ms=10_000), 6)
     assert (answer.throttle_time_ms, answer.responses[0].error_code) == (0, 0)
-    # Who has no quota is not held up by others'.
+    # A client without a quota is not delayed by other clients' quotas.
     assert create(world.connect("other"), "d") == (0, [0])
 
 

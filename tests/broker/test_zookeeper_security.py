@@ -1,4 +1,4 @@
-"""What a configuration says of the way to ZooKeeper, and what of it refuses the start."""
+"""The settings for the connection to ZooKeeper, and which of them refuse the start."""
 
 from __future__ import annotations
 

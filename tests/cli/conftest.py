@@ -23,12 +23,12 @@ from kbroker.broker.node import BrokerNode
 from kbroker.cli.main import main
 
 HANGS_S = 180
-"""After which a process is taken to hang: 80,000 records took 13 s to write, and more than 60 at a load of 10."""
+"""Seconds after which a process counts as hanging: writing 80,000 records took 13 s, and over 60 s at a load of 10."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a run of the command line left."""
+    """The result of a run of the command line."""
 
     status: int
     out: bytes
@@ -77,11 +77,11 @@ class CommandLine:
         return done
 
     def fails(self, *arguments: str, stdin: bytes = b"") -> str:
-        """Run what must fail; return its line."""
+        """Run a command that must fail; return its error line."""
         return the_line(self(*arguments, stdin=stdin))
 
     def elsewhere(self, *arguments: str, stdin: bytes = b"") -> Done:
-        """Run in a process of its own."""
+        """Run in a separate process."""
         command = [sys.executable, "-m", "kbroker", *arguments]
         environment = {**os.environ, "KBROKER_BOOTSTRAP": self.bootstrap}
         done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False, env=environment)
@@ -89,7 +89,7 @@ class CommandLine:
 
     @contextmanager
     def started(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Start in a process of its own, which is killed at the end, or once it hangs: the test is told of that."""
+        """Start a separate process, which is killed at the end, or if it hangs: then the test fails."""
         environment = {**os.environ, "KBROKER_BOOTSTRAP": self.bootstrap}
         command = [sys.executable, "-m", "kbroker", *arguments]
         pipe = subprocess.PIPE
@@ -107,7 +107,7 @@ class CommandLine:
 
 
 def the_line(done: Done) -> str:
-    """Return the one line on stderr of what must have failed."""
+    """Return the single line on stderr of a command that must have failed."""
     assert done.status == 1, done
     (line,) = done.err.splitlines()
     assert line.startswith("kbroker: ")
@@ -116,7 +116,7 @@ def the_line(done: Done) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def metadata_at_once() -> Iterator[None]:
-    """Let the client behind the verbs ask for metadata twice in a row: it would wait 100 ms, whatever its settings."""
+    """Let the verbs' client request metadata twice in a row: otherwise it waits 100 ms, whatever its settings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(ClusterMetadata.DEFAULT_CONFIG, "retry_backoff_ms", 1)
         yield
@@ -144,7 +144,7 @@ def anywhere(request: pytest.FixtureRequest) -> CommandLine:
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Starts what must fail before it is a broker, in this process: returns the line that a process would say."""
+    """Start a broker in this process that must fail early; return the line that a process would print."""
 
     async def never(*_: object, **__: object) -> None:
         raise AssertionError("it starts")
@@ -158,13 +158,13 @@ def refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 
     monkeypatch.setattr(BrokerNode, "start", never)
     level = logging.root.level
-    monkeypatch.setattr(logging.root, "handlers", [])  # so that the command sets up its log
+    monkeypatch.setattr(logging.root, "handlers", [])  # so that the command configures its log
     yield start
     logging.root.setLevel(level)
 
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name for a topic or a group that no other test has."""
+    """Return a name for a topic or a group that no other test uses."""
     file = request.node.path.stem.removeprefix("test_")
     return "".join(c if c.isalnum() else "-" for c in f"{file}-{request.node.name}")

@@ -1,4 +1,4 @@
-"""`kbroker broker`, and what `kbroker topic` does with replicas, on a cluster within this process."""
+"""`kbroker broker`, and the replica options of `kbroker topic`, on a cluster in this process."""
 
 from __future__ import annotations
 
@@ -159,13 +159,13 @@ def test_who_is_gone_is_told():
         deadline = time.monotonic() + 60
         while "broker 2 is gone" not in (done := cli.ok("broker", "list", "--json")).err:
             assert time.monotonic() < deadline
-        has = sum(each["replicas"] for each in done.json) // 2  # every topic has three replicas, also the cluster's own
+        has = sum(each["replicas"] for each in done.json) // 2  # every topic has three replicas, also internal ones
         assert done.err == f"kbroker: broker 2 is gone, and has {has} replicas: none of them is in sync\n"
         assert [each["id"] for each in done.json] == [1, 3]
 
 
 def test_a_broker_that_has_just_ended_is_not_asked_for_the_list(cli, monkeypatch):
-    """The client may choose it for some seconds: Metadata still has its address."""
+    """For some seconds the client may choose this broker, because Metadata still has its address."""
     ended = [KafkaConnectionError("it has ended")]
 
     def listed(admin, partitions):

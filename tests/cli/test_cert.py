@@ -1,4 +1,4 @@
-"""`kbroker cert dev`: what it makes works, and nothing is overwritten."""
+"""`kbroker cert dev`: the certificates work, and nothing is overwritten."""
 
 from __future__ import annotations
 

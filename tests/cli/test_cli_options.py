@@ -1,4 +1,4 @@
-"""docs/cli-options.md: it has every option of Kafka's tools, as they themselves list them, and verbs that there are."""
+"""docs/cli-options.md: it contains every option in the help of Kafka's tools, and only existing verbs."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ CLASSES = {
     "verifiable-share-consumer": f"{_TOOLS}.VerifiableShareConsumer",
 }
 WITH_COMMANDS = ("cluster", "features", "metadata-quorum", "storage", "transactions")
-"""Tools that have commands, each with options of its own."""
+"""Tools with commands, each of which has its own options."""
 WITHOUT_OPTIONS = {"broker-api-versions", "e2e-latency"}
 COMMANDS_OF = re.compile(r"\{([\w,-]+)\}")
 
 
 def sections() -> dict[str, dict[str, str]]:
-    """Return the rows of the page by tool: option and what does it."""
+    """Return the rows of the page by tool: the option and its counterpart."""
     found: dict[str, dict[str, str]] = {}
     for text in PAGE.read_text().split("\n## ")[1:]:
         title, _, body = text.partition("\n")
@@ -69,7 +69,7 @@ def sections() -> dict[str, dict[str, str]]:
 
 
 def options_in(text: str) -> set[str]:
-    """Return the options that a tool's help lists, each at the beginning of its line, whichever parser wrote it."""
+    """Return the options in a tool's help, each at the beginning of its line, whichever parser wrote it."""
     found: set[str] = set()
     for line in text.splitlines():
         head = re.split(r"\s{2,}", line.removeprefix("* ").strip())[0]
@@ -79,7 +79,7 @@ def options_in(text: str) -> set[str]:
 
 
 def commands_in(text: str) -> set[str]:
-    """Return the commands of a tool that has some, as argparse4j lists them."""
+    """Return the commands of a tool, as argparse4j lists them."""
     listed = re.search(r"^(?:commands|positional arguments):\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
     assert listed is not None, text
     return set(re.findall(r"^    ([a-zA-Z][\w-]+)", listed[1], re.MULTILINE))

@@ -1,4 +1,4 @@
-"""What the verbs of the command line are called by at a broker."""
+"""The client ids and names with which the verbs appear at a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion of the command line in shells: what the scripts ask for, and a real shell where there is one."""
+"""Completion in shells: what the scripts request, and a real shell if one is installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WITHOUT_SPARK_OR_CLIENT = ("pyspark", "kafka", "kbroker.broker")
 
 
 def completed(*words: str) -> dict[str, str]:
-    """Return what fits the last of the words after `kbroker`, with what is said of each."""
+    """Return the completions of the last word after `kbroker`, with their descriptions."""
     environment = {"_KBROKER_COMPLETE": "fish_complete", "COMP_WORDS": " ".join(["kbroker", *words[:-1]])}
     environment["COMP_CWORD"] = words[-1]
     done = CliRunner().invoke(whole, [], prog_name="kbroker", env=environment)
@@ -116,7 +116,7 @@ def test_another_shell_is_refused() -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path, cli: CommandLine) -> dict[str, str]:
-    """Where a shell finds this kbroker, and a cluster."""
+    """Return the environment in which a shell finds this kbroker, and a cluster."""
     program = tmp_path / "kbroker"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m kbroker "$@"\n')
     program.chmod(0o755)
@@ -158,7 +158,7 @@ def test_in_fish(environment: dict[str, str], cli: CommandLine, name: str) -> No
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
 def test_in_zsh(environment: dict[str, str], cli: CommandLine, name: str) -> None:
-    """What its script hands to the shell, which can be asked for completions at a terminal only."""
+    """Tests what its script passes to the shell, because zsh completes only at a terminal."""
     cli.ok("topic", "create", name)
     script = f"""
         compdef() {{ }}; compadd() {{ }}; _describe() {{ print -l -- $completions $completions_with_descriptions }}

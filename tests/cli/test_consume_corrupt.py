@@ -1,4 +1,4 @@
-"""`kbroker consume` at batches that cannot be read: it names them, and passes over them where that is asked."""
+"""`kbroker consume` with unreadable batches: it names them, and skips them on request."""
 
 from __future__ import annotations
 

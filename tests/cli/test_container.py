@@ -31,7 +31,7 @@ WAIT_S = 20
 
 def settings(environment=None, file=""):
     found = container_settings(environment or {}, file, "/data", "box")
-    BrokerConfig(found)  # whatever comes out must be a configuration
+    BrokerConfig(found)  # every result must be a valid configuration
     return found
 
 
@@ -170,7 +170,7 @@ def test_a_controller_alone_is_refused():
 
 @contextmanager
 def running(command, ready, **environment):
-    """Start a container's command; yields the process once the broker serves, and ends it by force if need be."""
+    """Start a container's command; yields the process once the broker serves, and kills it at the end if necessary."""
     variables = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **environment}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables) as process:
         try:
@@ -297,7 +297,7 @@ def test_a_cluster_id_that_is_none_is_one_line(tmp_path):
 
 @pytest.fixture
 def image(tmp_path):
-    """The image's scripts, their paths moved below a directory, with options that point there."""
+    """Return the image's scripts, with their paths moved below a directory and matching options."""
     command, ready = container(tmp_path)
     for source, target in (("run", "etc/kafka/docker/run"), ("confluent", "etc/confluent/docker")):
         path = tmp_path / target
@@ -312,7 +312,7 @@ def image(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("module", ["java", "go", "node"])
 def test_the_start_scripts_of_testcontainers_for_other_languages(image, tmp_path, module):
-    """What they do once the port on the host is known; all of them run the broker with the modules' variables."""
+    """The scripts' commands after the host's port is known; all start the broker with the modules' variables."""
     directory, ready = image
     port, inside = free_port(), free_port()
     confluent = directory / "confluent/docker"

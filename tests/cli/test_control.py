@@ -155,7 +155,7 @@ def test_requests_are_followed(control: CommandLine, broker: Broker, as_json: bo
         reading = threading.Thread(target=lambda: lines.append(process.stdout.readline()))
         reading.start()
         deadline, number = time.monotonic() + 20, 0
-        while reading.is_alive() and time.monotonic() < deadline:  # those before it has begun to follow are not for it
+        while reading.is_alive() and time.monotonic() < deadline:  # earlier requests are not printed
             number += 1
             control.ok("topic", "create", f"t{number}")
             reading.join(0.05)

@@ -1,4 +1,4 @@
-"""`kbroker deadletter`: letters of share groups and of Connect, replayed once, and purged."""
+"""`kbroker deadletter`: dead letters of share groups and of Connect are replayed once, and purged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def replay(cli: CommandLine, topic: str, *options: str) -> list[tuple[int, int, 
 
 @pytest.fixture
 def jobs(anywhere: CommandLine, name: str) -> str:
-    """A topic of two partitions and three records, and its dead letter topic of one partition with four letters."""
+    """Create a topic with two partitions and three records, and its dead letter topic with four dead letters."""
     anywhere.ok("topic", "create", name, "-p", "2")
     anywhere.ok("topic", "create", f"dlq.{name}")
     own = [("trace", b"7")]
@@ -291,7 +291,7 @@ def test_letters_that_apache_kafka_writes(apache_kafka: ApacheKafka, name: str) 
 
 
 def test_a_topic_that_is_made_anew_is_not_replayed(anywhere: CommandLine, jobs: str) -> None:
-    """A broker forgets the mark with the topic; letters with the same offsets are others."""
+    """A broker loses the mark with the topic; dead letters at the same offsets are different ones."""
     dead = f"dlq.{jobs}"
     assert len(replay(anywhere, dead, "--execute")) == 2
     anywhere.ok("topic", "delete", dead)

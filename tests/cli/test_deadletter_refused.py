@@ -1,4 +1,4 @@
-"""`kbroker deadletter replay` of letters whose records their topic refuses: by its cleanup policy, and by schemas."""
+"""`kbroker deadletter replay` of records that their topic refuses: because of its cleanup policy, or of schemas."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_records_go_back_once_their_schema_is_registered() -> None:
 
 
 def test_bad_letters_in_many_batches() -> None:
-    """The client takes no more letters once it knows of a refusal; a batch is no larger than its topic takes."""
+    """The client sends no more dead letters after a refusal; a batch is no larger than its topic allows."""
     with Broker() as broker:
         cli = CommandLine(broker.bootstrap_servers)
         config = {"cleanup.policy": "compact", "max.message.bytes": "100000"}
@@ -125,7 +125,7 @@ def test_bad_letters_in_many_batches() -> None:
 
 
 def test_a_topic_that_takes_nothing_has_nothing_against_a_letter(tmp_path: Path) -> None:
-    """Its reason is that of the batch: --skip does not count the letter as replayed."""
+    """The error concerns the batch: --skip does not count the dead letter as replayed."""
     with Broker(registry=True, data_dir=tmp_path) as broker:
         broker.topics.create("orders", config=CHECKED)
     with Broker(data_dir=tmp_path) as broker:

@@ -1,4 +1,4 @@
-"""The rights that docs/queues.md names for `kbroker deadletter`: they suffice, and without one a line says which."""
+"""The rights that docs/queues.md names for `kbroker deadletter` suffice; without one of them, a line names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kbroker deadletter` while leaders move and topics go, with many letters and large ones: nothing is lost."""
+"""`kbroker deadletter` while leaders move and topics are deleted, with many and with large dead letters: no loss."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def impatient() -> Any:
 
 @pytest.fixture
 def anywhere(cli: CommandLine) -> CommandLine:
-    """Only kbroker: the troubles are made in this process."""
+    """Only kbroker: the test causes the trouble in this process."""
     return cli
 
 
 def refusing(patch: Patch, topic: str, times: int, error: type = NotLeaderForPartitionError) -> list[Any]:
-    """Let fetches from a topic be refused so often; return the partitions."""
+    """Make a number of fetches from a topic fail; return the partitions."""
     fetch, left = partition_reader.fetch, [times]
     refused: list[Any] = []
 
@@ -57,7 +57,7 @@ def test_a_leader_that_moves_loses_no_record(anywhere: CommandLine, jobs: str, m
 
 
 def test_a_record_that_cannot_be_read_now_is_not_gone(anywhere: CommandLine, jobs: str, monkeypatch: Patch) -> None:
-    """Not even --skip passes over it: the next purge would delete its letter."""
+    """Not even --skip skips it: the next purge would delete its dead letter."""
     dead = f"dlq.{jobs}"
     with monkeypatch.context() as patch:
         refused = refusing(patch, jobs, -1)
@@ -101,7 +101,7 @@ def test_a_topic_that_is_hidden_is_not_said_to_be_gone(anywhere: CommandLine, jo
 
 
 def test_offsets_that_a_leader_does_not_tell(anywhere: CommandLine, jobs: str, monkeypatch: Patch) -> None:
-    """Letters of such a partition are not "all replayed"."""
+    """Dead letters of such a partition do not count as "all replayed"."""
     ask, left = partition_reader.known_offsets_at, [1]
 
     def silent(admin: Any, led: Any, spec: int) -> dict[Any, int]:
@@ -134,7 +134,7 @@ def test_a_topic_of_origin_that_is_deleted_meanwhile_stays_away(
 def test_a_dead_letter_topic_that_is_deleted_meanwhile(
     anywhere: CommandLine, jobs: str, monkeypatch: Patch, is_made_anew: bool
 ) -> None:
-    """The letters of its successor are others."""
+    """The dead letters of a new topic with the same name are different ones."""
     dead, write_part = f"dlq.{jobs}", replays.Replay._write
 
     def deleted(*arguments: Any) -> dict[int, int]:
@@ -171,7 +171,7 @@ def test_an_internal_topic_is_no_target(anywhere: CommandLine, jobs: str) -> Non
 
 
 def test_a_preview_has_few_rows(anywhere: CommandLine, jobs: str, monkeypatch: Patch) -> None:
-    """A million letters may name a million topics."""
+    """A million dead letters may name a million topics."""
     dead = f"dlq2.{jobs}"
     anywhere.ok("topic", "create", dead)
     write(anywhere, dead, *((0, "k", "v", died(f"gone-{number}", 0, 0)) for number in range(20)))

@@ -1,4 +1,4 @@
-"""`kbroker feature`: levels are looked at and changed."""
+"""`kbroker feature`: levels are shown and changed."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def offsets(cli, group):
 
 @pytest.fixture
 def topic(anywhere, name):
-    """A topic with two partitions of ten records, one a second."""
+    """Create a topic with two partitions of ten records, one second apart."""
     anywhere.ok("topic", "create", name, "-p", "2", "-c", "retention.ms=-1")
     producer = Producer({"bootstrap.servers": anywhere.bootstrap, "log_level": 0})
     for partition in range(2):
@@ -158,7 +158,7 @@ def test_offsets_are_deleted(anywhere, topic):
         "group", "delete-offsets", group, "--topic", "no-such-topic"
     )
     nobody = anywhere.fails("group", "delete-offsets", f"{group}-not", "--topic", topic)
-    assert nobody.startswith(f"group {group}-not does not exist; did you mean {group}")  # and others of that kind
+    assert nobody.startswith(f"group {group}-not does not exist; did you mean {group}")  # and similar configs
 
 
 def test_offsets_that_members_read_stay(anywhere, topic):
@@ -242,7 +242,7 @@ def test_several_groups(cli, name):
 
 @pytest.fixture
 def reader(anywhere, name):
-    """A member of a group of the consumer protocol, which has read a record of two partitions and committed that."""
+    """Yield a member of a group of the consumer protocol, which has read and committed a record of two partitions."""
     anywhere.ok("topic", "create", name, "-p", "2")
     anywhere.ok("produce", name, "-p", "0", stdin=b"a\nb\n")
     settings = {"group.id": name, "group.protocol": "consumer", "auto.offset.reset": "earliest", "log_level": 0}
@@ -261,7 +261,7 @@ def reader(anywhere, name):
 
 def test_a_group_of_the_consumer_protocol(anywhere, name, reader):
     deadline = time.monotonic() + WAIT_S
-    while True:  # what a member has is told by its next heartbeat
+    while True:  # the next heartbeat reports a member's partitions
         (told,) = anywhere.ok("group", "describe", name, "--json").json
         if told["members"][0]["partitions"]:
             break
@@ -300,7 +300,7 @@ def test_a_group_of_the_consumer_protocol(anywhere, name, reader):
 
 
 def test_a_broker_that_is_too_old_for_the_question(anywhere, name, reader):
-    """The client then speaks as it would to Apache Kafka 2.8, which has classic groups only."""
+    """The client then uses the requests of Apache Kafka 2.8, which has classic groups only."""
     (told,) = anywhere.ok("group", "describe", name, "--json", "-X", "api.version=2.8").json
     assert (told["state"], told["type"], told["members"]) == ("Stable", None, None)
     assert [(row["current_offset"], row["lag"]) for row in told["partitions"]] == [(1, 1)]

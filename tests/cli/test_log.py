@@ -1,4 +1,4 @@
-"""`kbroker log`: what people see of the audit, the dump and the repair."""
+"""`kbroker log`: the output of the audit, the dump and the repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a broker's process: one record is one line, whoever chose the names in it, and no secret is in any."""
+"""The log of a broker's process: each record is one line, whoever chose the names in it, and contains no secret."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FIELDS = "time", "level", "logger", "message", "broker_id"
 
 
 class Written:
-    """What a handler of the root logger has written, in one of the two formats."""
+    """The output of a handler of the root logger in one of the two formats."""
 
     def __init__(self, log_format: str) -> None:
         self.stream = io.StringIO()
@@ -72,13 +72,13 @@ class Written:
 
 @pytest.fixture(params=["text", "json"])
 def written(request: pytest.FixtureRequest) -> Iterator[Written]:
-    """Everything that is logged, from DEBUG on."""
+    """Collect everything that is logged, from DEBUG on."""
     made = Written(request.param)
     root, client = logging.getLogger(), logging.getLogger("kafka")
     levels = root.level, client.level
     root.addHandler(made.handler)
     root.setLevel(logging.DEBUG)
-    client.setLevel(logging.NOTSET)  # verbs of the command line keep kafka-python silent, and all below that name
+    client.setLevel(logging.NOTSET)  # the verbs silence kafka-python, and all loggers below that name
     yield made
     root.removeHandler(made.handler)
     root.setLevel(levels[0])
@@ -86,7 +86,7 @@ def written(request: pytest.FixtureRequest) -> Iterator[Written]:
 
 
 def of_this_thread(record: logging.LogRecord) -> bool:
-    """Clients that other tests left behind log in threads of their own."""
+    """Clients that other tests left behind log in their own threads."""
     return record.thread == threading.get_ident()
 
 
@@ -170,8 +170,8 @@ def test_an_exception_as_text_is_no_other_record(written: Written) -> None:
 @pytest.mark.parametrize("log_format", ["text", "json"])
 @pytest.mark.parametrize("name", [FORGED, "\ud800", "\u202e right to left", "ä ok", "\x7f"])
 def test_whatever_is_logged_is_one_line(name: str, log_format: str) -> None:
-    # To a handler that is nobody's: a report of what was logged could not be sent on with half a surrogate pair in it,
-    # and brokers of other tests log, too.
+    # The handler belongs to no logger: pytest could not report a log text with half a surrogate pair, and brokers of
+    # other tests log, too.
     written = Written(log_format)
     written.handler.handle(logging.LogRecord("kbroker", logging.ERROR, "", 0, "group %s: %r", (name, name), None))
     assert len(written.lines) == 1
@@ -179,7 +179,7 @@ def test_whatever_is_logged_is_one_line(name: str, log_format: str) -> None:
 
 
 def test_clients_write_no_lines_of_their_own(written: Written, request: pytest.FixtureRequest) -> None:
-    """By topic, client id, group id, member id and protocol."""
+    """Not with a topic, client id, group id, member id or protocol."""
     with Broker() as broker, WireClient(broker.bootstrap_servers, client_id=FORGED) as client:
         client.ask(CreateTopicsRequest(topics=[CreatableTopic(FORGED, 1, 1)], timeout_ms=5000), 4)
         client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=FORGED)]), 9)
@@ -198,7 +198,7 @@ PASSWORD, WRONG, NEW = "hunter2-of-the-user", "guessed-by-somebody", "a-new-one-
 
 
 def test_a_principal_writes_no_lines_and_no_secret_is_told(written: Written, request: pytest.FixtureRequest) -> None:
-    """Not even at DEBUG, of requests that hold one: logins, users' new passwords, configs, records."""
+    """Not even at DEBUG, for requests that contain a secret: logins, users' new passwords, configs, records."""
     with Broker(users={NAME: PASSWORD}, acls=[]) as broker:
         answer, client = log_in(broker, WRONG)
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED

@@ -1,4 +1,4 @@
-"""What all verbs share: errors in one line, settings of the client, --debug, and where the broker is."""
+"""What all verbs share: errors in one line, client settings, --debug, and the broker's address."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ VERBS = [["topic", "list"], ["produce", "t"], ["consume", "t"], ["group", "list"
 
 
 FOR_EVER = ["-X", "bootstrap.timeout.ms=600000"]
-"""Lets a client try for longer than a test lasts."""
+"""Makes a client retry for longer than a test lasts."""
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_a_broker_that_is_not_there_is_one_line_at_once(verb):
-    """Without the client's own patience."""
+    """An unreachable broker is one line immediately, without the client's own retries."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         cli = CommandLine(f"127.0.0.1:{probe.getsockname()[1]}")
@@ -134,7 +134,7 @@ def test_settings_that_do_not_go_together_are_one_line(cli):
 
 
 def test_what_start_prints_works():
-    """The lines that `kbroker start` prints for copying do what they say."""
+    """The lines that `kbroker start` prints for copying work as stated."""
     with Broker() as broker:
         cli = CommandLine(broker.bootstrap_servers)
         cli.ok("topic", "create", "hello")
@@ -207,7 +207,7 @@ main()
 
 @pytest.mark.parametrize(("name", "status"), [("click", -2), ("kbroker.cli.start", 130)])
 def test_ctrl_c_while_the_program_is_imported(name: str, status: int) -> None:
-    """Before the command line is there, the signal ends the process, which a shell shows as 130."""
+    """Before the command line exists, the signal ends the process, which a shell reports as 130."""
     command = [sys.executable, "-c", INTERRUPTED.format(name=name)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (status, "", "")

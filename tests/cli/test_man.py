@@ -1,4 +1,4 @@
-"""The manual pages: as fresh as the command line, whole, and without a fault that groff or mandoc finds."""
+"""The manual pages: as current as the command line, complete, and without a fault that groff or mandoc finds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAN = Path(__file__).parents[2] / "man"
 
 
 def test_they_are_as_the_command_line_is():
-    """Otherwise: make docs."""
+    """If they are not: make docs."""
     there = {file.name: file.read_text(encoding="utf-8") for file in MAN.iterdir()}
     assert there == pages()
 
@@ -49,7 +49,7 @@ def test_groff_has_nothing_to_say(page):
 
 @pytest.mark.skipif(shutil.which("mandoc") is None, reason="needs mandoc")
 def test_mandoc_finds_no_fault():
-    """Below faults it has opinions: that a page has no date, for instance."""
+    """Below faults, mandoc has style remarks: for example, that a page has no date."""
     command = ["mandoc", "-T", "lint", "-W", "error", *map(str, sorted(MAN.iterdir()))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""What the verbs say while the broker is gone."""
+"""The output of the verbs while the broker is down."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_consume_tells_that_the_broker_is_gone_and_back(tmp_path, how):
         process = consuming.__enter__()
         assert process.stdout is not None
         assert process.stdout.readline() == b"one\n"
-        if "--share" in how:  # else the acknowledgement may come too late, and a line tells of that
+        if "--share" in how:  # otherwise the acknowledgement may come too late, and a line reports that
             hold(lambda: cli.ok("group", "describe", "g", "--json").json[0]["partitions"][0]["lag"] == 0, 20)
     try:
         assert next_line(process) == f"kbroker: no broker answers at 127.0.0.1:{port}: connection refused; trying on"
@@ -70,7 +70,8 @@ def test_produce_tells_that_the_broker_is_gone_and_back(tmp_path):
         assert process.stdin is not None
         process.stdin.write(b"zero\none\n")
         process.stdin.flush()
-        # The second is sent once the first is acknowledged: else it would end, as nothing was before the broker went.
+        # The second is sent once the first is acknowledged: otherwise the verb would end, because nothing had worked
+        # before.
         assert cli.ok("consume", "t", "--from-beginning", "--count", "2").out == b"zero\none\n"
     try:
         process.stdin.write(b"two\n")

@@ -1,4 +1,4 @@
-"""The forms in which verbs print what they list and describe: -o table, wide, json, yaml."""
+"""The output formats of verbs that list and describe: -o table, wide, json, yaml."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def verbs(command: click.Command, path: tuple[str, ...] = ()) -> dict[tuple[str,
 
 
 def test_whoever_lists_and_describes_has_all_forms():
-    """`consume` prints records, not what it found out of a cluster; -o is kcat's offset there."""
+    """`consume` prints records, not facts about a cluster; its -o is kcat's offset."""
     names = ("list", "describe", "status", "offsets", "hanging", "producers", "api-versions", "show")
     for path, verb in verbs(cli).items():
         options = {name for each in verb.params for name in each.opts}

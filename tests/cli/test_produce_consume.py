@@ -144,7 +144,7 @@ def test_until_end_of_nothing(cli, name):
 
 @pytest.mark.java
 def test_until_end_goes_past_the_marks_of_transactions(apache_kafka, name):
-    """The last offset of a partition may belong to a mark, which no consumer is given."""
+    """The last offset of a partition may be that of a transaction marker, which no consumer receives."""
     cli = CommandLine(apache_kafka.bootstrap)
     cli.ok("topic", "create", name)
     producer = Producer({"bootstrap.servers": cli.bootstrap, "transactional.id": name, "log_level": 0})
@@ -317,7 +317,7 @@ def test_an_interrupted_producer_has_written_what_it_read(cli, name):
         process.stdin.write(b"one\ntwo\n")
         process.stdin.flush()
         deadline = time.monotonic() + WAIT_S
-        while all_of(cli, name).lines != ["one", "two"]:  # a line is written without waiting for the next
+        while all_of(cli, name).lines != ["one", "two"]:  # a line is written without waiting for the next one
             assert time.monotonic() < deadline
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 130
@@ -341,7 +341,7 @@ def test_a_signal_ends_a_member_that_leaves_its_group(cli, name, number):
 
 
 def test_a_member_that_ends_while_it_joins_leaves_its_group(name):
-    """Whose JoinGroup is parked cannot leave on the same connection; a second signal does not interrupt the leaving."""
+    """A member whose JoinGroup is parked cannot leave on the same connection; a second signal does not interrupt it."""
     with Broker({"group.initial.rebalance.delay.ms": "600000"}) as broker:
         cli = CommandLine(broker.bootstrap_servers)
         cli.ok("topic", "create", name)
@@ -363,7 +363,7 @@ def test_a_member_that_ends_while_it_joins_leaves_its_group(name):
 
 @pytest.fixture(scope="module")
 def numbers(cli):
-    """A topic of more lines than a pipe holds."""
+    """Create a topic with more lines than a pipe can buffer."""
     producer = Producer({"bootstrap.servers": cli.bootstrap, "log_level": 0, "linger.ms": 50})
     for n in range(100_000):
         producer.produce("numbers", str(n))
@@ -388,7 +388,7 @@ def test_a_pipe_through_head(cli, numbers):
 
 @pytest.mark.long
 def test_many_records_need_little_memory(cli, name):
-    """What is read from a pipe waits for the broker instead of piling up."""
+    """Records from a pipe wait for the broker instead of accumulating in memory."""
     psutil = pytest.importorskip("psutil")
     line = b"x" * 999 + b"\n"
     cli.ok("topic", "create", name)
@@ -469,7 +469,7 @@ def test_what_is_not_committed_is_left_out(cli, name):
 
 
 def test_a_topic_that_no_broker_creates_is_told_of_at_once():
-    """And not after the time that a client waits for one that may come into being."""
+    """The error appears immediately, not after the time that a client waits for a topic to be created."""
     with Broker({"auto.create.topics.enable": "false"}) as broker:
         broker.topics.create("orders")
         cli = CommandLine(broker.bootstrap_servers)

@@ -1,4 +1,4 @@
-"""`--profile`: named settings of a connection in the user's own directory."""
+"""`--profile`: named connection settings in the user's own directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def secured():
 
 @pytest.fixture
 def profiles(tmp_path, monkeypatch):
-    """Where profiles are looked for."""
+    """Return the directory in which profiles are searched."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("KBROKER_PROFILE", raising=False)
     made = tmp_path / "kbroker" / "profiles"
@@ -40,7 +40,7 @@ def staging(profiles, secured):
 
 @pytest.fixture
 def lost():
-    """The command line, whose environment names an address where nobody is."""
+    """The command line, with an address in its environment where nobody listens."""
     return CommandLine(NOWHERE)
 
 

@@ -1,4 +1,4 @@
-"""`kbroker registry`, and the address of a registry for other brokers of a cluster."""
+"""`kbroker registry`, and its address for the other brokers of a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures that a person meets, and what the line that tells of one says is to be done."""
+"""Failures that a user meets, and the remedy that the error line names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOGIN = (*ALICE, "-X", "sasl.password=secret")
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[CommandLine]:
-    """A broker to which alice may log in, who may do nothing."""
+    """Yield a broker to which alice may log in, without any rights."""
     with Broker({"super.users": "User:root"}, users={"alice": "secret", "root": "secret"}, acls=[]) as broker:
         yield CommandLine(broker.bootstrap_servers)
 
@@ -110,7 +110,7 @@ def test_the_right_that_is_named_is_enough(guarded: CommandLine) -> None:
 
 
 def test_the_rights_of_dead_letters(guarded: CommandLine) -> None:
-    """Each right that a refusal names is given, until the verb succeeds."""
+    """The test grants each right that a refusal names, until the verb succeeds."""
     root, topic = (*LOGIN, "-X", "sasl.username=root"), "dlq.jobs"
     guarded.ok("topic", "create", topic, *root)
     headers = [f"__dlq.errors.{each}" for each in ("topic=jobs", "partition=0", "offset=0")]

@@ -145,7 +145,7 @@ def test_a_registry_that_knows_no_offset_is_listed_once(monkeypatch):
 
 
 def test_a_reader_sees_a_schema_without_its_level():
-    """Read shows the schema; the level needs DescribeConfigs."""
+    """The right Read shows the schema; its compatibility level needs DescribeConfigs."""
     root, reader, users = "root:of-root@", "reader:of-reader@", {"root": "of-root", "reader": "of-reader"}
     acls = [Acl(allow_principal="User:reader", operation="Read", topic="orders")]
     config = {"super.users": "User:root"}

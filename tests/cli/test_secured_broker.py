@@ -1,4 +1,4 @@
-"""The first lines of docs/security.md, as a shell runs them."""
+"""The first commands of docs/security.md, as a shell runs them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.cli.conftest import CommandLine
 
 @pytest.fixture
 def jobs(anywhere: CommandLine, name: str) -> str:
-    """A topic of two partitions with three jobs in each, and the configs of a share group of the same name."""
+    """Create a topic of two partitions with three jobs each, and the configs of a share group with the same name."""
     anywhere.ok("topic", "create", name, "-p", "2")
     for partition in range(2):
         anywhere.ok("produce", name, "-p", str(partition), stdin=b"a\nb\nc\n")
@@ -204,7 +204,7 @@ def test_a_topic_that_is_named_twice(cli: CommandLine, name: str) -> None:
 
 
 def test_many_groups_are_listed_once(cli: CommandLine, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list has all groups: with it for each of 10,000, there would be no end."""
+    """One list contains all groups: a list for each of 10,000 groups would take forever."""
     cli.ok("topic", "create", name)
     groups = [f"{name}-{number}" for number in range(3)]
     with WireClient(cli.bootstrap) as client:

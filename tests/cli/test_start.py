@@ -1,4 +1,4 @@
-"""The process around a broker: what its options set, what they may not be, and a signal while it still reads logs."""
+"""The process around a broker: its options, their invalid values, and a signal while it still reads logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE = cast("BrokerNode", object())
 
 
 async def recovering() -> BrokerNode:
-    """A start that goes on until it is cancelled."""
+    """Run a start that continues until it is cancelled."""
     await asyncio.wait_for(asyncio.Event().wait(), 30)
     raise AssertionError("not reached")
 

@@ -1,4 +1,4 @@
-"""`kbroker start --control`: a process of its own, its refusals, and its end."""
+"""`kbroker start --control`: a separate process, its errors, and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE_S = 20.0
 
 @contextmanager
 def started(tmp_path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
-    """Run `kbroker start`, and yield it with what its ready file says."""
+    """Run `kbroker start`, and yield it with the contents of its ready file."""
     ready = tmp_path / "ready"
     command = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""`kbroker start --metrics` and what systemd is told: processes of their own, their refusals, and their end."""
+"""`kbroker start --metrics`, and its messages to systemd: separate processes, their errors, and their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kbroker start --traces`: a process whose requests come to a collector as spans."""
+"""`kbroker start --traces`: a process whose requests reach a collector as spans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kbroker token`: tokens are created, listed, renewed and expired by whoever logs in with a password."""
+"""`kbroker token`: users with passwords create, list, renew and expire tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def open_to_all(secured):
 
 @pytest.fixture
 def token(secured, open_to_all, tmp_path):
-    """`kbroker token ...` as somebody who is there."""
+    """Run `kbroker token ...` as a given user."""
     command = CommandLine(secured.bootstrap_servers.split(",")[1])
 
     def run(*arguments, user="alice"):
@@ -98,7 +98,7 @@ def test_what_cannot_be_is_told_in_a_line(token, open_to_all):
 
 
 def test_verbs_log_in_by_a_token(token, secured, tmp_path):
-    """By a file of settings as Java's tools take it."""
+    """Verbs log in with a token, through a settings file in the form for Java's tools."""
     inside = CommandLine(secured.bootstrap_servers.split(",")[1])
     made = token("create", "--json").json
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"

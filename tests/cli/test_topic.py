@@ -154,7 +154,7 @@ def test_wide_has_what_counts_most(anywhere, name):
 
 
 def test_partitions_that_ail(anywhere, name):
-    """One broker: the leader alone is in sync, which is just enough, or too little where two must be."""
+    """One broker: only the leader is in sync, which is just enough, or too few if min.insync.replicas is 2."""
     anywhere.ok("topic", "create", f"{name}-1", "-p", "2")
     anywhere.ok("topic", "create", f"{name}-2", "-c", "min.insync.replicas=2")
 

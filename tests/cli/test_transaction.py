@@ -1,4 +1,4 @@
-"""`kbroker transaction`: transactions are seen, and ended."""
+"""`kbroker transaction`: transactions are listed, described and ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.txn.test_hanging import SETTINGS, forget, leave_open
 
 @contextmanager
 def open_transaction(cli: CommandLine) -> Iterator[tuple[str, str, Producer]]:
-    """Yield an id, the topic into which it has written one record, and the producer."""
+    """Yield a transactional id, the topic into which it has written one record, and the producer."""
     unique = uuid.uuid4().hex[:8]
     topic, name = f"t-{unique}", f"id-{unique}"
     cli.ok("topic", "create", topic)

@@ -1,4 +1,4 @@
-"""A leader that does not know yet where its partition ends (KIP-207): the rest of what there is to tell is told."""
+"""A leader that does not know its partition's end yet (KIP-207): the verbs show everything else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEHIND = "OFFSET_NOT_AVAILABLE"
 
 @pytest.fixture
 def one_is_behind():
-    """A topic of two partitions with a record each, both read by a group; the second one's leader does not know."""
+    """Create a topic of two partitions that a group has read; the second leader does not know its end."""
     with Broker({"num.partitions": "2"}) as broker:
         cli = CommandLine(broker.bootstrap_servers)
         cli.ok("topic", "create", "t")

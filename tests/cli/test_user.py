@@ -1,4 +1,4 @@
-"""`kbroker user` and `--command-config`: users are added, listed and removed, and log in by a file of settings."""
+"""`kbroker user` and `--command-config`: users are added, listed and removed, and log in through a settings file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def inside(secured):
 
 @pytest.fixture
 def alice(kbroker, tmp_path):
-    """A file by which alice logs in."""
+    """Return the settings file with which alice logs in."""
     assert kbroker("user", "add", "alice", "--password", 'hunter2 "x"').status == 0
     path = tmp_path / "alice.properties"
     path.write_text(

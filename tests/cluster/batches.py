@@ -1,13 +1,13 @@
 """What a broker promises an idempotent producer, judged by the batches of a partition.
 
 A producer's records are numbered by its id, its epoch, and a sequence. Within an epoch the broker appends each sequence
-once and in order; it cannot do more. A client that begins a new epoch numbers anew what was not acknowledged, also what
-was appended without its knowing: librdkafka does so for all partitions when one of them has told it
+once and in order; it cannot do more. A client that begins a new epoch renumbers what was not acknowledged, even if it
+was appended without the client's knowledge. librdkafka does so for all partitions when one of them has answered
 OUT_OF_ORDER_SEQUENCE_NUMBER (rd_kafka_idemp_drain_epoch_bump), as happens with several requests in flight of which the
-first was refused, for too few replicas for example. Such records are there twice, in two epochs; on Apache Kafka as
+first was refused, for example because of too few replicas. Such records appear twice, in two epochs; on Apache Kafka as
 well (compat_tests/clients/test_librdkafka_epochs.py).
 
-Owns the reading of batches through Fetch, and the judgement. Never asks what a client was told.
+Owns the reading of batches through Fetch, and the judgement. Never asks what the client received.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Batch:
-    """One of a producer's batches; `numbers` are the values of its records."""
+    """One batch of a producer; `numbers` are the values of its records."""
 
     producer_id: int
     epoch: int
@@ -39,7 +39,7 @@ class Batch:
 
 @dataclass
 class Judged:
-    """Where each number is, and how many the producer has sent in two epochs."""
+    """The offset of each number, and how many numbers the producer has sent in two epochs."""
 
     places: dict[int, list[int]]
     twice: int
@@ -47,7 +47,7 @@ class Judged:
 
 
 def judge(batches: list[Batch], where: str = "") -> Judged:
-    """Raises AssertionError where a broker has appended twice, left out, or reordered what it was sent."""
+    """Raise AssertionError if a broker has duplicated, omitted or reordered what it received."""
     places: dict[int, list[int]] = defaultdict(list)
     epochs: dict[int, int] = {}
     next_sequence: dict[tuple[int, int], int] = {}

@@ -1,8 +1,8 @@
-"""Clients that keep books of what a cluster told them, and the judgement over it at the end.
+"""Clients that record a cluster's answers, and the judgement of them at the end.
 
-Owns what each client does and what must be there after it: what was acknowledged with acks=all, at its offset, once and
-in order as far as a broker can see to it (batches.py); a transaction whole or not at all, and as it was answered;
-committed offsets never back. Never harms a broker.
+Owns what each client does and what must be stored afterwards: records acknowledged with acks=all, at their offsets,
+once and in order as far as a broker can ensure that (batches.py); transactions complete or not at all, matching their
+answers; committed offsets that never go back. Never harms a broker.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def _logger(lines: Path) -> logging.Logger:
 
 
 class Book:
-    """What one idempotent producer was told of its records, by partition."""
+    """What one idempotent producer was answered about its records, by partition."""
 
     def __init__(self, servers: str, topic: str, lines: Path | None = None) -> None:
-        """`lines` is where the producer tells of its epochs."""
+        """`lines` is where the producer logs its epochs."""
         self.topic = topic
         self.acked: list[dict[int, int | None]] = [{} for _ in range(PARTITIONS)]
         self.sent = [0] * PARTITIONS
@@ -93,7 +93,7 @@ class Book:
 
 
 class Ledger:
-    """What a transactional producer was told of its transactions: a record in each partition, or in none."""
+    """What a transactional producer was answered about its transactions: a record in each partition, or in none."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self.topic = topic
@@ -103,7 +103,7 @@ class Ledger:
         self._thread = threading.Thread(target=self._write, name="transactions")
         self.fenced = 0
         self.reasons: list[str] = []
-        """Why a transactional producer could not go on, and when."""
+        """Why and when a transactional producer could not continue."""
         self.error: BaseException | None = None
 
     def begin(self) -> None:
@@ -156,10 +156,10 @@ class Ledger:
             self.error = error
 
     def _is_aborted(self, producer: Producer, error: KafkaException) -> bool:
-        """Abort what failed, where that is possible.
+        """Abort a failed transaction, if that is possible.
 
-        librdkafka ends also a transaction of which the coordinator has not heard yet, as its AddPartitionsToTxn was
-        lost on the way; INVALID_TXN_STATE, which Kafka's coordinators say to that too, is fatal to it.
+        librdkafka also ends a transaction that the coordinator does not know yet, because its AddPartitionsToTxn was
+        lost in transit. Kafka's coordinators, too, answer that with INVALID_TXN_STATE, which is fatal for librdkafka.
         """
         if not error.args[0].txn_requires_abort():
             return False
@@ -185,12 +185,12 @@ class Ledger:
 
 
 class Group:
-    """A consumer of a group that commits what it has read, and looks that this never goes back.
+    """A consumer of a group that commits what it has read, and checks that the committed offset never goes back.
 
-    A commit may stay without an answer: a synchronous one of librdkafka's was seen to hang for 48 minutes, while all
-    other clients worked. Such a consumer is given up for another, and counted. So is one that is in a call at the end
-    and does not come back: all that it is asked has a time-out, of 5 s at most, or waits for nobody, but two threads of
-    librdkafka may have locked each other out (FINDINGS.md). In what it is, is printed.
+    A commit may never be answered: a synchronous commit of librdkafka was seen to hang for 48 minutes, while all other
+    clients worked. Such a consumer is replaced, and counted. So is a consumer that is in a call at the end and does not
+    return: every call has a timeout of at most 5 s, or waits for nobody, but two threads of librdkafka may have
+    deadlocked (FINDINGS.md). The call that it is in is printed.
     """
 
     def __init__(self, servers: str, topic: str) -> None:
@@ -201,7 +201,7 @@ class Group:
         self.given_up = 0
         self.back: list[str] = []
         self._asked: float | None = None
-        """Since when a commit is under way."""
+        """The time since when a commit is in progress."""
         self._consumer = self._new()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._read, name="group", daemon=True)
@@ -234,7 +234,7 @@ class Group:
         self._leave(self._consumer)
 
     def _leave(self, consumer: Consumer) -> None:
-        """Close a consumer; where that does not end, it goes with the process."""
+        """Close a consumer; if that does not end, the consumer ends with the process."""
         closing = threading.Thread(target=consumer.close, daemon=True)
         closing.start()
         closing.join(PATIENCE_S / 10)
@@ -315,7 +315,7 @@ def judge_plain(servers: str, book: Book) -> str:
         for number, offset in acked.items():
             places = judged.places.get(number)
             assert places, f"plain-{index}: {number} was acknowledged at {offset} and is lost"
-            # librdkafka takes a record for written as well where one behind it is acknowledged, and knows no offset.
+            # librdkafka also counts a record as written if a later one is acknowledged, and then knows no offset.
             assert offset is None or offset in places, f"plain-{index}: {number} at {places}, not {offset}"
         twice, epochs = twice + judged.twice, max(epochs, judged.epochs)
     told = sum(map(len, book.acked))
@@ -335,7 +335,7 @@ def judge_paired(servers: str, ledger: Ledger) -> int:
 
 
 class Clients:
-    """All of them on two topics with three replicas. Within `with` they work; then what they know is judged."""
+    """All clients, on two topics with three replicas. Inside `with` they work; afterwards their records are judged."""
 
     def __init__(self, servers: str, lines: Path | None = None) -> None:
         self._servers = servers
@@ -350,12 +350,12 @@ class Clients:
             each.begin()
 
     def end(self) -> None:
-        """Let them come to an end; the cluster is whole again."""
+        """Let the clients finish; the cluster has recovered."""
         for each in (self.ledger, self.book, self.group):
             each.end()
 
     def judge(self) -> str:
-        """Compare what they were told with what is there, and return the counts."""
+        """Compare the clients' records with what is stored, and return the counts."""
         assert not self.group.back, self.group.back[:5]
         assert self.group.commits > 0, "the group committed nothing, so nothing could go back"
         plain, paired = judge_plain(self._servers, self.book), judge_paired(self._servers, self.ledger)

@@ -1,6 +1,6 @@
-"""Good records, sent all the time to a topic that checks them, while brokers end: none may be refused.
+"""Valid records are sent all the time to a topic that checks them, while brokers end: none may be refused.
 
-Owns the threads, and what was told about the records. Never ends a broker.
+Owns the threads, and the answers about the records. Never ends a broker.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ PATIENCE_S: Final = 60.0
 
 
 class Sending:
-    """A thread that registers schemas, and one that sends a record with the newest of them, then one with any.
+    """A thread that registers schemas, and one that sends a record with the newest schema, then one with any schema.
 
-    `register` registers the schema with a number, and returns its id; it raises where a broker has ended.
+    `register` registers the schema with a number, and returns its id; it raises if a broker has ended.
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: Sequence[int], register: Callable[[int], int]) -> None:
         self.refused: list[KafkaError] = []
-        """What was told about records that are lost; a client has tried again before."""
+        """The errors of lost records; a client has retried before."""
         self.sent = self.acknowledged = 0
         self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
         self._register_one = register
@@ -39,7 +39,7 @@ class Sending:
             number += 1
             try:
                 self._ids.append(self._register_one(number))
-            except (OSError, AssertionError, RuntimeError):  # a broker that ends
+            except (OSError, AssertionError, RuntimeError):  # raises if a broker ends
                 time.sleep(0.02)
 
     def _produce(self) -> None:
@@ -71,7 +71,7 @@ class Sending:
             each.join()
 
     def until_more(self, records: int, schemas: int) -> None:
-        """Wait for so many more records and schemas, or for a record that is lost."""
+        """Wait for this number of additional records and schemas, or for a lost record."""
         wanted = self.acknowledged + records, len(self._ids) + schemas
         end = time.monotonic() + PATIENCE_S
         while (self.acknowledged < wanted[0] or len(self._ids) < wanted[1]) and not self.refused:

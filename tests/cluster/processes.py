@@ -1,4 +1,4 @@
-"""Three kbroker processes on a real ZooKeeper, which are broken in every way, under clients that keep books.
+"""Three kbroker processes on a real ZooKeeper, broken in every way under clients that keep books.
 
     python -m tests.cluster.processes --faults 1000 --seed 7
 
@@ -47,11 +47,11 @@ SETTINGS = {
 }
 OFTEN = ("kill", "kill", "kill", "freeze", "freeze", "stop", "ensemble", "all", "cut", "cut", "deaf", "mute", "away")
 RARELY = ("full", "full")
-"""Where file systems may be mounted."""
+"""Possible only if file systems can be mounted."""
 _OF_ONE_CLUSTER = 250
-"""Faults, at most."""
+"""The maximum number of faults."""
 _TOLD = 12
-"""How many faults are named when something is wrong."""
+"""The number of faults that are named after a failure."""
 
 Say = Callable[[str], None]
 
@@ -60,13 +60,13 @@ class Processes:
     """One run from one seed."""
 
     def __init__(self, seed: int, faults: int, directory: Path, kinds: tuple[str, ...] = ()) -> None:
-        """`kinds` are the faults to choose from; without any, all that can be had."""
+        """`kinds` are the faults to choose from; by default, all that are possible."""
         self.random = random.Random(seed)
         self.faults = faults
         self.kinds = kinds
         self.counts: Counter[str] = Counter()
         self.history: list[str] = []
-        """What was done, and when: for whoever looks for the reason of a failure."""
+        """What was done, and when, to find the cause of a failure."""
         self.zookeeper = ZooKeeper(fetch("kafka39"), directory / "zookeeper")
         self.directory = directory
         self.disks: dict[int, Disk] = {}
@@ -84,7 +84,7 @@ class Processes:
         return f"nothing lost: {counts}; {judged}, {logs} logs equal"
 
     def _keep_logs(self) -> None:
-        """Copy what is on the disks, which go with this run, beside the brokers' lines."""
+        """Copy the brokers' data, which are removed after this run, beside the brokers' log lines."""
         for node_id, disk in self.disks.items():
             shutil.copytree(disk.directory, self.directory / f"broker-{node_id}" / "kept", dirs_exist_ok=True)
 
@@ -121,7 +121,7 @@ class Processes:
             for reason in clients.ledger.reasons:
                 say(f"another transactional producer: {reason}, around {self.around(reason)}")
             cluster.wait_until_in_sync()
-            time.sleep(2 * SESSION_S)  # followers hear of the last high watermark, and have long had all
+            time.sleep(2 * SESSION_S)  # followers learn the last high watermark, and have long had everything
         return judged
 
     def _break(self, cluster: Cluster, clients: Clients, say: Say) -> None:
@@ -204,7 +204,7 @@ class Processes:
     def _cut(self, cluster: Cluster, *links: Link) -> None:
         """Cut links for a while; kept bytes arrive late, or the connections are reset.
 
-        In some of these times a broker is killed.
+        Sometimes a broker is killed meanwhile.
         """
         seconds, reset = self.random.choice((0.3, 1, SESSION_S + 1, 3 * SESSION_S)), self.random.random() < 0.5
         killed = self.random.choice(cluster.node_ids) if self.random.random() < 0.3 else None
@@ -234,7 +234,7 @@ class Processes:
     # --- the end
 
     def judge_logs(self) -> int:
-        """Compare the logs of the replicas, whose segments may begin at other offsets."""
+        """Compare the logs of the replicas, whose segments may begin at different offsets."""
         count = 0
         for topic in ("plain", "paired"):
             for index in range(PARTITIONS):
@@ -274,10 +274,10 @@ def main() -> None:
 
 
 def parts_of(faults: int) -> list[int]:
-    """Return how many faults each of several clusters meets, which are judged one after the other.
+    """Return the number of faults for each of several clusters, which are judged one after the other.
 
-    What is wrong is seen after a quarter of an hour then, and no start has to read all that was written since the first
-    of a thousand.
+    So a failure is detected after a quarter of an hour, and no start has to read everything that was written since the
+    first of a thousand faults.
     """
     whole, rest = divmod(faults, _OF_ONE_CLUSTER)
     return [_OF_ONE_CLUSTER] * whole + [rest] * (rest > 0)

@@ -1,4 +1,4 @@
-"""What a topic holds, as a client reads it from its first record on."""
+"""The contents of a topic, as a client reads them from its first record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PATIENCE_S = 30
 
 
 def consumed(settings: Mapping[str, Any], topic: str, count: int, partition: int = 0) -> list[int]:
-    """Return so many numbers of a partition, in their order; fails where they do not come."""
+    """Return this many numbers of a partition, in order; fails if they do not arrive."""
     consumer = Consumer({**settings, "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(topic, partition, 0)])
     found: list[int] = []

@@ -2,10 +2,10 @@
 
     python -m tests.cluster.share_torture --faults 300 --seed 7
 
-Owns the faults, the members, which speak in messages, and the judgement: an acceptance that was answered is never
-delivered again; within one leadership of a partition no record is in two hands before its lock has ended, and its count
-grows by one with each delivery; counts never pass the limit, by more than one after a change of leader; all is done or
-given up at the end. Every wait has a deadline.
+Owns the faults, the members, which send messages, and the judgement: an accepted record whose acceptance was answered
+is never delivered again; within one leadership of a partition, no record is delivered to a second member before its
+lock has expired, and its count increases by one with each delivery; counts never exceed the limit, or after a change of
+leader by at most one; at the end every record is accepted or archived. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PARTITIONS: Final = 3
 PATIENCE_S: Final = 120
 LIMIT: Final = 8
 LOCK_S: Final = 15
-"""The least lock that a group may have: longer than a run's pauses, so that locks end only where members vanish."""
+"""The shortest allowed lock: longer than a run's pauses, so that locks expire only if members vanish."""
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 
 Place = tuple[int, int]
@@ -39,17 +39,17 @@ Place = tuple[int, int]
 
 
 class Story:
-    """What all members were told, in an order that they agree about, and what was wrong in it."""
+    """The answers to all members, in an order that fits all of them, and the violations in them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._moments = itertools.count()
         self.accepted: dict[Place, int] = {}
-        """When a member was told that its acceptance is stored."""
+        """When a member learned that its acceptance is stored."""
         self.ended: set[Place] = set()
         """Accepted or rejected, also without an answer."""
         self._held: dict[Place, tuple[int, str, float]] = {}
-        """The leadership in which a record was delivered, to whom, and when it was held no more, at the earliest."""
+        """For each delivered record: the leadership, the member, and the earliest time when it was no longer locked."""
         self._counts: dict[Place, int] = {}
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
@@ -58,7 +58,7 @@ class Story:
         return next(self._moments)
 
     def delivered(self, place: Place, member: str, count: int, began: int, epoch: int, until_s: float) -> None:
-        """Note a delivery to a member whose fetch began at a moment, by the leader of an epoch, -1 if it changed."""
+        """Note a delivery to a member whose fetch began at a time, by the leader of an epoch, -1 if it changed."""
         with self._lock:
             self.counts["deliveries"] += 1
             accepted = self.accepted.get(place)
@@ -72,13 +72,13 @@ class Story:
             self._held[place] = epoch, member, until_s
 
     def let_go(self, places: set[Place]) -> None:
-        """Note that records are held no more: before a member says so, as the answer may be slow or lost."""
+        """Note that records are released: before the member sends that, as the answer may be slow or lost."""
         with self._lock:
             for place in places:
                 self._held.pop(place, None)
 
     def answered(self, places: set[Place], kind: int, *, is_stored: bool) -> None:
-        """Note the answer to an acknowledgement, or that there was none."""
+        """Note the answer to an acknowledgement, or that no answer arrived."""
         with self._lock:
             self.counts["stored" if is_stored else "not stored"] += 1
             if kind == RELEASE:
@@ -91,7 +91,7 @@ class Story:
 
 
 class Worker:
-    """A member for one partition at a time, which is wherever the partition's leader is."""
+    """A member for one partition at a time; it connects to the partition's leader, wherever that is."""
 
     def __init__(self, sharing: Sharing, story: Story, name: str, seed: int, over: threading.Event) -> None:
         self._sharing = sharing
@@ -118,14 +118,14 @@ class Worker:
                     return
                 try:
                     self._live(f"{self._name}-{life}", self._random.randrange(PARTITIONS))
-                except (OSError, LookupError):  # the broker has gone
+                except (OSError, LookupError):  # the broker is gone
                     self._story.counts["connections lost"] += 1
                     time.sleep(0.02)
         except BaseException as error:  # noqa: BLE001 - raised by `end`
             self.failure = error
 
     def _leadership(self, index: int) -> tuple[int, int]:
-        """Return leader and leader epoch of a partition, as the broker that is the leader knows them; LookupError."""
+        """Return leader and leader epoch of a partition according to the leader itself; raises LookupError."""
         for broker in list(self._sharing.cluster.brokers.values()):
             node = broker._node
             replica = None if node is None else node.replicas.get((self._sharing.topic, index))
@@ -143,7 +143,7 @@ class Worker:
             yield member
 
     def _live(self, name: str, index: int) -> None:
-        """Be a member with one session, for a few fetches."""
+        """Run a member with one session, for a few fetches."""
         node_id, _ = self._leadership(index)
         held: set[Place] = set()
         try:
@@ -157,7 +157,7 @@ class Worker:
             self._story.let_go(held)
 
     def _fetch(self, member: Member, name: str, index: int, held: set[Place]) -> bool:
-        """Fetch once, and acknowledge; return whether the session goes on."""
+        """Fetch once, and acknowledge; return whether the session continues."""
         place = (self._sharing.topic, index)
         began = self._story.now()
         before = self._leadership(index)
@@ -178,7 +178,7 @@ class Worker:
                         held.add((index, offset))
                         self._story.delivered((index, offset), name, each.delivery_count, began, epoch, until_s)
                 for each in got:
-                    if self._random.random() > 0.05:  # else it holds it until the end of its session
+                    if self._random.random() > 0.05:  # otherwise it keeps the record until its session ends
                         self._acknowledge(member, index, each.first_offset, each.last_offset, held)
         return True
 
@@ -230,7 +230,7 @@ class ShareTorture:
                 due = 0
                 for number in range(self.faults):
                     if number >= due and all(each.is_running for each in cluster.brokers.values()):
-                        self._produce(10)  # with one down, the only replica in sync may be that one
+                        self._produce(10)  # with one broker down, the only in-sync replica may be that one
                         due += 5
                     self._fault()
                     if story.wrong:
@@ -255,7 +255,7 @@ class ShareTorture:
     def _produce(self, count: int) -> None:
         for index in range(PARTITIONS):
             self.sharing.produce(count, index)
-            self.produced[index] += count  # at least: a request may have been repeated
+            self.produced[index] += count  # at least: a request may have been retried
 
     def _fault(self) -> None:
         """Kill or stop a broker, or start one; at most one is down, so that writes are possible."""
@@ -283,7 +283,7 @@ class ShareTorture:
         time.sleep(self.random.choice([0, 0.01, 0.05, 0.2]))
 
     def _drain(self, story: Story, workers: list[Worker]) -> None:
-        """Wait until every record is done or given up."""
+        """Wait until every record is accepted or archived."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             lags: Any = None

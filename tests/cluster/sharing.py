@@ -1,4 +1,4 @@
-"""A share group in a cluster, in messages: where its parts are, its members, and what is stored.
+"""A share group in a cluster, at the level of messages: where its parts are, its members, and what is stored.
 
 Owns the choice of names so that leader, group coordinator and share coordinator are on different brokers, and the wait
 for the group's partitions. Never judges.
@@ -43,9 +43,9 @@ from .test_transactions import FAST, Context
 
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 LEADER, GROUP, STATES = 1, 2, 3
-"""Where the parts of the fixture's group are: the partition's leader, the group coordinator, the share coordinator."""
+"""The brokers of the fixture's group: the partition's leader, the group coordinator, the share coordinator."""
 STATE_PARTITIONS = 5
-"""Not 4, as `__consumer_offsets` has: then the group's partition would decide about that of its states."""
+"""Not 4, as for `__consumer_offsets`: then the group's partition would determine that of its states."""
 SETTINGS = {
     **FAST,
     "group.share.assignment.interval.ms": 0,
@@ -69,7 +69,7 @@ def codes(member: Member, topic: str, first: int, last: int, kind: int = ACCEPT)
 
 
 class Client(WireClient):
-    """A connection whose end is an error, also at a broker that has gone."""
+    """A connection whose end is an error, also if the broker is gone."""
 
     def __init__(self, broker: Any) -> None:
         if not broker.is_running:
@@ -84,9 +84,9 @@ class Client(WireClient):
 
 
 class Sharing:
-    """A topic whose partition 0 is led by broker 1, and a group on the given brokers; it begins with the first record.
+    """A topic whose partition 0 is led by broker 1, and a group on the given brokers; it begins at the first record.
 
-    `coordinator` coordinates the group, `states` has the state of partition 0.
+    Broker `coordinator` coordinates the group, broker `states` has the state of partition 0.
     """
 
     def __init__(self, context: Context, coordinator: int, states: int) -> None:
@@ -103,7 +103,7 @@ class Sharing:
         return next(each.node for each in self.cluster.brokers.values() if each.is_running)
 
     def _find(self, key_type: int, key: str) -> None:
-        """Have a coordinator's topic created."""
+        """Trigger the creation of a coordinator's topic."""
 
         def found() -> bool:
             with Client(self.cluster.brokers[1]) as client:
@@ -127,7 +127,7 @@ class Sharing:
         return partition_for(coordinator_key(self.place(index)), STATE_PARTITIONS)
 
     def states_at(self, index: int = 0) -> int:
-        """Return the broker that has the state of a partition."""
+        """Return the broker that stores the state of a partition."""
         return self.context.leader(SHARE_STATE_TOPIC, self.state_partition(index))
 
     def group_at(self) -> int:
@@ -137,7 +137,7 @@ class Sharing:
         return self.context.leader(self.topic, index)
 
     def move(self, topic: str, index: int, replicas: list[int]) -> None:
-        """Let the first of these replicas lead a partition; all brokers run."""
+        """Move a partition to these replicas, and let the first lead it; all brokers run."""
         moved = [ReassignableTopic(topic, [ReassignablePartition(index, replicas)])]
         elected = ElectLeadersRequest(0, [TopicPartitions(topic, [index])])
 
@@ -153,7 +153,7 @@ class Sharing:
     # -- the group
 
     def set_config(self, key: str, value: str) -> None:
-        """Set a config of the group, at the controller; it may be known elsewhere a little later."""
+        """Set a config of the group at the controller; other brokers may learn of it slightly later."""
         resource = IncrementalResource(32, self.group, [IncrementalConfig(key, 0, value)])
         with Client(self.cluster.brokers[1]) as client:
             (answer,) = client.ask(IncrementalAlterConfigsRequest([resource]), 1).responses
@@ -204,7 +204,7 @@ class Sharing:
         until("records", produced)
 
     def described(self, *indexes: int) -> dict[int, tuple[int, int, int]]:
-        """Return error, start offset and lag of partitions."""
+        """Return error, start offset and lag of each partition."""
         topics = [DescribeShareGroupOffsetsRequestTopic(self.topic, list(indexes))]
         request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(self.group, topics)])
         with Client(self.cluster.brokers[self.group_at()]) as client:
@@ -214,14 +214,14 @@ class Sharing:
         }
 
     def lag(self, index: int = 0) -> int:
-        """Return how many records of a partition are neither done nor given up; -1 while that is not known."""
+        """Return how many records of a partition are neither accepted nor archived; -1 while that is unknown."""
         code, _, lag = self.described(index)[index]
         return -1 if code else lag
 
     # -- what is stored
 
     def stored(self, index: int = 0) -> SharePartitionState | None:
-        """Return the state of a partition at the broker that has it."""
+        """Return the state of a partition from the broker that stores it."""
         node = self.cluster.brokers[self.states_at(index)].node
 
         async def found() -> SharePartitionState | None:

@@ -1,4 +1,4 @@
-"""ACLs in a cluster: changed through any broker, followed by all, there for one that comes back."""
+"""ACLs in a cluster: any broker changes them, all brokers apply them, also a broker that returns."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def until(holds):
 
 
 def refused_elsewhere(address):
-    """Return whether somebody from the other address may not see the offsets of a group."""
+    """Whether a client from the other address is refused the offsets of a group."""
     host, _, port = address.rpartition(":")
     with WireClient(address) as client:
         client._sock.close()

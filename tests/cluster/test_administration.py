@@ -1,4 +1,4 @@
-"""What clients and brokers ask of the controller, as requests to brokers of an embedded cluster."""
+"""What clients and brokers request of the controller, as requests to brokers of an embedded cluster."""
 
 from __future__ import annotations
 
@@ -138,11 +138,11 @@ def test_leaders_are_elected(cluster: Cluster) -> None:
         ("elected", 5): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ("nothing", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
-    # Another order of the same replicas makes another one preferred.
+    # Another order of the same replicas changes the preferred leader.
     assert reassign(cluster, active, "elected", [2, 1]) == 0
     assert leader(cluster, "elected") == 1
     of_all = ask(cluster, active, ElectLeadersRequest(0, None, 5_000), 1, ElectLeadersResponse)
-    [topic] = of_all.replica_election_results  # the others need none
+    [topic] = of_all.replica_election_results  # the other partitions need no election
     assert (topic.topic, [each.error_code for each in topic.partition_result]) == ("elected", [0])
     until(lambda: leader(cluster, "elected") == 2)
     wrong = ask(cluster, active, ElectLeadersRequest(7, partitions, 5_000), 2, ElectLeadersResponse)
@@ -189,7 +189,7 @@ def test_requests_of_earlier_registrations_are_refused(cluster: Cluster) -> None
 
 
 def test_changes_of_one_topic_through_two_brokers_at_a_time_all_hold(cluster: Cluster) -> None:
-    """Both append to one list and subtract from it, and each sets a key of its own."""
+    """Both append to one list and remove from it, and each sets its own key."""
     create(cluster, "changed", [[1, 2, 3]])
     until(lambda: all("changed" in broker.node.member.state.topics for broker in cluster.brokers.values()))
     shared = "leader.replication.throttled.replicas"

@@ -1,4 +1,4 @@
-"""The judgement over an idempotent producer's batches finds what a broker may not do."""
+"""The judgement of an idempotent producer's batches detects what a broker must not do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.cluster.batches import Batch, judge, read_batches
 
 
 def log(*batches: tuple[int, int, tuple[int, ...]]) -> list[Batch]:
-    """Return batches of one producer, given as epoch, sequence and numbers, one behind the other."""
+    """Return consecutive batches of one producer, given as epoch, sequence and numbers."""
     made, offset = [], 0
     for epoch, sequence, numbers in batches:
         made.append(Batch(7, epoch, sequence, offset, numbers))

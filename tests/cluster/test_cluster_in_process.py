@@ -1,4 +1,4 @@
-"""`with Cluster(brokers=3)`: what a test gets that wants to see a leader die."""
+"""`with Cluster(brokers=3)`: what it offers a test that wants to see a leader die."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_producer_goes_on_when_its_leader_is_killed():
 
 
 def test_brokers_stop_soon_when_zookeeper_is_gone(monkeypatch):
-    """The controller among them has its own question in its queue, behind what waits for ZooKeeper."""
+    """The controller's own request is in its queue, after requests that wait for ZooKeeper."""
     monkeypatch.setattr(controlled_shutdown, "_AWAY_SECONDS", 0.2)
     with Cluster(brokers=2, config={**FAST, "controller.socket.timeout.ms": 30_000}) as cluster:
         cluster.topics.create("orders", partitions=2, replication_factor=2)
@@ -65,7 +65,7 @@ def test_brokers_stop_soon_when_zookeeper_is_gone(monkeypatch):
 
 
 def test_a_follower_tells_of_its_own_log():
-    """As Apache Kafka does: of its producers, and of its offsets to whoever debugs (replica id -2)."""
+    """As Apache Kafka does: about its producers, and about its offsets for debugging clients (replica id -2)."""
     with Cluster(brokers=2, config=FAST) as cluster:
         cluster.topics.create("orders", partitions=1, replication_factor=2)
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True})

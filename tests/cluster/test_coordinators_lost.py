@@ -1,4 +1,4 @@
-"""Coordinators whose broker is killed the moment after it has answered: what it said holds."""
+"""Coordinators whose broker is killed just after it has answered: the answer stays valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters in a cluster: any broker writes them to whichever broker leads their topic, and may create it."""
+"""Dead letters in a cluster: any broker writes them to the leader of their topic, and may create the topic."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def create(cluster: Cluster, partitions: int, replicas: int, **config: str) -> N
 
 
 def write(node: ClusterNode, topic: str, index: int, letter: Letter) -> Coroutine[Any, Any, None]:
-    """Write a letter of the group `workers` at a broker."""
+    """Write a dead letter of the group `workers` at a broker."""
     source: Any = SimpleNamespace(topic=topic, index=index, key=(topic, index))
     return in_slices(node.dead_letters.write("workers", source, [letter]))
 
 
 def letters(cluster: Cluster, index: int) -> set[tuple[str, str]]:
-    """Return what the letters are about that the leader of a partition has, none while nobody leads."""
+    """Return which records the dead letters at a partition's leader are about; none if there is no leader."""
 
     async def read() -> set[tuple[str, str]]:
         leaders = [each.node.replicas.get((DLQ, index)) for each in cluster.brokers.values() if each.is_running]
@@ -91,7 +91,7 @@ def test_every_broker_writes_to_every_leader(is_there: bool) -> None:
 
 
 def rejected(sharing: Sharing) -> None:
-    """Let a member get two records and reject them; the letters go to a topic that broker 2 leads."""
+    """Let a member receive two records and reject them; the dead letters go to a topic that broker 2 leads."""
     create(sharing.cluster, 1, 3)
     sharing.move(DLQ, 0, [2, 1, 3])
     sharing.set_config("errors.deadletterqueue.topic.name", DLQ)
@@ -132,7 +132,7 @@ def test_the_next_leader_writes_what_a_killed_one_has_not(sharing: Sharing) -> N
 
 
 class Frozen:
-    """A broker that is asked, and does not answer as long as the connection stays."""
+    """A broker that receives a request, and does not answer as long as the connection exists."""
 
     def __init__(self) -> None:
         self.asked: list[asyncio.Future[None]] = []
@@ -152,7 +152,7 @@ def leader_of(node: ClusterNode) -> int:
 
 
 def test_letters_do_not_wait_for_a_leader_that_is_gone() -> None:
-    """A frozen broker closes no connection: without its leave, its answer would be awaited for a minute."""
+    """A frozen broker closes no connection: without this, its answer would be awaited for a minute."""
     with Cluster(brokers=3, config=FAST) as cluster:
         create(cluster, 1, 3, **{"min.insync.replicas": "1"})
         configure(cluster, GROUP, "workers", "errors.deadletterqueue.topic.name", DLQ)

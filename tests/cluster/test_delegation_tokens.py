@@ -1,4 +1,4 @@
-"""Delegation tokens in a cluster: made by any broker, good on all, there for one that comes back."""
+"""Delegation tokens in a cluster: any broker creates them, all brokers accept them, also a broker that returns."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def added(broker):
 def test_every_broker_takes_a_token_that_any_has_made():
     with Cluster(brokers=2, config=SETTINGS) as cluster:
         one, two = cluster.brokers[1], cluster.brokers[2]
-        until(lambda: added(one) or added(two))  # the controller is asked
+        until(lambda: added(one) or added(two))  # the controller receives the request
         until(lambda: all(len(each.node.metadata.state.user_configs) == 1 for each in (one, two)))
         with log_in(one) as here, log_in(two) as there:
             made = create(here)
@@ -75,5 +75,5 @@ def test_every_broker_takes_a_token_that_any_has_made():
         with log_in(two) as there:
             gone = there.ask(ExpireDelegationTokenRequest(made.hmac, -1), 2)
             assert gone.error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
-            until(lambda: set(describe(there)) == {kept.token_id})  # the controller removes what has expired
+            until(lambda: set(describe(there)) == {kept.token_id})  # the controller removes expired tokens
         assert not lets_in(two, short)

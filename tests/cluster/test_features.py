@@ -1,4 +1,4 @@
-"""Features of a cluster of kbroker nodes: what all of them tell, what becomes of it on request, and what it brings."""
+"""Features of a cluster of kbroker nodes: what all nodes report, how requests change them, and their effects."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_each_end_of_a_transaction_begins_an_epoch_wherever_its_parts_are(cluste
 
 
 class Member:
-    """A consumer of the new protocol, with what it has read and what it was told of errors."""
+    """A consumer of the new protocol, with the records and the errors that it has received."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
         self.seen: list[int] = []
@@ -307,7 +307,7 @@ def test_configs_of_groups_are_kept_where_all_brokers_are_of_kbroker(cluster: Cl
 
     lowered = update(cluster, controller(cluster), "group.version", 0, UNSAFE)
     assert lowered.error_code == ErrorCode.NONE, lowered
-    for node_id in cluster.brokers:  # as where a Java broker is, which has no such configs
+    for node_id in cluster.brokers:  # as if a Java broker were there, which has no such configs
         until("the level is known", partial(has_no_groups, node_id))
         assert group_config(cluster, node_id, "billing") == (ErrorCode.INVALID_REQUEST, None)
         assert set_group(cluster, node_id, "billing", "60000") == ErrorCode.INVALID_REQUEST

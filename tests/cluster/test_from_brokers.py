@@ -1,4 +1,5 @@
-"""inter.broker.apis.from=brokers: what only brokers ask is taken by the listener between them, from their hosts."""
+"""inter.broker.apis.from=brokers: inter-broker requests are accepted on the inter-broker listener, from brokers' hosts.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +133,7 @@ def test_hosts() -> None:
 
 
 class Reading:
-    """Hosts that are read: how often, and what is said of them."""
+    """Host lookups: how often they are made, and their results."""
 
     def __init__(self) -> None:
         self.hosts: list[str] | None = []
@@ -182,7 +183,7 @@ def test_hosts_are_read_anew_and_not_at_any_rate() -> None:
 
 
 def test_a_host_that_cannot_be_resolved_for_once_is_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a broker would be refused what it asks once, and nobody repeats a LeaderAndIsr."""
+    """Otherwise a broker's request would be refused once, and nobody retries a LeaderAndIsr."""
 
     async def ask() -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""A broker of a cluster whose disk is full gives up, so that others lead; a real disk is in compat_tests/cluster."""
+"""A broker of a cluster whose disk is full ends, so that others lead; a real disk is in compat_tests/cluster."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Requests that brokers ask of each other, with odd names, numbers and epochs: no traceback, and clients are served.
+"""Inter-broker requests with odd names, numbers and epochs: no traceback, and clients are served.
 
-One seed, REQUESTS requests at one broker of three. A canary on a partition that no request names produces and fetches
-all along. Kafka believes whoever sends such a request, so the partitions that are named may be led by anybody or
-nobody afterwards.
+One seed, REQUESTS requests to one broker of three. A canary on a partition that no request names produces and fetches
+all the time. Kafka trusts the sender of such a request, so any broker or none may lead the named partitions afterwards.
 """
 
 from __future__ import annotations
@@ -59,15 +58,15 @@ from tests.tries import tries
 SEED = 20261126
 REQUESTS = tries(1500)
 EPOCH = 1
-"""The controller's own. A later one would be believed, and the broker would hear no other from then on."""
+"""The controller's own epoch. A later epoch would be accepted, and the broker would then ignore the controller."""
 QUICK = {"controlled.shutdown.enable": "false", "offsets.commit.timeout.ms": "10", "request.timeout.ms": "20"}
-"""Markers wait for replicas in sync that there may not be."""
+"""Markers wait for in-sync replicas that may not exist."""
 NUMBERS = (-(2**31), -2, -1, 0, 1, 2, 3, 7, 1000, 2**31 - 1)
 LONGS = (-(2**63), -2, -1, 0, 1, 5, 2**63 - 1)
 
 
 class Odd:
-    """Requests of one seed; `ids` are those of topics that there are."""
+    """Requests from one seed; `ids` are those of existing topics."""
 
     def __init__(self, seed: int, ids: list[bytes]) -> None:
         self._rng = random.Random(seed)
@@ -262,7 +261,7 @@ def test_odd_requests_between_brokers_harm_nobody(tmp_path: Path, caplog: pytest
                 canary.sing()
         canary.sing()
         client.close()
-        gc.collect()  # only then is a failure told that nobody waited for
+        gc.collect()  # only then is the failure reported that nobody waited for
         broken = [f"{each.name}: {each.getMessage()}" for each in caplog.records if each.exc_info]
         assert not broken, broken[:5]
         canary.client.close()

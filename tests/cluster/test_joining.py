@@ -1,4 +1,4 @@
-"""A broker that joins: nobody is served before it is registered, and it waits for what an earlier process left."""
+"""A broker that joins: it serves nobody before it is registered, and waits for an earlier process's session to end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(work):
 
 
 def test_nobody_is_served_before_the_broker_is_registered(tmp_path):
-    """A controller would tell it things in the name of its earlier process's registration."""
+    """A controller would send it requests meant for the registration of its earlier process."""
 
     async def scenario():
         ensemble, port = MemoryEnsemble(), free_port()
@@ -45,7 +45,7 @@ def test_nobody_is_served_before_the_broker_is_registered(tmp_path):
         starting = asyncio.create_task(ClusterNode.start(BrokerConfig(settings), tree=ensemble.connect()))
         peer = TcpPeers().peer("127.0.0.1", port, "controller")
         said = ""
-        while "no answer" not in said:  # refused until it listens, and silent from then on
+        while "no answer" not in said:  # refused until it listens, and silent afterwards
             with pytest.raises(PeerUnavailable) as gone:
                 await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, 300)
             said = str(gone.value)

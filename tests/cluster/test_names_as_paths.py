@@ -1,4 +1,4 @@
-"""What a stranger on a plain listener can do with names in inter-broker requests: nothing outside its data."""
+"""What a stranger on a plain listener can do with names in inter-broker requests: nothing outside the broker's data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kbroker.protocol.messages.inter_broker import (
 )
 from tests.log.directories.test_names_as_paths import NAMES
 
-_EPOCH = 1  # the controller's own: a later one would keep the brokers from hearing it
+_EPOCH = 1  # the controller's own: with a later one, the brokers would ignore the controller
 
 
 def led_by(node_id: int, index: int = 0) -> LeaderAndIsrPartitionState:

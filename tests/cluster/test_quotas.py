@@ -1,4 +1,4 @@
-"""Quotas in a cluster: set through any broker, held by all, and brokers copy from each other whatever they say."""
+"""Quotas in a cluster: set through any broker, applied by all; replication between brokers is not limited."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_quotas_are_every_brokers():
             until(lambda address=address: throttled(address) == 1000)
             until(lambda address=address: described(address) == 2)
 
-        # Followers come as ANONYMOUS, too; what they fetch is not counted.
+        # Followers are ANONYMOUS, too; their fetches do not count.
         topic = CreatableTopic(name="copied", num_partitions=1, replication_factor=3)
         ask(first, CreateTopicsRequest([topic], timeout_ms=20_000), 7, "other")
         (found,) = [t for t in ask(first, MetadataRequest(topics=None), 12, "other").topics if t.name == "copied"]

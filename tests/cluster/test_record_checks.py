@@ -1,4 +1,4 @@
-"""Topics of a cluster that check their records, wherever their partitions and `_schemas` are led, or go."""
+"""Topics of a cluster that check their records, wherever their partitions and `_schemas` are led or move."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ class Shop:
         self.cluster = cluster
 
     def register(self, topic: str, at: int, number: int = 0) -> int:
-        """Register the schema of orders, or another one, through a broker; return its id."""
+        """Register the schema of orders, or another schema, through a broker; return its id."""
         more = [{"name": f"more{number}", "type": ["null", "long"], "default": None}] if number else []
         schema = {**ORDER, "fields": [*ORDER["fields"], *more]}
         return int(Http(self.cluster.brokers[at].registry_url).register(f"{topic}-value", schema)["id"])
 
     def topic(self, *, replicas: int = 1, partitions: int = 3, checked: bool = True, **config: str) -> str:
-        """Create a topic; the configs' names have `_` for `.`."""
+        """Create a topic; the configs' names are written with `_` for `.`."""
         name = f"orders{next(_numbers)}"
         configs = {**(CHECKED if checked else {}), **{key.replace("_", "."): each for key, each in config.items()}}
         self.cluster.topics.create(name, partitions=partitions, replication_factor=replicas, config=configs)
         return name
 
     def leader(self, topic: str, index: int) -> int:
-        """Return the leader of a partition, once all running brokers know the same one, which runs."""
+        """Return the leader of a partition, once all running brokers agree on it and it runs."""
         running = [each for each in self.cluster.brokers.values() if each.is_running]
 
         def agreed() -> int | None:
@@ -90,7 +90,7 @@ class Shop:
         return next(each for each in range(3) if self.leader(topic, each) != self.leader("_schemas", 0))
 
     def move(self, topic: str, index: int, replicas: Sequence[int]) -> None:
-        """Put a partition on these brokers; the first leads it."""
+        """Move a partition to these brokers; the first leads it."""
         wanted = ReassignablePartition(index, list(replicas))
         preferred = TopicPartitions(topic, [index])
         reassignment = AlterPartitionReassignmentsRequest(20_000, topics=[ReassignableTopic(topic, [wanted])])
@@ -104,7 +104,7 @@ class Shop:
         until(is_moved)
 
     def controller(self) -> int:
-        """Return the controller, once all running brokers know the same one, which runs."""
+        """Return the controller, once all running brokers agree on it and it runs."""
 
         def agreed() -> int | None:
             running = [each.node for each in self.cluster.brokers.values() if each.is_running]
@@ -125,7 +125,7 @@ class Shop:
             return found
 
     def records(self, topic: str, index: int, at: int = 0) -> list[Record]:
-        """Return what a partition's leader, or the replica of a broker, has."""
+        """Return the records of a partition's leader, or of a broker's replica."""
 
         async def read() -> list[Record]:
             replica = self.cluster.brokers[broker].node.replicas.get((topic, index))
@@ -149,7 +149,7 @@ def of_all() -> Iterator[Shop]:
 
 @pytest.fixture
 def shop(of_all: Shop) -> Shop:
-    """A cluster whose brokers all run; they may be stopped."""
+    """Yield a cluster whose brokers all run; a test may stop them."""
     for each in of_all.cluster.brokers.values():
         if not each.is_running:
             each.start()
@@ -216,7 +216,8 @@ def test_letters_go_to_another_broker_before_the_rest_is_acknowledged(shop: Shop
         assert [each.value for each in found] == [BAD, order(99_999)]
         told = texts(found[0].headers)  # type: ignore[arg-type]
         assert (told["__dlq.errors.topic"], told["__dlq.errors.partition"]) == (topic, str(index))
-        # Every replica has what the leader has left, with the holes, before the answer; and all have the letters.
+        # Before the answer, every replica has the records that the leader has kept, with the holes; and all have the
+        # dead letters.
         for broker in (1, 2, 3):
             kept = [(each.offset, each.value) for each in shop.records(topic, index, broker)]
             assert kept == [(0, order(known, 1)), (2, order(known, 2))]
@@ -234,7 +235,7 @@ def test_letters_wait_for_their_next_leader(shop: Shop) -> None:
     killer.start()
     codes = [shop.produce(topic, 0, BAD, at=1).error_code for _ in range(5)]
     killer.join()
-    # What is not certain to be written is told as such; a client sends it again.
+    # A write that is uncertain is reported as an error; a client sends it again.
     assert set(codes) <= {ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT}
     assert shop.produce(topic, 0, BAD, at=1).error_code == 0
     assert len(shop.records(letters, 0)) >= 2 + codes.count(ErrorCode.NONE)
@@ -323,7 +324,7 @@ def test_the_config_needs_a_registry_at_every_broker_but_the_checks_do_not(
     with pytest.raises(KafkaException, match="broker 2 has no schema registry"):
         admin.create_topics([NewTopic("more", 1, 1, config=CHECKED)])["more"].result(PATIENCE_S)
     index = next(each for each in range(3) if shop.leader(topic, each) == 2)
-    for first in (1, 2):  # it follows another broker, and then itself
+    for first in (1, 2):  # it follows another broker, and later itself
         shop.move("_schemas", 0, [first, *(each for each in (1, 2, 3) if each != first)])
         assert shop.produce(topic, index, order(known)).error_code == 0
         assert shop.produce(topic, index, order(99_999)).error_code == ErrorCode.INVALID_RECORD
@@ -334,7 +335,7 @@ def test_the_config_needs_a_registry_at_every_broker_but_the_checks_do_not(
 
 
 def test_brokers_that_log_in_over_tls_check() -> None:
-    """A copy is read over the listener between brokers, so it needs no login of the registry."""
+    """A copy is read over the inter-broker listener, so it needs no login to the registry."""
     users = {"alice": "secret"}
     rights = [Acl(allow_principal="User:alice", operation="All", topic="*"),
               Acl(allow_principal="User:alice", operation="All", cluster=True)]  # fmt: skip

@@ -1,7 +1,7 @@
 """From PLAINTEXT to SASL_SSL, broker by broker, while a producer and a consumer work.
 
-The steps are those of Kafka's documentation: a second listener on every broker, the clients move to it, the brokers go
-over to it among themselves, and the first listener is closed.
+The steps are those of Kafka's documentation: every broker gets a second listener, the clients switch to it, the brokers
+switch to it among themselves, and the first listener is removed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PLAINTEXT = {
 
 
 class Load:
-    """A producer with acks=all and a consumer of a group, who stop to come again by other settings."""
+    """A producer with acks=all and a consumer of a group, which reconnect with other settings."""
 
     def __init__(self) -> None:
         self.sent = [0] * PARTITIONS
@@ -61,7 +61,7 @@ class Load:
         assert not self.failed
 
     def has_gone_on(self):
-        """Return what tells whether both have done more than until now."""
+        """Return a function that says whether both have made progress since now."""
         sent, seen = sum(self.sent), sum(map(len, self.seen))
         return lambda: sum(self.sent) > sent and sum(map(len, self.seen)) > seen
 
@@ -111,7 +111,7 @@ def all_in_sync(cluster):
 
 
 def roll(cluster, load, change):
-    """Restart each broker with other settings; both clients get on before the next has its turn."""
+    """Restart each broker with other settings; both clients make progress before the next broker's turn."""
     for broker in cluster.brokers.values():
         broker.stop()
         change(broker._settings)

@@ -1,4 +1,4 @@
-"""Brokers that log in to each other: by PLAIN, by SCRAM, with a wrong password, and users that all of them know."""
+"""Brokers that authenticate to each other: with PLAIN, with SCRAM, with a wrong password, and with shared users."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SETTINGS = {
 
 
 class Seeded(Cluster):
-    """A cluster in which a user is known before the first broker comes, as --add-scram sees to it."""
+    """A cluster that knows a user before the first broker starts, as --add-scram provides."""
 
     async def _start_all(self):
         tree = self.ensemble.connect()

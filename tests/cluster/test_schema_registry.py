@@ -30,7 +30,7 @@ def urls(cluster: Cluster) -> list[str]:
 
 
 def leader(cluster: Cluster) -> int:
-    """Return the broker that leads `_schemas`, once every running broker knows it."""
+    """Return the broker that leads `_schemas`, once all running brokers know it."""
     end = time.monotonic() + PATIENCE_S
     while True:
         known = [
@@ -52,7 +52,7 @@ def until(holds: Callable[[], Any]) -> None:
 
 
 def killed(cluster: Cluster, times: int, seed: int) -> None:
-    """End the leader again and again, mostly by a kill, while clients register through all brokers."""
+    """End the leader repeatedly, mostly by a kill, while clients register through all brokers."""
     chance = random.Random(seed)
     with Clients(urls(cluster), 4) as clients:
         clients.wait_for(20)
@@ -65,7 +65,7 @@ def killed(cluster: Cluster, times: int, seed: int) -> None:
             until(lambda: len(_in_sync(cluster)) == 3)  # or the next one would be the last that has everything
     leader(cluster)
     clients.judge(urls(cluster))
-    # Only the broker that was ended has failed its clients: all others have waited for the next leader.
+    # Only the ended broker has failed its clients: all others have waited for the next leader.
     others = [each for each in clients.refused if json.loads(each)["error_code"] not in (50001, 50003, 50004)]
     assert not others
 
@@ -74,7 +74,7 @@ def test_every_broker_answers_with_one_state(cluster: Cluster) -> None:
     all_urls = urls(cluster)
     for number, url in enumerate(all_urls, 1):
         assert Http(url).register(f"a/{number}", record(f"A{number}"))["id"] == number
-        for other in all_urls:  # what is acknowledged at one broker is there at all
+        for other in all_urls:  # what one broker acknowledges exists on all
             assert Http(other).ok("GET", f"/schemas/ids/{number}")
             assert len(Http(other).ok("GET", "/subjects")) == number
     for url in all_urls:
@@ -130,14 +130,14 @@ def test_a_leader_without_a_registry_is_named() -> None:
 
 
 def _in_sync(cluster: Cluster) -> set[int]:
-    """Return the replicas that are in sync according to all running brokers."""
+    """Return the replicas that all running brokers report as in sync."""
     nodes = [each.node for each in cluster.brokers.values() if each.is_running]
     known = [each.member.state.partition("_schemas", 0) for each in nodes]
     return set.intersection(*(set() if each is None else set(each.isr) for each in known))
 
 
 def test_without_enough_replicas_nothing_is_acknowledged() -> None:
-    """What cannot be replicated is refused in bounded time, and is there, or not, once it can."""
+    """What cannot be replicated is refused in bounded time, and may or may not exist once replication works again."""
     with Cluster(registry=True, config={"min.insync.replicas": 2}) as cluster:
         Http(urls(cluster)[0]).register("a", record("A"))
         first = leader(cluster)
@@ -157,7 +157,7 @@ def test_without_enough_replicas_nothing_is_acknowledged() -> None:
 
 
 def test_a_leader_that_was_cut_off_acknowledges_nothing(cluster: Cluster) -> None:
-    """What it appends no other replica has, so it does not tell of it either."""
+    """No other replica has what it appends, so it does not show it either."""
     Http(urls(cluster)[0]).register("a", record("A"))
     first = leader(cluster)
     cut, other = cluster.brokers[first], cluster.brokers[first % 3 + 1]

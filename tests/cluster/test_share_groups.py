@@ -26,7 +26,7 @@ from .sharing import ACCEPT, GROUP, LEADER, RELEASE, SETTINGS, STATES, Sharing, 
 
 
 def done(sharing: Sharing) -> set[int]:
-    """Return the offsets that are stored as acknowledged, or are before the stored start."""
+    """Return the offsets that are stored as acknowledged, or precede the stored start offset."""
     state = sharing.stored()
     assert state is not None
     stored = {at for each in state.batches if each.delivery_state == 2 for at in range(each[0], each[1] + 1)}

@@ -1,6 +1,6 @@
-"""Share groups in a cluster with users, TLS and ACLs: brokers ask each other, and members need no right for that.
+"""Share groups in a cluster with users, TLS and ACLs: members need no right for the requests between brokers.
 
-That clients without CLUSTER_ACTION are refused the requests between brokers is in tests/security/authorizer.
+tests/security/authorizer shows that clients without CLUSTER_ACTION are refused the requests between brokers.
 """
 
 from __future__ import annotations

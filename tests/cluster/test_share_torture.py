@@ -1,4 +1,4 @@
-"""The short form of share_torture.py, and a long one; its seed is printed where it fails."""
+"""The short form of share_torture.py, and a long one; a failure prints the seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker of a cluster whose start fails gives back all that it took, wherever it fails."""
+"""A broker of a cluster whose start fails releases everything it has acquired, wherever it fails."""
 
 from __future__ import annotations
 

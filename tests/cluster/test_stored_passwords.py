@@ -1,4 +1,4 @@
-"""Passwords that are set by AlterConfigs in a cluster: encrypted in what takes ZooKeeper's place, and in use."""
+"""Passwords that AlterConfigs sets in a cluster: encrypted in the ZooKeeper substitute, and in use."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_password_is_stored_encrypted_and_counts_also_after_a_restart(config, 
         text = stored(cluster)
         assert PASSWORD not in text
         assert "encryptedPassword:" in text
-        alter(cluster, {"message.max.bytes": "5000"})  # leaves the others as they are
+        alter(cluster, {"message.max.bytes": "5000"})  # leaves the other passwords unchanged
         assert serial(cluster, files) == number
         broker = cluster.brokers[1]
         broker.stop()

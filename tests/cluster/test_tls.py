@@ -1,4 +1,4 @@
-"""Brokers of a cluster over TLS: what they replicate, a change of the protocol while they serve, one with bad keys."""
+"""Brokers of a cluster over TLS: replication, a change of the protocol while they serve, and a broker with bad keys."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_broker_with_bad_keys_joins_nothing_and_the_others_go_on(files, strang
     config = {**FAST, **files.listener(client_auth="required"), "inter.broker.listener.name": "SSL"}
     config |= {"listeners": BOTH}
     with Cluster(brokers=3, config=config) as cluster:
-        # Not the third's: it is told of no topic, as a Java broker would not be, and says so to whoever asks it.
+        # The third broker's address is left out: like a Java broker, it knows no topic, and would say so.
         addresses = ",".join(cluster.brokers[each].bootstrap_servers.split(",")[0] for each in (1, 2))
         client = {"bootstrap.servers": addresses}
         create(client, "orders")

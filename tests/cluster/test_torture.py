@@ -1,4 +1,4 @@
-"""The short form of torture.py; its seed is printed where it fails."""
+"""The short form of torture.py; a failure prints the seed."""
 
 from __future__ import annotations
 

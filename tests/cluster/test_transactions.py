@@ -1,4 +1,4 @@
-"""Transactions whose coordinator, partitions and group are on different brokers, in messages."""
+"""Transactions whose coordinator, partitions and group are on different brokers, at the level of messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAST = {
 
 
 class Context:
-    """Three brokers; partition 0 of each topic made here is led by broker 1, partition 1 by 2, partition 2 by 3."""
+    """Three brokers; of each topic created here, broker 1 leads partition 0, broker 2 leads 1, broker 3 leads 2."""
 
     def __init__(self, cluster: Any) -> None:
         self.cluster = cluster
@@ -42,7 +42,7 @@ class Context:
             each.close()
 
     def leader(self, topic: str, index: int) -> int:
-        """Wait until all brokers that run agree on a partition's leader, and return it."""
+        """Wait until all running brokers agree on a partition's leader, and return it."""
 
         def agreed() -> int:
             running = [each for each in self.cluster.brokers.values() if each.is_running]
@@ -133,7 +133,7 @@ def _written(answer: Any) -> list[Any]:
 
 @pytest.mark.parametrize("coordinator", [1, 2])
 def test_what_was_not_added_is_refused(context: Context, coordinator: int) -> None:
-    """By the coordinator, whom the partition's leader asks wherever it is."""
+    """The coordinator refuses it; the partition's leader asks it, wherever it is."""
     topic, name = context.topic(), context.id_at(coordinator)
     at_coordinator, leader = context.at(coordinator), context.at(1)
     producer = at_coordinator.init(name)

@@ -2,8 +2,8 @@
 
     python -m tests.cluster.torture --faults 1000 --seed 7
 
-Owns the faults, and that the replicas' files are equal byte for byte at the end; what clients must find is in
-clients.py. Every wait has a deadline.
+Owns the faults, and the check that the replicas' files are equal byte for byte at the end; clients.py defines what
+clients must find. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Torture:
         self.faults = faults
         self.counts: Counter[str] = Counter()
         self.history: list[str] = []
-        """What was done, and when: for whoever looks for the reason of a failure."""
+        """What was done, and when, to find the cause of a failure."""
         self.cluster = Cluster(brokers, CONFIG)
 
     def run(self) -> str:

@@ -28,11 +28,11 @@ OURS = {
     "share.release.backoff.max.ms",
     "share.release.backoff.multiplier",
 }
-# Kafka demands a value for these; a broker of ours needs none, or has one of its own.
+# Kafka requires a value for these; our broker needs none, or has its own default.
 NO_DEFAULT_IN_KAFKA = {"process.roles", "node.id", "controller.listener.names"}
-# Measured better; docs/configuration.md says so.
+# Our default measured better; docs/configuration.md says so.
 OTHER_DEFAULT = {"socket.receive.buffer.bytes"}
-# Their values mean nothing here, so any is accepted.
+# Their values mean nothing here, so any value is accepted.
 UNCHECKED = {"controller.quorum.voters", "controller.quorum.bootstrap.servers"}
 _TABLES = [("topic", TOPIC), ("broker", BROKER), ("group", GROUP), ("client-metrics", CLIENT_METRICS)]
 PROGRAM = Path(__file__).parent / "PrintConfigs.java"

@@ -1,4 +1,4 @@
-"""What a broker's keys demand of each other: at a start, and when they are changed."""
+"""What a broker's keys require of each other: at a start, and when they are changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The docs page is what the table says."""
+"""The docs page matches the table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_key_is_documented_in_a_sentence() -> None:
 
 def test_a_key_has_an_effect_if_and_only_if_the_code_reads_it() -> None:
     package = Path(__file__).parents[2] / "kbroker"
-    # The command line and the pipeline name settings of clients.
+    # The command line and the pipeline use settings of clients.
     others = ("config", "cli", "pipeline")
     outside = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in others]
     code = "".join(path.read_text(encoding="utf-8") for path in outside)
@@ -36,7 +36,7 @@ def test_a_key_has_an_effect_if_and_only_if_the_code_reads_it() -> None:
     topics = {name for name in TOPIC if f'"{name}"' in fields or re.search(rf"\.{name.replace('.', '_')}\b", fields)}
     brokers = {name for name in BROKER if f'"{name}"' in code}
     brokers |= {synonym.name for name in topics for synonym in TOPIC[name].synonyms}
-    topics.add("internal.segment.bytes")  # which stands in for segment.bytes
+    topics.add("internal.segment.bytes")  # which replaces segment.bytes
     topics.add("unclean.leader.election.enable")  # which the controller reads from ZooKeeper
     assert {name for name, key in TOPIC.items() if key.effect} == topics
     # The names of KRaft's controller are read only to leave its listeners out.

@@ -1,4 +1,4 @@
-"""Passwords among dynamic configs, as they lie in ZooKeeper."""
+"""Passwords among dynamic configs, in their stored form in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def encoder(secret: str = "secret", cipher: str = CBC, **settings: object) -> Pa
 def test_what_was_encrypted_is_read_by_the_same_secret_and_no_other(cipher: str, factory: str | None) -> None:
     text = encoder(cipher=cipher, key_factory=factory, key_length=256).encode(PASSWORD)
     assert PASSWORD not in text
-    assert encoder(cipher=CBC).decode(text) == PASSWORD  # all but the secret stands in the text
+    assert encoder(cipher=CBC).decode(text) == PASSWORD  # the text contains everything but the secret
     with pytest.raises(Undecodable) as caught:
         encoder("another").decode(text)
     assert PASSWORD not in str(caught.value)
@@ -115,7 +115,7 @@ def test_a_password_on_its_way_to_the_store_and_back(caplog: pytest.LogCaptureFi
     assert stored["message.max.bytes"] == "5000"
     assert PASSWORD not in stored[NAME]
     assert config.stored.read(stored) == configs
-    assert config.stored.write(configs, stored) == stored  # what stands is not encrypted again
+    assert config.stored.write(configs, stored) == stored  # stored configs are not encrypted again
     assert config.set_dynamic({}, stored) == {"message.max.bytes"}
     assert config.dynamic_broker == configs
     other = BrokerConfig({**CLUSTER, "password.encoder.secret": "another"})

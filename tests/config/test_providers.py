@@ -1,4 +1,4 @@
-"""Variables in settings, and what config providers make of them."""
+"""Variables in settings, and how config providers resolve them."""
 
 from __future__ import annotations
 
@@ -169,11 +169,11 @@ def test_a_dynamic_config_that_cannot_be_looked_up_is_refused(secrets: Path) -> 
     config = BrokerConfig(FILE)
     with pytest.raises(InvalidConfig, match="is not there"):
         validate_broker(config, {LOCATION: f"${{file:{secrets}:none}}"}, per_broker=True)
-    # As in Kafka, a number cannot be a variable there.
+    # As in Kafka, a number cannot be a variable here.
     with pytest.raises(InvalidConfig, match="Not a number") as caught:
         validate_broker(config, {"message.max.bytes": f"${{file:{secrets}:password}}"}, per_broker=False)
     assert "file-secret" not in caught.value.text
-    # It may be gone by the next start, which is none the worse for it.
+    # The config may be gone by the next start, which does no harm.
     config.set_dynamic({}, {LOCATION: "${file:/nowhere:x}"})
     assert config.dynamic_broker == {}
     assert any("cannot read /nowhere" in each for each in config.warnings)

@@ -1,4 +1,4 @@
-"""The broker's configuration: its sources, its checks, and what it tells of itself."""
+"""The broker's configuration: its sources, its checks, and how it is described."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_describe_topic_shows_sources_and_synonyms() -> None:
         ("log.retention.hours", "2", ConfigSource.STATIC_BROKER_CONFIG),
         ("log.retention.hours", "168", ConfigSource.DEFAULT_CONFIG),
     ]
-    # Kafka lists no synonyms where only the one in another unit has a value.
+    # Kafka lists no synonyms if only the one in another unit has a value.
     assert entries["segment.ms"].synonyms == []
     assert entries["segment.ms"].source is ConfigSource.DEFAULT_CONFIG
 

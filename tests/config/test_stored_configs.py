@@ -1,4 +1,4 @@
-"""What counts of configs that a cluster has stored; passwords in ZooKeeper are in tests/cluster."""
+"""Which configs that a cluster has stored take effect; passwords in ZooKeeper are in tests/cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.config.values import parse_all
 
 
 def test_what_other_brokers_have_stored_counts_as_far_as_it_can() -> None:
-    """Apache Kafka 3.9 takes smaller segments than 4.4, and a znode may hold anything."""
+    """Apache Kafka 3.9 accepts smaller segments than 4.4, and a znode may contain anything."""
     stored = {
         "segment.bytes": "100000",
         "retention.ms": "soon",

@@ -1,4 +1,4 @@
-"""What Kafka refuses of changed configs, and in which words."""
+"""Which changed configs Kafka refuses, and with which texts."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_topic_values_fill_up_from_the_broker() -> None:
             {"share.release.backoff.multiplier": "0.5"},
             "Invalid value 0.5 for configuration share.release.backoff.multiplier: Value must be at least 1",
         ),
-        # A session that ends before the group's own heartbeat.
+        # A session that expires before the group's own heartbeat.
         (
             {"share.heartbeat.interval.ms": "15000", "share.session.timeout.ms": "44999"},
             "share.session.timeout.ms must be in the range 45000 to 60000 inclusive.",

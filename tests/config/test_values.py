@@ -1,4 +1,4 @@
-"""Values: what parses, what is refused and with which words, and how they are printed."""
+"""Values: how they are parsed, which are refused with which texts, and how they are printed."""
 
 from __future__ import annotations
 

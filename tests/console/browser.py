@@ -1,6 +1,7 @@
 """A browser: Debian's chromium, driven by selenium.
 
-Owns how it is started, what of its log is a failure, and waiting: always for something on the page, with a deadline.
+Owns how it is started, which entries of its log are failures, and waiting: always for something on the page, with a
+deadline.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WAIT_S = 15
 
 
 def missing() -> str | None:
-    """Return what is not installed of a browser; None if it is there."""
+    """Return what a browser lacks; None if it is installed."""
     names = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     return " and ".join(names) if names else None
 
@@ -49,7 +50,7 @@ class Browser:
         self.driver.get(self.url + path)
 
     def size(self, width: int, height: int = 900) -> None:
-        """Have a window whose page is so wide: below 500 the window itself cannot be."""
+        """Use a window whose page has this width: below 500 pixels the window itself is too wide."""
         self.driver.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
@@ -71,14 +72,14 @@ class Browser:
         return str(self.driver.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
 
     def until(self, call: Callable[[], Any], what: str = "it does not come") -> Any:
-        """Wait until something is true; what the page throws meanwhile is that it is not there yet."""
+        """Wait until a condition is true; exceptions of the page meanwhile mean that it is not ready."""
         from selenium.common.exceptions import WebDriverException
 
         waiting = WebDriverWait(self.driver, WAIT_S, 0.05, ignored_exceptions=[WebDriverException, IndexError])
         return waiting.until(lambda _: call(), what)
 
     def says(self, text: str, selector: str = "main") -> None:
-        """Wait until the page says something."""
+        """Wait until the page contains a text."""
         self.until(
             lambda: text in self.text(selector), f"{selector} does not say {text!r}: {self.text(selector)[:600]}"
         )
@@ -106,13 +107,13 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def complaints(self) -> list[str]:
-        """Return what the browser's log has that is worse than a remark, and forget it."""
+        """Return the entries of the browser's log that are worse than a remark, and clear the log."""
         return [each["message"] for each in self.driver.get_log("browser") if each["level"] in ("SEVERE", "WARNING")]
 
 
 @contextmanager
 def browser(url: str, profile: str) -> Iterator[Browser]:
-    """Start a browser with a profile of its own."""
+    """Start a browser with its own profile."""
     options = ChromeOptions()
     for flag in (*FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)

@@ -1,4 +1,4 @@
-"""A console in front of an embedded broker with something of everything in it, visitors, and a browser."""
+"""A console of an embedded broker with something of everything, visitors, and a browser."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
 }
-"""Of a broker that knows ACLs, and lets everybody do everything."""
+"""Settings of a broker that knows ACLs, and allows everybody everything."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a browser where there is none, except in CI."""
+    """Skip tests that need a browser if there is none, except in CI."""
     lacking = missing()
     if lacking is None or os.environ.get("CI") == "true":
         return
@@ -69,13 +69,13 @@ def console(cluster: Broker) -> Iterator[ConsoleServer]:
 
 @pytest.fixture
 def web(console: ConsoleServer) -> Visitor:
-    """Somebody who visits the console."""
+    """Return a visitor of the console."""
     return Visitor(console.url)
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Visitor]]:
-    """Starts consoles that end with the test; returns a visitor of each."""
+    """Start consoles that end with the test; returns a visitor of each."""
     with ExitStack() as stack:
         yield lambda bootstrap, **settings: Visitor(stack.enter_context(served(bootstrap, **settings)).url)
 
@@ -91,11 +91,11 @@ def window(console: ConsoleServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def page(window: Browser) -> Iterator[Browser]:
-    """A browser, whose log must have no complaint at the end."""
+    """Yield a browser, whose log must have no complaint at the end."""
     window.size(1280)
     window.dark(False)
     window.driver.delete_all_cookies()
-    window.driver.get("about:blank")  # the page before asks a console that has ended
+    window.driver.get("about:blank")  # the previous page sends requests to a console that has ended
     window.complaints()
     yield window
     assert window.complaints() == []

@@ -1,6 +1,6 @@
 """The pictures of docs/console.md: `python -m tests.console.screenshots`.
 
-Makes a cluster of three brokers with something of everything in it, writes for a while, and takes the pictures.
+Creates a cluster of three brokers with something of everything, writes for a while, and takes the pictures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPEN_FIRST = "document.querySelector('#rows tr:nth-child(3) a').click()"
 
 @contextmanager
 def traffic(bootstrap: str, readers: list[Consumer]) -> Iterator[None]:
-    """Have records written, and read a little more slowly."""
+    """Write records, and read them slightly more slowly."""
     over = threading.Event()
 
     def write() -> None:

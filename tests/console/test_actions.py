@@ -1,4 +1,4 @@
-"""What forms do: each once, over HTTP, and what a cluster has then."""
+"""What forms do: each is sent once, over HTTP, and the cluster's state is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console in front of Apache Kafka: every page, and the main changes, in a browser where there is one."""
+"""The console of Apache Kafka: every page, and the main changes, in a browser if there is one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_its_pages_say_what_there_is(web):
 
 
 def shown(web, path, text):
-    """Wait until a page has a text: Apache Kafka confirms a config before each broker shows it."""
+    """Wait until a page contains a text: Apache Kafka confirms a config before each broker shows it."""
     deadline = time.monotonic() + 10
     while text not in web.page(path).words:
         assert time.monotonic() < deadline, (path, text)

@@ -1,4 +1,4 @@
-"""Questions that the cluster does not answer, when the console ends."""
+"""Requests that the cluster does not answer, when the console ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console in a browser: every page in both lights and on a phone, and what is done with it."""
+"""The console in a browser: every page in both themes and on a phone, and the use of its controls."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ axe.run(document, {runOnly: tags, resultTypes: ["violations"]}).then(found => do
 
 
 def judged(page, axe):
-    """Have axe look at a page; by the driver, whom the page's policy does not bind."""
+    """Check a page with axe; through the driver, to which the page's policy does not apply."""
     page.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": axe})
     return page.driver.execute_async_script(AXE)
 
 
 @pytest.mark.parametrize("path", WALK)
 def test_every_page_is_for_everybody(page, axe, path):
-    looks = ((False, 1280), (True, 360), (True, 1280), (False, 360))  # the first two have each width and each theme
+    looks = ((False, 1280), (True, 360), (True, 1280), (False, 360))  # the first two cover each width and each theme
     for dark, width in looks[: tries(2)]:
         page.size(width)
         page.dark(dark)
@@ -203,7 +203,7 @@ def test_a_search_goes_on_by_itself_and_is_cancelled(page, monkeypatch):
     fetch, slowly = searching.fetch, threading.Event()
 
     def slow(*arguments, **options):
-        slowly.wait(0.3)  # as a cluster that is far away
+        slowly.wait(0.3)  # like a distant cluster
         return fetch(*arguments, **options)
 
     monkeypatch.setattr(searching, "STEP_S", 0.1)
@@ -225,7 +225,7 @@ def test_records_are_followed_and_written(page, cluster):
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
 
     def arrives():
-        # Followed is what comes from the first look on, so it is written until it is seen.
+        # Only records after the first reading are followed, so the test writes until one is seen.
         producer.produce("empty", world.HOSTILE.encode())
         producer.flush(10)
         return page.all("#rows tr.fresh")

@@ -1,4 +1,4 @@
-"""Bytes and numbers that no text and no field of Kafka's has: a page tells of them, and nothing fails."""
+"""Bytes and numbers that do not fit into a text or a field of Kafka's: a page reports them, and nothing fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions that move, in a cluster of four brokers, and what is wrong when one is gone."""
+"""Partition moves in a cluster of four brokers, and what is shown when one broker is gone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_partition_is_moved(web):
 
 
 def settled(web):
-    """Wait until nothing moves any more."""
+    """Wait until no partition moves."""
     deadline = time.monotonic() + 30
     while "Moving" in web.page("/cluster").words:
         assert time.monotonic() < deadline, "it moves still"
@@ -79,7 +79,7 @@ def test_a_partition_is_moved_in_a_browser(web, page):
 
 @pytest.mark.browser
 def test_a_move_is_cancelled_in_a_browser(four, web, page):
-    """One that takes for ever: its replicas are copied at a byte a second."""
+    """A move that would never end: its replicas are copied at one byte per second."""
     cluster, _ = four
     web.do("topic-create", name="slow", partitions="1", replicas="1")
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0, "batch.size": 1})
@@ -111,7 +111,7 @@ def replicas(web, topic):
 
 @pytest.mark.browser
 def test_leaders_are_elected_in_a_browser(four, web, page):
-    """The first replica comes back and leads again; then one leads that lacks what the other has."""
+    """The first replica returns and leads again; then a replica leads that lacks records of the other one."""
     cluster, _ = four
     web.do("topic-create", name="led", partitions="1", replicas="2")
     first, second = (int(each) for each in replicas(web, "led").split(", "))
@@ -138,7 +138,7 @@ def test_leaders_are_elected_in_a_browser(four, web, page):
 
 
 def asked_to_elect(page):
-    """Ask for an unclean election; return why it is refused: the controller may not have heard yet of who is back."""
+    """Request an unclean election; return why it fails: the controller may not know yet that a broker returned."""
     page.go("/topics/led")
     if not page.all("[data-dialog=unclean]"):
         return "the page knows a leader, or no topic: a broker told it that has not heard yet"
@@ -150,7 +150,7 @@ def asked_to_elect(page):
 
 
 def until(web, holds):
-    """Wait until the page of a move tells something of the topic `led`."""
+    """Wait until the page of a move shows something about the topic `led`."""
     words, deadline = "", time.monotonic() + 60
     while not holds(words):
         assert time.monotonic() < deadline, words

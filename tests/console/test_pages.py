@@ -1,4 +1,4 @@
-"""Pages as who reads them without a browser gets them: complete, and bounded."""
+"""Pages as a reader without a browser gets them: complete, and bounded."""
 
 from __future__ import annotations
 

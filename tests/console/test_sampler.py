@@ -1,4 +1,4 @@
-"""What is looked at by itself, what is said to be wrong, and a cluster that is not there for a while."""
+"""What the console checks by itself, what it reports as wrong, and a cluster that is unreachable for a while."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_group_stands_still_where_it_commits_nothing_while_records_come():
 
 
 def test_another_client_asks_when_other_brokers_live(monkeypatch):
-    """kafka-python hears of brokers from its own Metadata, once in five minutes."""
+    """kafka-python learns of brokers from its own Metadata, once in five minutes."""
     clients, asked = [], []
 
     def open_admin(connection):
@@ -240,7 +240,7 @@ def test_replicas_are_moved_away_where_enough_brokers_are_left():
 
 
 def test_a_transaction_that_hangs_is_looked_at_again_in_every_round(monkeypatch):
-    """The others are looked for once a minute."""
+    """The other transactions are listed once a minute."""
     asked, hangs = [], {("t", 0), ("gone", 0)}
 
     def hanging(admin, leaders, older_than_ms):
@@ -364,7 +364,7 @@ def test_a_series_is_read_while_another_thread_adds_to_it():
     series = Series()
 
     class Adds(float):
-        """A value during whose comparison the sampler's thread has its turn."""
+        """A value during whose comparison the sampler's thread runs."""
 
         def __gt__(self, other: float) -> bool:
             series.add(9, 9.0)

@@ -1,4 +1,4 @@
-"""Who is let in, what may be done, and what is told of it."""
+"""Who may log in, what they may do, and what the console reports about it."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_tries_to_log_in_are_few(locked):
 
 
 class Tries:
-    """Tries to log in on a clock of their own, which sleeping moves."""
+    """Login attempts on their own clock, which sleeping moves."""
 
     def __init__(self):
         self.now = 0.0

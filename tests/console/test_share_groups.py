@@ -25,7 +25,7 @@ from tests.share_partition.conversation import Member, acquired
 
 
 def joins(client: WireClient, beat: Callable[[int], Any], version: int = 1) -> Callable[[], Any]:
-    """Return a heartbeat of a member, which returns the last answer."""
+    """Return a member's heartbeat, which returns the last response."""
     epoch = 0
 
     def once() -> Any:
@@ -39,7 +39,7 @@ def joins(client: WireClient, beat: Callable[[int], Any], version: int = 1) -> C
 
 @pytest.fixture(scope="module")
 def packing(cluster: Broker) -> Iterator[str]:
-    """A share group whose member holds three records of a topic."""
+    """Create a share group whose member has acquired three records of a topic."""
     cluster.topics.create("parcels")
     served = SimpleNamespace(broker=cluster, topics={})
     with WireClient(cluster.bootstrap_servers) as client, Member(served, "packer", "packing") as member:
@@ -57,7 +57,7 @@ def packing(cluster: Broker) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def counting(cluster: Broker) -> Iterator[str]:
-    """A streams group with one member."""
+    """Create a streams group with one member."""
     cluster.topics.create("votes", 2)
     with WireClient(cluster.bootstrap_servers) as client:
         client.ask(FindCoordinatorRequest(key="counting"), 3)
@@ -116,7 +116,7 @@ def test_the_pages_are_for_everybody(page: Browser, axe: str, packing: str, coun
 
 @pytest.fixture
 def lost(cluster: Broker) -> str:
-    """A dead letter topic of three letters, one of which cannot be replayed."""
+    """Create a dead letter topic with three dead letters, one of which cannot be replayed."""
     if "dlq.returns" in cluster.topics:
         for name in ("returns", "dlq.returns"):
             cluster.topics[name].delete()
@@ -207,7 +207,7 @@ def test_a_replay_in_a_browser(page: Browser, cluster: Broker, lost: str) -> Non
 
 
 def test_a_page_looks_at_so_many_bytes_only(web: Visitor, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A letter may have 50 MB, and there may be a hundred thousand."""
+    """A dead letter may have 50 MB, and there may be a hundred thousand."""
     monkeypatch.setattr(deadletters, "_MOST_BYTES", 7)
     assert "Only the first 2 letters are counted" in web.page(f"/deadletters?topic={lost}").words
     shown = web.page(f"/deadletters/replay?topic={lost}&show=1").words

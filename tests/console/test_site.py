@@ -1,4 +1,4 @@
-"""The site of the pages in a browser: it has its style, its script and its search, and its links hold."""
+"""The pages' site in a browser: its style, its script and its search work, and its links are valid."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_site_has_its_style_its_search_and_no_broken_link(tmp_path):
 
 
 def _every_page_is_listed_and_links_hold_on_the_disk(page: Browser, site: Path) -> None:
-    """Whoever opens the file, without a server: a browser shows a folder there, and no page."""
+    """For readers who open the file without a server: there a browser shows a folder, and no page."""
     page.driver.get(site.joinpath("index.html").as_uri())
     links = page.run("return [...document.querySelectorAll('.md-nav--primary a')].map((a) => [a.text.trim(), a.href])")
     leading = {text: href.partition("#")[0] for text, href in links}

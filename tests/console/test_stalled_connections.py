@@ -1,4 +1,4 @@
-"""Who does nothing is cut off; who is slow is not."""
+"""Idle connections are closed; slow ones are not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.console.conftest import served
 
 @pytest.fixture
 def small(cluster):
-    """A console whose kernel keeps little of what nobody reads."""
+    """A console whose kernel buffers little of what nobody reads."""
     with served(cluster.bootstrap_servers) as server:
         server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         yield server
@@ -52,7 +52,7 @@ def test_who_reads_nothing_is_cut_off(small, monkeypatch):
 
 
 def read(client):
-    """Count bytes until the end, whichever it is."""
+    """Count bytes until the end, whatever kind of end."""
     count = 0
     with contextlib.suppress(ConnectionResetError):
         while piece := client.recv(65536):
@@ -85,7 +85,7 @@ def test_who_does_not_end_a_request_behind_another_one_is_cut_off(small, monkeyp
 
 
 class Loop:
-    """Clocks that go on when told."""
+    """Clocks that move when the test says so."""
 
     def __init__(self):
         self.calls = []
@@ -101,7 +101,7 @@ class Loop:
 
 @pytest.fixture
 def slow():
-    """A connection with 100 bytes that wait, its clocks, and what became of it."""
+    """Return a connection with 100 waiting bytes, its clocks, and its outcome."""
     config = uvicorn.Config(lambda: None, log_config=None, lifespan="off")
     config.load()
     loop, events, size = Loop(), [], [100]

@@ -1,4 +1,4 @@
-"""Pages of a schema registry: subjects, versions, checks before registering, and records shown by their schemas."""
+"""Pages of a schema registry: subjects, versions, checks before registering, and records decoded by their schemas."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_without_a_registry_the_pages_say_how_to_name_one(broker: Broker) -> Non
 
 
 def test_a_login_with_few_rights_sees_what_it_may(broker: Broker) -> None:
-    """The levels need DescribeConfigs, and a schema Read; a name that may be seen needs Describe."""
+    """Compatibility levels need DescribeConfigs, a schema needs Read, and the name of a subject needs Describe."""
     users = {"root": "secret", "reader": "secret"}
     acls = [
         Acl(allow_principal="User:reader", operation="Read", topic="orders"),

@@ -1,6 +1,6 @@
-"""A browser of the simplest kind: the standard library's HTTP, with cookies, and forms as pages have them.
+"""A browser of the simplest kind: the standard library's HTTP, with cookies, and the pages' forms.
 
-Owns that what it is answered is closed, and that each visitor has cookies of its own.
+Owns that responses are closed, and that each visitor has its own cookies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """A response of the console."""
 
     status: int
     headers: dict[str, str]
@@ -28,13 +28,13 @@ class Answer:
 
     @property
     def words(self) -> str:
-        """Return what is to be read, without markup."""
+        """Return the readable text, without markup."""
         bare = re.sub(r"<(script|style)\b.*?</\1>", " ", self.text.replace("<wbr>", ""), flags=re.DOTALL)
         return " ".join(unescape(re.sub(r"<[^>]*>", " ", bare)).split())
 
 
 class Visitor:
-    """Asks one console; a connection a request."""
+    """Uses one console; one connection for each request."""
 
     def __init__(self, url: str, context: ssl.SSLContext | None = None) -> None:
         self.url = url
@@ -67,32 +67,32 @@ class Visitor:
         return self("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
     def page(self, path: str, **headers: str) -> Answer:
-        """Return a page that must be there."""
+        """Return a page that must exist."""
         found = self.get(path, **headers)
         assert found.status == 200, (path, found.status, found.words[:500])
         return found
 
     def token(self) -> str:
-        """Return what forms of this session carry."""
+        """Return the token in the forms of this session."""
         found = re.search(r'name="token" value="([0-9a-f]{64})"', self.page("/topics").text)
         assert found is not None
         return found[1]
 
     def send(self, path: str, fields: dict[str, str] | None = None, **headers: str) -> Answer:
-        """Send a form as it is."""
+        """Send a form unchanged."""
         body = urlencode(fields or {}).encode()
         told = {"content-type": "application/x-www-form-urlencoded"}
         told |= {name.replace("_", "-"): value for name, value in headers.items()}
         return self("POST", path, body, told)
 
     def do(self, action: str, **fields: str) -> Answer:
-        """Do what must succeed; return the page that follows."""
+        """Send a form that must succeed; return the page that follows."""
         done = self.send(f"/do/{action}", {"token": self.token(), **fields})
         assert done.status == 303, (action, done.status, done.words[-600:])
         return self.page(done.headers["location"])
 
     def refused(self, action: str, **fields: str) -> str:
-        """Do what must be refused; return what the page says."""
+        """Send a form that must be refused; return the text of the page."""
         done = self.send(f"/do/{action}", {"token": self.token(), **fields})
         assert done.status in (400, 409), (done.status, done.words[:500])
         return done.words

@@ -1,7 +1,7 @@
-"""A cluster with something of everything in it, for tests, screenshots and benchmarks of the console.
+"""A cluster with something of everything, for tests, screenshots and benchmarks of the console.
 
-Owns what there is: topics with records of many kinds, groups of both protocols with members, an open transaction,
-users, quotas. Times and values come of a seed.
+Owns what the cluster contains: topics with records of many kinds, groups of both protocols with members, an open
+transaction, users, quotas. Times and values come from a seed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WORDS = ("lamp", "desk", "chair", "clock", "shelf", "rug")
 
 
 def order(random_: random.Random, number: int) -> dict[str, Any]:
-    """Return an order as JSON has it."""
+    """Return an order as JSON."""
     return {
         "id": number,
         "user": {"id": str(random_.randrange(50)), "city": random_.choice(_CITIES)},
@@ -45,7 +45,7 @@ def order(random_: random.Random, number: int) -> dict[str, Any]:
 
 
 def avro(value: dict[str, Any], schema_id: int = 42) -> bytes:
-    """Return a value as a serializer of Confluent writes it."""
+    """Return a value as Confluent's serializer writes it."""
     body = io.BytesIO()
     fastavro.schemaless_writer(body, fastavro.parse_schema(ORDER), value)
     return struct.pack(">bI", 0, schema_id) + body.getvalue()
@@ -66,7 +66,7 @@ TOPICS = {
 
 
 def make(bootstrap: str, *, replicas: int = 1, orders: int = 600) -> None:
-    """Make topics, and write records into them."""
+    """Create topics, and write records into them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     made = admin.create_topics(
         [NewTopic(name, count, replicas, config=configs) for name, (count, configs) in TOPICS.items()]
@@ -109,7 +109,7 @@ def make(bootstrap: str, *, replicas: int = 1, orders: int = 600) -> None:
 
 
 def commit(bootstrap: str, group: str, topic: str, share: float = 0.6) -> None:
-    """Have a group that has committed a share of what is in a topic, and has no members any more."""
+    """Create a group without members that has committed a fraction of a topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     try:
         count = TOPICS[topic][0]
@@ -124,7 +124,7 @@ def commit(bootstrap: str, group: str, topic: str, share: float = 0.6) -> None:
 
 @contextmanager
 def members(bootstrap: str, group: str, topic: str, count: int, protocol: str = "classic") -> Iterator[list[Consumer]]:
-    """Have a group with members, each of which has partitions."""
+    """Create a group with members, each of which has partitions."""
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
         "group.id": group,
@@ -151,7 +151,7 @@ def members(bootstrap: str, group: str, topic: str, count: int, protocol: str = 
 
 @contextmanager
 def open_transaction(bootstrap: str, transactional_id: str, topic: str) -> Iterator[Producer]:
-    """Have a transaction in which something was written, and that is neither committed nor aborted."""
+    """Create a transaction with records that is neither committed nor aborted."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id})
     producer.init_transactions(30)
     producer.begin_transaction()

@@ -17,7 +17,7 @@ from kbroker.local_http import CONTROL
 
 
 class Http:
-    """Asks one control API; a connection a request."""
+    """Sends requests to one control API; one connection for each request."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -26,7 +26,7 @@ class Http:
     def __call__(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Return the status, and the answer."""
+        """Return the status, and the response."""
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         told = {} if sent is None else {"content-type": "application/json"}
         connection = http.client.HTTPConnection(self.address, timeout=20)
@@ -43,7 +43,7 @@ class Http:
         return told
 
     def refused(self, status: int, method: str, path: str, body: Any = None, **headers: str) -> str:
-        """Return the line of what must be refused."""
+        """Return the error line of a request that must be refused."""
         got, told = self(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         assert got == status, told
         line: str = told["error"]
@@ -65,14 +65,14 @@ def of_all() -> Iterator[tuple[Broker, Http]]:
 
 @pytest.fixture
 def broker(of_all: tuple[Broker, Http]) -> Broker:
-    """A broker as at its start, which is controlled."""
+    """Yield a controlled broker in the state of its start."""
     of_all[0].reset()
     return of_all[0]
 
 
 @pytest.fixture
 def api(of_all: tuple[Broker, Http], broker: Broker) -> Http:
-    """Its control API, without faults of earlier tests."""
+    """Yield its control API, without faults of earlier tests."""
     del broker
     of_all[1].ok("DELETE", "/faults")
     return of_all[1]

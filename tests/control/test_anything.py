@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is JSON, and no failure of the server's own."""
+"""Whatever is sent, the response is JSON, and the server itself never fails."""
 
 from __future__ import annotations
 

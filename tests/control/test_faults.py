@@ -1,4 +1,5 @@
-"""Faults that are set over HTTP, as a real client meets them; what is wrong is one line that says what is known."""
+"""Faults that are set over HTTP, as a real client meets them; an invalid one gets one line that names the valid ones.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +186,7 @@ def test_there_is_a_bound_and_those_that_are_gone_are_forgotten(api: Http, monke
 
 
 def test_requests_are_served_while_others_wait(broker: Broker, api: Http) -> None:
-    """Waiting takes no thread: a hundred may."""
+    """Waiting takes no thread, so a hundred requests may wait."""
     number = api.ok("POST", "/faults", {"kind": "delay", "api": "Produce", "ms": 1})["id"]
     waiting = [http.client.HTTPConnection(api.address, timeout=20) for _ in range(50)]
     for each in waiting:

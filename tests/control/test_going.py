@@ -1,4 +1,5 @@
-"""Those who go before they are answered, who wait for their turn, and who say nothing: nobody else waits for them."""
+"""Clients that leave before they are answered, that wait for their turn, and that send nothing: no other client waits.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ PATIENCE_S = 10.0
 
 
 def status(api: Http, path: str = "/clock") -> int:
-    """Return what a look is answered with: 503 is no JSON."""
+    """Return the status of a request: 503 has no JSON."""
     connection = http.client.HTTPConnection(api.address, timeout=PATIENCE_S)
     try:
         connection.request("GET", path)
@@ -49,7 +50,7 @@ def soon(holds: Callable[[], bool]) -> bool:
 
 @contextmanager
 def resets_take_long(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[int], threading.Event]]:
-    """Yield a list of the resets that have begun, and what ends them all."""
+    """Yield a list of the resets that have begun, and a function that ends them all."""
     end, begun = threading.Event(), list[int]()
 
     def reset() -> None:

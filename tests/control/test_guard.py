@@ -1,4 +1,4 @@
-"""Who is let in, and how much of what he sends."""
+"""Who may use the API, and how much of a request is read."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_body_has_a_bound(api: Http) -> None:
             for _ in range(MAX_BODY // 0x10000 + 2):
                 raw.sendall(chunk)
         except OSError:
-            pass  # it was answered, and is read no more
+            pass  # it was answered, and is no longer read
         try:
             while piece := raw.recv(65536):
                 answer += piece
@@ -103,7 +103,7 @@ def test_other_paths_and_methods_are_named(api: Http) -> None:
         404, "GET", "/fault"
     )
     assert api.refused(405, "PATCH", "/faults") == "/faults has no PATCH; it has DELETE, GET, POST"
-    with pytest.raises(urllib.error.HTTPError, match="405"):  # and not an answer that never ends
+    with pytest.raises(urllib.error.HTTPError, match="405"):  # and not a response that never ends
         urllib.request.urlopen(urllib.request.Request(f"{api.url}/requests/live", method="HEAD"), timeout=20)
     assert "has no body" in api.refused(400, "POST", "/reset", {"all": True})
     assert "there is no 'x' here; there are api, topic" in api.refused(400, "GET", "/requests?x=1")

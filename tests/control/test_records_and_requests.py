@@ -1,4 +1,4 @@
-"""What lies in a broker, what it was asked, and its time, over HTTP beside a real client."""
+"""The records in a broker, its requests, and its clock, over HTTP beside a real client."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_requests_are_followed(broker: Broker, api: Http) -> None:
 
 @contextmanager
 def silent(api: Http) -> Iterator[socket.socket]:
-    """One who follows, and has little room for what he does not read."""
+    """Yield a follower that has little room for what it does not read."""
     host, port = api.address.split(":")
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -287,7 +287,7 @@ def silent(api: Http) -> Iterator[socket.socket]:
 
 
 def much_is_produced(broker: Broker) -> None:
-    """More than sockets and the server hold, one request a record."""
+    """Produce more than sockets and the server can buffer, one request for each record."""
     client = Producer({**settings(broker), "linger.ms": 0, "batch.num.messages": 1, "compression.type": "none"})
     for _ in range(300):
         client.produce("orders", "v" * 100_000)
@@ -297,7 +297,7 @@ def much_is_produced(broker: Broker) -> None:
 def test_who_does_not_read_holds_nobody_up_and_is_told_what_he_missed(
     broker: Broker, api: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker keeps so many requests; what waits in sockets is bounded as well."""
+    """The broker keeps a limited number of requests; what waits in sockets is bounded as well."""
     monkeypatch.setattr(kept_requests, "KEPT", 20)
     topic = broker.topics.create("orders")
     with silent(api) as raw:

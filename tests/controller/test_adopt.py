@@ -1,4 +1,4 @@
-"""Adopting a directory's topics: what is recorded, and what is refused with nothing recorded."""
+"""Adopting a directory's topics: what is recorded, and what is refused without recording anything."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ CLUSTER = "5L6g3nShT-eMCtK--X86sw"
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """What Kafka 3.9 on ZooKeeper leaves: partitions, checkpoints, meta.properties of version 0; no journal."""
+    """Return a directory as Kafka 3.9 on ZooKeeper leaves it: partitions, checkpoints, meta.properties v0; no journal.
+    """
     data = tmp_path / "data"
     logs = LogDirectory(str(data), node_id=3, cluster_id=CLUSTER)
     logs.load(lambda _topic: LogConfig(), NOW)

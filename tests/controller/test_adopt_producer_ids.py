@@ -1,4 +1,4 @@
-"""No producer id of an adopted directory is given a second time, wherever the directory names it."""
+"""No producer id in an adopted directory is allocated again, wherever the directory contains it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def produced(producer_id: int) -> bytes:
 
 
 def metadata(*next_ids: int) -> bytes:
-    """Records as Kafka's controller writes them: a ProducerIdsRecord each, and one of another type."""
+    """Return records as Kafka's controller writes them: a ProducerIdsRecord for each id, and one of another type."""
     rows = [(NOW, None, bytes((1, 15, 0)) + bytes(12) + each.to_bytes(8, "big") + b"\0", ()) for each in next_ids]
     return build_batch([*rows, (NOW, None, bytes((1, 12, 0)) + b"\xff" * 20, ()), (NOW, None, b"\x01", ())])
 
@@ -63,7 +63,7 @@ def test_t16_producers_of_the_logs(tmp_path: Path) -> None:
 
 
 def test_t16_ids_that_only_transactional_ids_have(tmp_path: Path) -> None:
-    """As their present, previous or next producer id; also of one that was forgotten since."""
+    """Ids that are a transactional id's current, previous or next producer id; also if it was forgotten since."""
     for used in (400, 90, 700):
         txn = Transaction("id", 3, 0, prev_producer_id=used, next_producer_id=5)
         records = [transaction_record(txn, 2), transaction_tombstone("id")]
@@ -75,7 +75,7 @@ def test_t16_ids_that_only_transactional_ids_have(tmp_path: Path) -> None:
 
 
 def test_t16_what_kafkas_metadata_say(tmp_path: Path) -> None:
-    """Also ids of producers that were forgotten everywhere else."""
+    """Also ids of producers that every other place has forgotten."""
     write(tmp_path, "orders", produced(80))
     kraft = tmp_path / "__cluster_metadata-0"
     kraft.mkdir()
@@ -105,7 +105,7 @@ def test_garbage_is_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.java
 def test_t16_ids_that_apache_kafka_gave(kafka_libs: Path, tmp_path: Path) -> None:
-    """To producers that never wrote a record."""
+    """Ids that Kafka allocated to producers which never wrote a record."""
     kafka = ApacheKafka(kafka_libs, tmp_path)
     try:
         kafka.start()

@@ -1,4 +1,4 @@
-"""What is said to elections and moves where there is one broker."""
+"""The answers to elections and reassignments on a single broker."""
 
 from __future__ import annotations
 

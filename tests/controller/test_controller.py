@@ -1,4 +1,4 @@
-"""The controller: what it refuses, what it stores, whom it tells."""
+"""The controller: what it refuses, what it stores, whom it notifies."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_only_a_new_cluster_begins_with_a_config(tmp_path):
 
 
 def test_a_new_cluster_records_its_feature_levels(tmp_path):
-    """Or a later version, with other levels for new clusters, would raise those of an old directory unasked."""
+    """Otherwise a later version, with other default levels, would raise those of an old directory unasked."""
     controller_in(str(tmp_path)).begin_cluster(1)
     store = EmbeddedStore(str(tmp_path))
     assert store.get("/feature").value["features"] == BOOTSTRAP

@@ -1,4 +1,4 @@
-"""The controller's elections, case by case, and what holds for all of them."""
+"""The controller's elections, case by case, and properties that hold for all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded metadata store: durable, atomic, honest about damage."""
+"""The embedded metadata store is durable and atomic, and reports damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feature levels: what may become of what, and that it is kept."""
+"""Feature levels: which changes are allowed, and that they are stored."""
 
 from __future__ import annotations
 

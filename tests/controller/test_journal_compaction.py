@@ -1,4 +1,4 @@
-"""The metadata journal is compacted in pieces: whenever it is cut off, all is there, and nothing waits for it."""
+"""The metadata journal is compacted in pieces: an interruption loses nothing, and nobody waits for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE_S = 60
 
 
 class Model:
-    """What the store must hold."""
+    """The expected contents of the store."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -34,7 +34,7 @@ class Model:
         self.count = 0
 
     def change(self, store: EmbeddedStore) -> None:
-        """Write something."""
+        """Make a random change."""
         changes: list[Change] = []
         for _ in range(self.rng.randint(1, 3)):
             self.count += 1
@@ -50,7 +50,7 @@ class Model:
 
 
 def held(directory: Path) -> dict[str, int]:
-    """Open a store and tell what it holds; it must be able to go on as well."""
+    """Open a store and return its contents; the store must also accept new changes."""
     store = EmbeddedStore(str(directory))
     found = {path: node.value["n"] for path in PATHS if (node := store.get(path)) is not None}
     store.write([Put("/later", {})])
@@ -64,7 +64,7 @@ def held(directory: Path) -> dict[str, int]:
 
 
 def steps_of(store: EmbeddedStore) -> Any:
-    """Do a compaction step by step; a step that waits for the disk has waited when it is yielded."""
+    """Run a compaction step by step; a yielded step that waits for the disk has finished waiting."""
     for waits in store.compacting():
         if waits is not None:
             waits()
@@ -118,7 +118,7 @@ def test_whenever_it_is_cut_off_all_changes_are_there(
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 3))
 def test_one_that_was_cut_off_is_ended_later(tmp_path: Path, seed: int) -> None:
-    """The journals of before and after stay both until a snapshot knows all that is in the first one."""
+    """Both journals, from before and after, stay until a snapshot contains everything in the first one."""
     model = Model(seed)
     for cut in range(1, 12):
         store = EmbeddedStore(str(tmp_path))
@@ -133,7 +133,7 @@ def test_one_that_was_cut_off_is_ended_later(tmp_path: Path, seed: int) -> None:
         left = tmp_path.with_name(f"{tmp_path.name}-{cut}")
         was_cut = (left / NEXT).exists()
         again = EmbeddedStore(str(left))
-        model.change(again)  # begins where it was cut off
+        model.change(again)  # begins where it was interrupted
         assert not (left / NEXT).exists()
         assert (left / SNAPSHOT).exists() or not was_cut
         again.close()
@@ -142,7 +142,7 @@ def test_one_that_was_cut_off_is_ended_later(tmp_path: Path, seed: int) -> None:
 
 
 def test_it_goes_on_beside_requests_and_is_told_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is encoded at once is little, and what is acknowledged meanwhile is on the disk."""
+    """Little is encoded in one step, and what is acknowledged meanwhile is on the disk."""
     monkeypatch.setattr(embedded_store, "_COMPACT_BYTES", 40_000)
     encoded: list[int] = []
     real = json.dumps
@@ -210,7 +210,7 @@ def test_a_full_disk_ends_it_and_nothing_else(tmp_path: Path, monkeypatch: pytes
 
 
 def begun(directory: Path) -> tuple[bytes, bytes]:
-    """Leave a journal of three lines, and a next one of three that do not say that anything before was on disk."""
+    """Leave a journal of three lines, and a next one of three that does not say that earlier lines are on disk."""
     store = EmbeddedStore(str(directory))
     for number in range(3):
         store.write([Put(f"/{number}", {})])

@@ -1,4 +1,4 @@
-"""The metadata journal in words, whatever it holds."""
+"""The metadata journal as readable text, whatever it contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal on its way to the disk: nobody waits but who asked, and what a loss of power may leave is told apart."""
+"""The journal's way to the disk: only the requesting client waits, and the possible states after a power loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 30
 
 
 class Disk:
-    """Lets syncs wait until `release`, counts them, and fails them if asked to."""
+    """Delays syncs until `release`, counts them, and fails them on request."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.released = threading.Event()
@@ -100,7 +100,7 @@ def test_a_sync_that_fails_is_told_and_nothing_is_written_any_more(tmp_path, mon
 
 
 class ForgetfulDisk:
-    """Tells one sync of an error, as Linux does, and none behind it."""
+    """Reports an error in one sync, as Linux does, and in no later one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
         self.begun = threading.Event()
@@ -119,7 +119,7 @@ class ForgetfulDisk:
 
 @pytest.mark.parametrize("failing", [1, 2])
 def test_what_a_sync_lost_is_not_found_by_the_next(tmp_path, monkeypatch, failing):
-    """The first sync is the thread's, the second that of whoever cannot wait."""
+    """The first sync is the thread's, the second that of a caller that cannot wait."""
 
     async def work(store, _disk, failures):
         disk = ForgetfulDisk(monkeypatch, failing)
@@ -183,7 +183,7 @@ def test_what_is_written_before_a_close_is_there(tmp_path, monkeypatch):
 
 
 def lines_of_four(tmp_path, monkeypatch, *, release_after):
-    """Write four lines, of which the disk takes the first `release_after` before the next is written."""
+    """Write four lines, of which the disk stores the first `release_after` before the next is written."""
 
     async def work(store, disk, _failures):
         for i in range(4):

@@ -1,4 +1,4 @@
-"""Where replicas go: the examples that Apache Kafka's own documentation of it gives, and what holds for all of them."""
+"""The placement of replicas: the examples of Apache Kafka's own documentation, and properties of all placements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide, store, publish, answer: what is not stored is known to nobody but the next decision."""
+"""Decide, store, publish, answer: until a decision is stored, only the next decision knows it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbroker.protocol.errors import ApiError
 
 
 class SlowStore:
-    """Takes everything, and has stored it when it is told."""
+    """A store that accepts everything, and has stored it when the test says so."""
 
     def __init__(self) -> None:
         self.writes: list[list[Change]] = []

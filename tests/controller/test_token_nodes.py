@@ -1,4 +1,4 @@
-"""Delegation tokens as they are stored: Apache Kafka 3.9's JSON, and a single node's store."""
+"""The stored form of delegation tokens: Apache Kafka 3.9's JSON, and a single node's store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Znodes: as Apache Kafka 3.9.1 writes them, there and back, and Unreadable for whatever else stands there."""
+"""Znodes: encoded and decoded as Apache Kafka 3.9.1 writes them; anything else is Unreadable."""
 
 from __future__ import annotations
 
@@ -138,13 +138,13 @@ def written_by_kafka(kafka39_libs: Path, tmp_path_factory: pytest.TempPathFactor
         with WireClient(broker.bootstrap) as client:
             topic = CreatableTopic("t", 2, 1, configs=[CreatableTopicConfig("retention.ms", "1000")])
             deadline = time.monotonic() + 30
-            # Refused until its controller has heard of its broker, which may be after it says that it has started.
+            # Refused until its controller knows the broker, which may be after the broker has reported its start.
             while client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=20_000), 7).topics[0].error_code:
                 assert time.monotonic() < deadline
             resource = IncrementalResource(4, "", [IncrementalConfig("min.insync.replicas", 0, "1")])
             altered = client.ask(IncrementalAlterConfigsRequest([resource]), 1)
             assert [each.error_code for each in altered.responses] == [0]
-            while client.ask(InitProducerIdRequest(None, 1000), 4).error_code:  # none until a block has come
+            while client.ask(InitProducerIdRequest(None, 1000), 4).error_code:  # no ids until a block has arrived
                 assert time.monotonic() < deadline
         with zookeeper.tree() as tree:
             found: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""Short loads end at once here, also on a machine that is busy; tests of the slices say how long these are."""
+"""Short loads end immediately here, also on a busy machine; tests of the slices determine how long these are."""
 
 from __future__ import annotations
 

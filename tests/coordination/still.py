@@ -1,4 +1,4 @@
-"""A shard under the real runtime, in a time that stands still until the test lets it pass: no sockets, no sleeps."""
+"""A shard under the real runtime, with time that stands still until the test moves it: no sockets, no sleeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ S = TypeVar("S", bound=Shard)
 
 
 class _Loud(logging.Handler):
-    """Lets a test fail by what the runtime survives and only logs: a shard that raises, but for ON_PURPOSE."""
+    """Makes a test fail for errors that the runtime only logs: a shard that raises, except ON_PURPOSE."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
@@ -36,7 +36,7 @@ LOG, LOUD = logging.getLogger("kbroker.coordination"), _Loud()
 
 
 class StillLoop(asyncio.AbstractEventLoop):
-    """An event loop that does what is ready when it is told to, and whose timers wait for the test's clock."""
+    """An event loop that runs ready callbacks when the test says so, and whose timers wait for the test's clock."""
 
     def __init__(self) -> None:
         self._ready: deque[asyncio.Handle] = deque()
@@ -63,7 +63,7 @@ class StillLoop(asyncio.AbstractEventLoop):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Be the running loop, and do what got ready."""
+        """Be the running loop, and run what became ready."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         LOG.addHandler(LOUD)
@@ -103,7 +103,7 @@ def code_alone(code: ErrorCode, _message: str | None) -> ErrorCode:
 
 
 class Asked:
-    """A request that may be parked; `answer` is None as long as it is."""
+    """A request that may be parked; `answer` is None until it is answered."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
@@ -154,7 +154,7 @@ class Still(Generic[S]):
         self.writer.lag = lag
 
     def catch_up(self, code: ErrorCode = ErrorCode.NONE) -> None:
-        """Let everything appended be committed, or be given up with `code`."""
+        """Commit everything that is appended, or fail it with `code`."""
         if code is not ErrorCode.NONE:
             while pending := [future for _, future in self.writer.waiters if not future.done()]:
                 with self.loop.running():
@@ -178,7 +178,7 @@ class Still(Generic[S]):
         return {key: deadline for (_, key), deadline in known.items() if isinstance(key, tuple)}
 
     def fire(self, key: Hashable) -> bool:
-        """Let a timer go off now, whenever it is due; return whether there was one."""
+        """Fire a timer now, whenever it is due; return whether there was one."""
         there = key in self.timers
         if there:
             with self.loop.running():
@@ -187,7 +187,7 @@ class Still(Generic[S]):
         return there
 
     def advance(self, ms: int) -> None:
-        """Let time pass, and timers go off in their order."""
+        """Let time pass, and fire timers in their order."""
         until = self.clock.ms + ms
         while (due := min(self.timers.values(), default=until + 1)) <= until:
             self.clock.ms = max(self.clock.ms, due)
@@ -196,7 +196,7 @@ class Still(Generic[S]):
         self.clock.ms = until
 
     def unload(self) -> None:
-        """Let somebody else coordinate."""
+        """Let another broker coordinate."""
         with self.loop.running():
             self.runtime.resign(0)
 
@@ -205,7 +205,7 @@ class Still(Generic[S]):
     def ask(
         self, decide: Callable[[S, int], Outcome], on_error: Callable[[ErrorCode, str | None], Any] = code_alone
     ) -> Any:
-        """Return the reply to a decision: also where it will only be sent once the log has committed it."""
+        """Return the response to a decision, even if it is sent only after the log has committed it."""
         decided: list[Outcome] = []
 
         def noted(shard: S, now_ms: int) -> Outcome:

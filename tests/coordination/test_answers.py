@@ -1,4 +1,4 @@
-"""The coordinators' runtime: when who waits is answered, and with what."""
+"""The coordinators' runtime: when waiting requests are answered, and with what."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .world import Journal, World, failed
 
 
 def test_answers_wait_for_the_high_watermark_in_order() -> None:
-    """Whatever order waiters are woken in, nothing is answered before what precedes it."""
+    """Whatever the order in which waiters are woken, nothing is answered before its predecessors."""
 
     async def scenario() -> None:
         world = World()
@@ -45,7 +45,7 @@ def test_answers_wait_for_the_high_watermark_in_order() -> None:
 
 
 def test_a_decision_without_records_waits_for_what_it_may_have_seen() -> None:
-    """As Kafka's CoordinatorRuntime. Where nothing waits it is answered at once, without a loop."""
+    """As in Kafka's CoordinatorRuntime. If nothing waits, it is answered immediately, without a loop."""
     world = World()
     shard = world.lead()
     assert world.write() == "done"

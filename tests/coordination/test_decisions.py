@@ -1,4 +1,4 @@
-"""The coordinators' runtime: a decision is written, replayed and answered, or nothing has happened."""
+"""The coordinators' runtime: a decision is written, replayed and answered, or nothing happens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .world import Journal, World, failed
 
 
 def test_a_decision_is_written_replayed_and_answered_at_once() -> None:
-    """One node: no loop is needed, so no task can have been made."""
+    """There is a single node: no loop is needed, so no task can have been created."""
     world = World()
     shard = world.lead()
     assert world.write(b"a", b"b") == "done"

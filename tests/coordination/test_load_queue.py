@@ -1,4 +1,4 @@
-"""The queue of loads: what is done at once, what in slices, and what not at all."""
+"""The queue of loads: which are done immediately, which in slices, and which not at all."""
 
 from __future__ import annotations
 
@@ -78,4 +78,4 @@ def test_a_queue_that_ends_before_its_first_turn_leaves_no_load_unawaited(
     recwarn.clear()
     asyncio.run(scenario())
     gc.collect()
-    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []  # others leave sockets
+    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []  # other tests leave sockets

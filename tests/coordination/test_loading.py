@@ -1,4 +1,4 @@
-"""The coordinators' runtime: a log is loaded, whatever comes in between."""
+"""The coordinators' runtime: a log is loaded, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_a_large_load_does_not_hold_the_loop() -> None:
         loading = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None)
         assert world.write(b"a") == world.read() == loading
         assert dict(world.runtime.shards()) == {0: None, 1: None}
-        # 80,000 records take some 300 ms, a slice 2 ms. On a machine ten times as fast there are still some turns.
+        # 80,000 records take about 300 ms, a slice takes 2 ms. On a machine ten times as fast there are still several
+        # turns.
         assert await world.loaded() >= 4
         assert len(world.runtime.shard(0).seen) == 80_000
         world.runtime.close()
@@ -99,7 +100,7 @@ def test_a_log_that_cannot_be_read() -> None:
 
 
 def test_a_load_that_failed_is_tried_again_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
-    """What kept it from being read may go: a full table of files, a disk that was away."""
+    """The cause of a failed read may be temporary: a full table of files, a disk that was unavailable."""
     writer = FakeWriter()
     writer.append(0, build_batch([(0, b"broken", b"", ())]), 0)
     world = World(writer)
@@ -239,7 +240,7 @@ def test_who_waits_is_told_when_a_shard_falls_behind_its_log() -> None:
 
 @pytest.mark.parametrize("lag", [False, True])
 def test_a_shard_whose_after_raises_instead_of_moving_it_is_loaded_anew(lag: bool) -> None:
-    """A decision without replay, as those of transactions, changes the shard by what follows it."""
+    """A decision without replay, like those of transactions, changes the shard in its `after`."""
 
     async def scenario() -> None:
         world = World()
@@ -268,7 +269,7 @@ def test_a_shard_whose_after_raises_instead_of_moving_it_is_loaded_anew(lag: boo
 
 
 def uncommitted(*keys: bytes) -> FakeWriter:
-    """Return a log whose leader before has appended what other replicas have not got yet."""
+    """Return a log whose previous leader has appended what other replicas do not have yet."""
     writer = FakeWriter()
     writer.lag = True
     writer.append(0, build_batch([(0, key, b"v", ()) for key in keys]), 0)

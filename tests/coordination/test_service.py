@@ -1,4 +1,4 @@
-"""The life that coordinators have in common: which partition a key has, however the topic changes."""
+"""What coordinators have in common: which partition a key has, however the topic changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_keys_stay_where_they_are_when_the_topic_grows(caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("asked_before", [False, True])
 def test_a_topic_that_is_yet_to_be_created(asked_before: bool) -> None:
-    """As it will be, and then as it is, which is another number if somebody else created it."""
+    """First its expected partition count, and then the real one, which differs if somebody else created it."""
     writer = FakeWriter()
     writer.count = 0
     coordinator = service(writer)
@@ -58,7 +58,7 @@ def test_a_topic_that_is_yet_to_be_created(asked_before: bool) -> None:
 
 
 def test_leadership_that_is_known_before_the_topic(caplog: pytest.LogCaptureFixture) -> None:
-    """In a cluster a replica is told first, and the state afterwards."""
+    """In a cluster, a replica learns of its leadership first, and of the topic's state afterwards."""
     writer = FakeWriter()
     writer.count = 0
     coordinator = service(writer)

@@ -1,4 +1,4 @@
-"""The runtime of the shards' tests lets no error of a shard pass for an answer."""
+"""The runtime in the shards' tests mistakes no error of a shard for an answer."""
 
 from __future__ import annotations
 

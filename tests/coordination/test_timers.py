@@ -1,4 +1,4 @@
-"""The coordinators' timers: when they go off, and how much of a turn of the loop they take."""
+"""The coordinators' timers: when they fire, and how much of a turn of the loop they take."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_random_timers_go_off_once_and_in_order() -> None:
 
 
 def test_what_is_due_goes_off_before_a_request_is_decided() -> None:
-    """However late the loop is with its timers: a session that is over does not keep a group from being deleted."""
+    """However late the loop's timers are, an expired session does not keep a group from being deleted."""
     world = World()
     shard = world.lead()
     for key in ("a", "b"):

@@ -1,4 +1,4 @@
-"""A shard that only remembers, a log whose high watermark the test moves, and a clock that the test sets."""
+"""A shard that only remembers keys, a log whose high watermark the test moves, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FakeWriter:
         self.end = 0
         self.high_watermark = 0
         self.copied_to = 0
-        """What all in-sync replicas have, where those are too few for the high watermark."""
+        """The offset up to which all in-sync replicas have the log, if they are too few for the high watermark."""
         self.lag = False
         self.fail: BaseException | None = None
         self.waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -90,7 +90,7 @@ class FakeWriter:
 
 
 class Journal:
-    """A shard that only remembers. A request is a list of keys to write."""
+    """A shard that only remembers keys. A request is a list of keys to write."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, int, bytes, bytes | None]] = []
@@ -154,7 +154,7 @@ class World:
         return self.runtime.read(0, lambda shard, _now: len(shard.seen), failed)
 
     async def loaded(self) -> int:
-        """Wait until all partitions are loaded; return how many turns of the loop others had meanwhile."""
+        """Wait until all partitions are loaded; return how many turns of the loop other tasks had meanwhile."""
         for turns in range(100_000):
             if None not in dict(self.runtime.shards()).values():
                 return turns

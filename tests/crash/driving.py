@@ -1,4 +1,4 @@
-"""What the kills of the pipeline share: a broker that comes back, drivers in processes of their own, and their ends.
+"""Shared code of the pipeline's kill tests: a broker that restarts, drivers as processes, and how they end.
 
 Owns processes and threads. Never knows what a verb should have done.
 """
@@ -26,7 +26,7 @@ PATIENCE_S = 300.0
 
 
 class Broker(KBroker):
-    """A broker that comes back at the same address."""
+    """A broker that restarts at the same address."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -37,7 +37,7 @@ class Broker(KBroker):
 
 
 class Feed:
-    """Writes to a topic as long as it is wanted: `produce` hands the record of a number to the producer."""
+    """Writes to a topic as long as it runs: `produce` passes the record of a number to the producer."""
 
     def __init__(
         self, bootstrap: str, pace_s: float, produce: Callable[[Producer, int], None], at_once: int = 50
@@ -72,7 +72,7 @@ class Feed:
 
 
 class Driver:
-    """A verb of `kbroker pipeline` in a process group of its own."""
+    """A verb of `kbroker pipeline` in its own process group."""
 
     def __init__(self, folder: Path, *arguments: str, failpoint: str = "") -> None:
         self._errors = open(folder / "driver.log", "w+")  # noqa: SIM115 - closed by `end`
@@ -91,7 +91,7 @@ class Driver:
         self._begun.set()
 
     def begun(self, wait_s: float) -> None:
-        """Wait for the first line, at most so long."""
+        """Wait for the first line, with a time limit."""
         self._begun.wait(wait_s)
 
     @property
@@ -99,14 +99,14 @@ class Driver:
         return self._process.poll() is None
 
     def wait(self) -> int:
-        """Wait for the driver's own end; returns its status."""
+        """Wait until the driver ends by itself; returns its status."""
         try:
             return self._process.wait(PATIENCE_S)
         finally:
             self.end(signal.SIGKILL)
 
     def end(self, number: int) -> None:
-        """End the whole group: Python and the JVM."""
+        """Kill the complete group: Python and the JVM."""
         for signal_number in (number, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal_number)
@@ -119,7 +119,7 @@ class Driver:
 
 
 class Kills:
-    """Ends drivers and a broker again and again; `counts` says how often and where."""
+    """Kills drivers and a broker repeatedly; `counts` shows how often and where."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
@@ -128,7 +128,7 @@ class Kills:
         self.counts = Counter[str]()
 
     def drivers(self, verb: tuple[str, ...], steps: tuple[str, ...], kills: int) -> None:
-        """Kill a verb's driver: at a failpoint, at a moment, at the next failpoint, and so on."""
+        """Kill a verb's driver: at a failpoint, at a random moment, at the next failpoint, and so on."""
         for number in range(kills):
             step = steps[number // 2 % len(steps)] if number % 2 == 0 else ""
             failpoint = f"{step}:{self.rng.randint(1, 4)}" if step else ""
@@ -149,7 +149,7 @@ class Kills:
             say(f"  {verb[0]}: driver {number + 1} of {kills} ended, {step or 'at a moment'}")
 
     def brokers(self, verb: tuple[str, ...], kills: int) -> None:
-        """Kill the broker under a verb's driver, which may go on."""
+        """Kill the broker under a verb's driver, which may continue."""
         driver: Driver | None = None
         for number in range(kills):
             if driver is None or not driver.running:
@@ -165,7 +165,7 @@ class Kills:
         self._end(driver)
 
     def finish(self, verb: tuple[str, ...], *, clients: bool = True) -> Driver:
-        """Run a verb to its end, which must be a good one; returns what it printed."""
+        """Run a verb to its successful end; return its output."""
         driver = self._driver(verb) if clients else Driver(self.folder, *verb)
         status = driver.wait()
         assert status == 0, driver.said
@@ -175,7 +175,7 @@ class Kills:
         return Driver(self.folder, *verb, "--bootstrap", self.broker.bootstrap, failpoint=failpoint)
 
     def _end(self, driver: Driver | None) -> None:
-        """End a driver in whatever state it is; one that gave up must have said why in one line."""
+        """End a driver in any state; a driver that gave up must have printed the reason in one line."""
         if driver is None:
             return
         gave_up = not driver.running

@@ -1,4 +1,4 @@
-"""The long form of a kill test, as a command: so many kills, from a seed that is told, and the counts at the end."""
+"""The long form of a kill test, as a command: a number of kills, a printed seed, and the counts at the end."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any, Protocol
 
 
 class Work(Protocol):
-    """What is killed and checked."""
+    """A test that kills and checks."""
 
     broker: Any
 
     def run(self, kills: int) -> None:
-        """Kill so often, and check."""
+        """Kill this often, and check."""
 
     def summary(self) -> str:
         """Return the counts."""
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line immediately."""
     print(text, flush=True)
 
 
 def long_form(doc: str | None, kills: int, begin: Callable[[Path, int], Work], verdict: str) -> None:
-    """Read --kills and --seed, run, and end with `verdict` and the counts; the data goes only if all was well."""
+    """Read --kills and --seed, run, and print `verdict` and the counts; the data is removed only after a success."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=kills)
     parser.add_argument("--seed", type=int, default=int(time.time()))

@@ -2,9 +2,9 @@
 
     python -m tests.crash.many_segments --segments 100000 --partitions 10 --limit 1024
 
-Clients make as many segments as they like by segment.ms=1. The limit (RLIMIT_NOFILE, hard and soft) is set before the
-broker's process begins. It is killed once all is written, so that it comes back without a mark of a clean stop, and
-then stopped in good order. Each time every partition is read near its beginning, in its middle and at its end, and
+Clients can create any number of segments with segment.ms=1. The limit (RLIMIT_NOFILE, hard and soft) is set before the
+broker's process begins. The broker is killed after the writes, so that it starts without a marker of a clean shutdown,
+and later stopped cleanly. Each time, every partition is read near its beginning, in its middle and at its end, and
 written to. In the end the topic is compacted.
 """
 
@@ -46,7 +46,7 @@ _COMPACT = {
 
 
 class _Limited(KBroker):
-    """A broker that may have so many descriptors, and what it has had at most."""
+    """A broker with a descriptor limit, and the most descriptors that it has had open."""
 
     def __init__(self, directory: Path, limit: int) -> None:
         super().__init__(directory, {"log.cleaner.backoff.ms": "200", "log.cleaner.threads": "1"})
@@ -60,7 +60,7 @@ class _Limited(KBroker):
         return ["sh", "-c", 'ulimit -n "$0"; exec "$@"', str(self._limit), *super()._command()]
 
     def begin(self) -> float:
-        """Start; returns the seconds until it answers."""
+        """Start; returns the seconds until the broker answers."""
         self.peak, self.memory = 0, 0.0
         began = time.monotonic()
         self.launch()
@@ -82,7 +82,7 @@ class _Limited(KBroker):
                 self.memory = int(next(line for line in status if line.startswith("VmHWM")).split()[1]) / 1024
 
     def end(self, *, clean: bool) -> float:
-        """Stop or kill; returns the seconds that took."""
+        """Stop or kill; returns the seconds that it took."""
         began = time.monotonic()
         if clean:
             assert self._process is not None
@@ -99,7 +99,7 @@ class _Limited(KBroker):
 
 
 class _QuietClient:
-    """Asks for next to nothing, again and again, and notes the longest wait."""
+    """Sends a cheap request repeatedly, and records the longest wait."""
 
     def __init__(self, address: str) -> None:
         self._client = WireClient(address)
@@ -124,7 +124,7 @@ class _QuietClient:
 
 
 class ManySegments:
-    """One directory, one broker, so many segments; `figures` has a line for each step."""
+    """One directory, one broker, and a number of segments; `figures` has a line for each step."""
 
     def __init__(self, directory: Path, segments: int, partitions: int, limit: int) -> None:
         self.broker = _Limited(directory, limit)
@@ -136,7 +136,7 @@ class ManySegments:
         self._stamp = (int(time.time()) - 3600) * 1000
 
     def run(self) -> None:
-        """Do all of it; AssertionError where something is not as it has to be."""
+        """Run all steps; raises AssertionError if something is wrong."""
         self.broker.begin()
         self._fill()
         self._end(clean=False)
@@ -196,7 +196,7 @@ class ManySegments:
         assert (record.offset, record.value) == (number, b"value-%d" % number), record
 
     def _compact(self) -> None:
-        """Compact until little more than a value of each key is left."""
+        """Compact until little more than one value of each key is left."""
         began = time.monotonic()
         quiet = _QuietClient(self.broker.bootstrap)
         with WireClient(self.broker.bootstrap) as client:

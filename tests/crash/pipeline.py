@@ -1,8 +1,8 @@
-"""Driver and broker are ended again and again while a topic is archived and replayed; each record is there once.
+"""Driver and broker are killed repeatedly while a topic is archived and replayed; each record is there once.
 
-A producer writes to a topic. The driver of `kbroker pipeline archive` is killed at failpoints and at random moments,
-then the broker is, under a driver that goes on. At the end `verify` must have no fault. The archive is replayed into
-another topic, with the same ends, and that topic is archived: both archives must hold the same records.
+A producer writes to a topic. The driver of `kbroker pipeline archive` is killed at failpoints and at random moments;
+then the broker is killed under a running driver. At the end `verify` must find no fault. The archive is replayed into
+another topic, with the same kills, and that topic is archived: both archives must contain the same records.
 
 Run as a module for the long form: `python -m tests.crash.pipeline --kills 20 --seed 7`.
 """
@@ -29,14 +29,14 @@ BATCH = 2_000
 
 
 def numbered(producer: Producer, number: int) -> None:
-    """Produce a numbered record, keyed or not."""
+    """Produce a numbered record, with or without a key."""
     key = f"key-{number % 97}" if number % 5 else None
     headers = [("number", str(number).encode())] if number % 2 else []
     producer.produce(TOPIC, value=f"value-{number}", key=key, partition=number % PARTITIONS, headers=headers)
 
 
 class Pipeline:
-    """The whole run over one folder."""
+    """The complete run in one folder."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
@@ -46,7 +46,7 @@ class Pipeline:
         self.records = 0
 
     def run(self, kills: int) -> None:
-        """Kill drivers so often, and as often the broker, in each direction."""
+        """Kill drivers this often, and the broker as often, while archiving and while replaying."""
         self.broker.start()
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap, "log_level": 0})
         for future in admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS)]).values():
@@ -90,7 +90,7 @@ class Pipeline:
         self.counts["verified"] += 1
 
     def _compare(self) -> None:
-        """Both archives hold the same records, in the same order in each partition."""
+        """Check that both archives contain the same records, in the same order in each partition."""
         first, second = (self._rows(name) for name in ("archive", "again"))
         assert [sorted(each) for each in first] == [sorted(each) for each in second]
         moved = sum(one != other for a, b in zip(first, second, strict=True) for one, other in zip(a, b, strict=True))

@@ -1,8 +1,8 @@
-"""A disk that forgets, at a loss of power, whatever nobody brought to it: for tests in this process.
+"""A disk that loses at a power loss everything that was not synced: for tests in this process.
 
-Owns a shadow of what is durable. While it watches, an fsync of a file makes its content of that moment durable, an
-fsync of a directory its names. `after_power_loss` lays out a directory as a machine would find it: a name that was not
-synced is not there (or still is), a file whose content was not synced is empty or as it was when it last was.
+Owns a shadow of what is durable. While it watches, an fsync of a file makes the file's current contents durable, and an
+fsync of a directory its names. `after_power_loss` writes a directory as a machine would find it: a name that was not
+synced is missing (or still there), a file whose contents were not synced is empty, or as it was at its last sync.
 
 That is stricter than most file systems, and what POSIX promises (invariant S12).
 """
@@ -32,7 +32,7 @@ class Power:
 
     @contextmanager
     def watched(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Watch for as long as the block runs."""
+        """Watch while the block runs."""
         real_fsync, real_fdatasync = os.fsync, os.fdatasync
         with patch.context() as context:
 
@@ -58,7 +58,7 @@ class Power:
             return
         self.syncs += 1
         status = os.fstat(number)
-        # A number is given to another file once the file is gone; what is held open keeps its own.
+        # A number may be reused once its file is gone; files that are held open keep theirs.
         self._held.append(os.dup(number))
         if stat.S_ISDIR(status.st_mode):
             self._names[status.st_ino] = {entry.name: entry.inode() for entry in os.scandir(f"/proc/self/fd/{number}")}
@@ -69,7 +69,7 @@ class Power:
                 self._contents[status.st_ino] = file.read()
 
     def after_power_loss(self, target: Path) -> None:
-        """Lay out in `target` what the disk holds."""
+        """Write the durable state of the disk into `target`."""
         self._lay_out(self._root_inode, target)
 
     def _lay_out(self, inode: int, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of the deletion of a large topic: the next start ends it, and touches nothing else."""
+"""kill -9 in the middle of the deletion of a large topic: the next start finishes it, and touches nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTITIONS = 80
 
 
 class _Armed(KBroker):
-    """A broker of two log directories that ends when so many partitions have another name."""
+    """A broker with two log directories that ends once a given number of partitions is renamed."""
 
     renamed = 0
 

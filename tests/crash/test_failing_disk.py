@@ -1,8 +1,8 @@
-"""S11, bug 5: a disk that returns errors while clients produce, again and again, and what can be read later.
+"""S11, bug 5: a disk repeatedly returns errors while clients produce, and what can be read later.
 
-One of two log directories begins to fail at a random append: a write that fails, one that stops half way and cannot be
-cut back, or one that reaches the disk and fails all the same. From then on its partitions are offline, and the other
-directory's are served; the next start finds the disk whole again.
+One of two log directories begins to fail at a random append: a write that fails, a partial write that cannot be cut
+back, or a write that reaches the disk and fails all the same. From then on its partitions are offline, and those of the
+other directory are served; at the next start the disk works again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FAILURES = 15
 
 
 class FailingDisk:
-    """Makes appends below one directory fail, from a given one on."""
+    """Makes appends below one directory fail, from a given append on."""
 
     def __init__(self, directory: str, rng: random.Random) -> None:
         self.directory, self.rng = directory, rng

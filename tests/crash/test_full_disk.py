@@ -1,6 +1,6 @@
-"""S11: a real disk, small, that clients fill while they produce. Nothing is lost, nothing half stays, no SIGBUS.
+"""S11: clients fill a real, small disk while they produce. Nothing is lost, no partial batch stays, no SIGBUS.
 
-The disk is a tmpfs of a few megabytes, which needs the right to mount one; without it the test is skipped by name.
+The disk is a tmpfs of a few megabytes, which needs the right to mount it; without that right the test is skipped.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ def write_until_refused(writer: Writer, client: WireClient) -> None:
     before = writer.refused
     while writer.refused < before + 20:
         writer.write(client, PARTITIONS, 8_000)
-    writer.write(client, 200, 100)  # smaller ones may still find room, and must not follow a half one
+    writer.write(client, 200, 100)  # smaller ones may still find room, and must not follow a partial one
 
 
 def start_or_say_why(broker: KBroker, writer: Writer) -> None:
-    """Start on a full disk: what a start must write finds room and everything is served, or one line says why not."""
+    """Start on a full disk: either the start's writes find room and everything is served, or one line gives the reason.
+    """
     refusal = ""
     try:
         broker.start()

@@ -1,7 +1,7 @@
-"""kill -9 under load: what was acknowledged is there once and in order, and groups go on where they committed.
+"""kill -9 under load: acknowledged records are there once and in order, and groups continue from their commits.
 
-An idempotent confluent-kafka producer (acks=all) writes through KILLS ends of the broker on one data directory and one
-port; a consumer group reads and commits along the way. The moments are random, their seed is printed.
+An idempotent confluent-kafka producer (acks=all) writes through KILLS kills of the broker on one data directory and one
+port; a consumer group reads and commits meanwhile. The moments are random; their seed is printed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMPLAINT = re.compile(r"Mismatch|Non-consecutive|Found timestamp|Exception|inva
 
 
 class FixedPort(KBroker):
-    """A broker that comes back at the same address, so that clients go on by themselves."""
+    """A broker that restarts at the same address, so that clients continue by themselves."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -43,7 +43,7 @@ class FixedPort(KBroker):
 
 
 class Load(threading.Thread):
-    """Produces numbered records until told to stop; remembers what was acknowledged, and where."""
+    """Produces numbered records until it is stopped; remembers the acknowledged records and their offsets."""
 
     def __init__(self, address: str) -> None:
         super().__init__(daemon=True)
@@ -138,7 +138,7 @@ def read_and_commit(address: str, positions: dict[int, int]) -> None:
 
 
 def everything(address: str) -> dict[int, list[tuple[int, int]]]:
-    """Read the topic from the start to its end: (offset, number) by partition."""
+    """Read the topic from its start to its end: (offset, number) by partition."""
     reader = consumer(address)
     ends = {p: reader.get_watermark_offsets(TopicPartition(TOPIC, p), timeout=30)[1] for p in range(PARTITIONS)}
     reader.assign([TopicPartition(TOPIC, p, 0) for p in range(PARTITIONS)])

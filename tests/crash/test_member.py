@@ -1,7 +1,7 @@
-"""kill -9 under a subscribed member: it misses nothing, and goes back no further than to what it had committed.
+"""kill -9 under a subscribed member: it misses nothing, and goes back no further than to its committed offsets.
 
-The member joins once, by either protocol, and lives through all kills; after each restart another client asks what is
-committed. Runs other moments with KBROKER_CRASH_SEED=n and more kills with KBROKER_CRASH_KILLS=n.
+The member joins once, with either protocol, and survives all kills; after each restart another client asks for the
+committed offsets. KBROKER_CRASH_SEED=n selects other moments, and KBROKER_CRASH_KILLS=n more kills.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLIENT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.ba
 
 
 class Member(threading.Thread):
-    """Reads, commits, and checks where it is put back to."""
+    """Reads, commits, and checks the positions to which it is reset."""
 
     def __init__(self, address: str, protocol: str) -> None:
         super().__init__(daemon=True)
@@ -81,7 +81,7 @@ class Member(threading.Thread):
                 offsets=[TopicPartition(TOPIC, p, o) for p, o in tried.items()], asynchronous=False
             )
         except KafkaException:
-            return  # killed meanwhile: it may have been written or not
+            return  # killed meanwhile: the commit may have been written or not
         for answer in answers:
             if answer.error is None:
                 self.acknowledged[answer.partition] = answer.offset

@@ -1,4 +1,4 @@
-"""Power loss: started from what had been fsynced alone, a broker with flush.messages=1 has all that it acknowledged."""
+"""Power loss: started from fsynced data only, a broker with flush.messages=1 has everything that it acknowledged."""
 
 from __future__ import annotations
 

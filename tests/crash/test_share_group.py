@@ -1,7 +1,7 @@
 """kill -9 under a share group: what a member has accepted, with the broker's answer, is never delivered again.
 
-confluent-kafka's ShareConsumer acknowledges some of each poll and releases the rest; the broker ends KILLS times at
-random moments on one data directory. Records come again until the broker has stored their acceptance, whether or not
+confluent-kafka's ShareConsumer acknowledges some of each poll and releases the rest; the broker is killed KILLS times
+at random moments on one data directory. Records come again until the broker has stored their acceptance, whether or not
 its answer arrived: the group's lag tells when that holds for all.
 
 With a dead letter topic some records are rejected, and the first end is between a letter and the note that it is
@@ -43,7 +43,7 @@ Place = tuple[int, int]
 
 
 def prepare(address: str, *, has_letters: bool = False) -> None:
-    """Make the topics, and let the group begin at the earliest record."""
+    """Create the topics, and let the group begin at the earliest record."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, num_partitions=2)])[TOPIC].result(30)
     changes = [
@@ -72,15 +72,15 @@ def produce(address: str, numbers: range, while_waiting: Callable[[], None] = la
 
 
 class Worker:
-    """A member of the group that remembers what it accepted, and what was delivered after that."""
+    """A member of the group that remembers the records that it accepted, and those delivered after that."""
 
     def __init__(self, address: str, rng: random.Random, rejected: float = 0.0) -> None:
-        """`rejected` is the share of the records that it rejects."""
+        """`rejected` is the fraction of the records that it rejects."""
         self._rng = rng
         self._rejected = rejected
         self.accepted: set[Place] = set()
         self.unanswered: set[Place] = set()
-        """Accepted without an answer: the broker ended before or after it stored that."""
+        """Accepted without an answer: the broker ended before or after it stored the acceptance."""
         self.again: list[Place] = []
         self.deliveries = 0
         settings = {"bootstrap.servers": address, "group.id": GROUP, "share.acknowledgement.mode": "explicit"}
@@ -121,7 +121,7 @@ class Worker:
 
 
 def lag(address: str) -> int:
-    """Return how many records are neither accepted nor given up; -1 while the coordinator is loading."""
+    """Return how many records are neither accepted nor archived; -1 while the coordinator is loading."""
     topics = [DescribeShareGroupOffsetsRequestTopic(TOPIC, [0, 1])]
     request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(GROUP, topics)])
     with WireClient(address) as client:
@@ -159,7 +159,7 @@ def test_what_was_accepted_is_never_delivered_again(tmp_path: Path) -> None:
 
 
 class EndsAfterALetter(FixedPort):
-    """A broker that ends by itself once a dead letter is written, and is not told yet to be."""
+    """A broker that ends by itself between writing a dead letter and recording that it is written."""
 
     armed = True
 
@@ -175,7 +175,7 @@ class EndsAfterALetter(FixedPort):
 
 
 def letters(address: str) -> list[Place]:
-    """Return what the records of the dead letter topic are about."""
+    """Return which records the dead letters in the topic are about."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "log_level": 0})
     place = TopicPartition(LETTERS, 0, 0)
     consumer.assign([place])

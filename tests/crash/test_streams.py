@@ -1,7 +1,7 @@
-"""A Kafka Streams application keeps its counts while the broker and the application itself are killed under it.
+"""A Kafka Streams application keeps its counts while the broker and the application itself are killed.
 
-It runs with processing.guarantee=exactly_once_v2: each end of the broker or of the application lies somewhere in a
-transaction. What committed readers see of a count may only rise, and in the end every count is right.
+It runs with processing.guarantee=exactly_once_v2: each kill of the broker or of the application happens somewhere in a
+transaction. For read_committed consumers a count may only rise, and in the end every count is right.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_counts_stay_exact_when_broker_and_application_are_killed(broker: FixedP
     with application:
         for end in ends:
             source.send(rng.randint(50, 150))
-            output.wait_for_more(application, WAIT_S)  # what is killed now is killed at work, inside a transaction
+            output.wait_for_more(application, WAIT_S)  # a kill now happens during work, inside a transaction
             source.send(rng.randint(50, 150))
             if end == "broker":
                 broker.kill()
@@ -53,7 +53,7 @@ def test_counts_stay_exact_when_broker_and_application_are_killed(broker: FixedP
             else:
                 application.end(signal.SIGKILL)
                 if rng.random() < 0.5:
-                    shutil.rmtree(tmp_path / "state", ignore_errors=True)  # what it knew has to come from the log
+                    shutil.rmtree(tmp_path / "state", ignore_errors=True)  # its state must come from the log
                 application.start()
         source.send(100)
         output.wait_for(source.counts, application, WAIT_S)

@@ -1,4 +1,4 @@
-"""The short form of `make torture`: ends of the broker at failpoints, at moments and at starts, and nothing lost."""
+"""The short form of `make torture`: the broker ends at failpoints, at random moments and at starts; nothing is lost."""
 
 from __future__ import annotations
 

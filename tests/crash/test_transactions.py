@@ -1,4 +1,4 @@
-"""The short form of tests.crash.transactions: ends of the broker at each step of a commit, and no transaction torn."""
+"""The short form of tests.crash.transactions: the broker ends at each step of a commit; no transaction is torn."""
 
 from __future__ import annotations
 

@@ -81,12 +81,12 @@ _FAILPOINTS = tuple(name for name in NAMES if name.partition(".")[0] not in _ELS
 
 
 class Gone(Exception):  # noqa: N818 - what happened
-    """The broker ended while it was asked something."""
+    """The broker ended while it was being asked."""
 
 
 @dataclass
 class PartitionModel:
-    """What is known of one partition. `values` has a (key, value) for each acknowledged offset, the first one 0."""
+    """The state of one partition. `values` has a (key, value) for each acknowledged offset, beginning at 0."""
 
     values: list[tuple[bytes | None, bytes]] = field(default_factory=list)
     log_start: int = 0
@@ -112,14 +112,14 @@ class Torture:
         self._client: WireClient | None = None
 
     def summary(self) -> str:
-        """Return what was done: how many ends of which kind, batches, records, checks."""
+        """Return the number of ends of each kind, of batches, records, and checks."""
         ends = sum(count for name, count in self.counts.items() if name.startswith("kills at "))
         return f"{ends} kills, {dict(self.counts)}"
 
     # -- one life of the broker
 
     def run(self, kills: int) -> None:
-        """Let the broker live and die so often, then check everything once more."""
+        """Let the broker start and end this often, then check everything once more."""
         self.broker.start()
         self._attach()
         self._create_topics()
@@ -129,7 +129,7 @@ class Torture:
             if number % 50 == 49:
                 say(f"{number + 1} lives: {self.summary()}")
         self._detach()
-        self.broker.kill()  # a failpoint may be armed, and would end it wherever it likes
+        self.broker.kill()  # a failpoint may be armed, and would end the broker anywhere
         self.broker.armed = ""
         for _ in ("after a kill", "after a clean stop"):
             self._start_and_check(whole=True)
@@ -154,7 +154,7 @@ class Torture:
         self._damage()
 
     def _note_failpoint(self) -> None:
-        """The broker has ended by itself: at its failpoint, or something is wrong."""
+        """Note that the broker has ended by itself: at its failpoint, or because something is wrong."""
         self._detach()
         assert self.broker.died_by_kill(), self.broker.log_tail()
         self.counts[f"kills at {self.broker.armed}"] += 1
@@ -183,7 +183,7 @@ class Torture:
         self.check(whole=whole)
 
     def _damage(self) -> None:
-        """Do to the files what S3, S4 and S6 are about; nothing that was acknowledged is in what is lost."""
+        """Damage the files as S3, S4 and S6 describe; what is lost contains nothing acknowledged."""
         files = [path for each in self.dirs for path in Path(each).glob("*-[0-9]*/*") if path.is_file()]
         logs = sorted(path for path in files if path.suffix == ".log")
         helpers = sorted(path for path in files if path.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"))
@@ -259,7 +259,7 @@ class Torture:
         self.counts["batches"] += 1
 
     def _send(self, topic: str, index: int, partition: PartitionModel) -> None:
-        """Send what is in doubt; the sequence makes a second time harmless."""
+        """Send the uncertain batch again; its sequence makes the repetition harmless."""
         now = int(time.time() * 1000)
         batch = build_batch(
             [(now, key, value, ()) for key, value in partition.doubtful],
@@ -294,7 +294,7 @@ class Torture:
         topics = [DeleteRecordsTopic("short", [DeleteRecordsPartition(index, offset)])]
         answer = self._ask(DeleteRecordsRequest(topics=topics, timeout_ms=5000), 2)
         found = answer.topics[0].partitions[0]
-        if found.error_code == 0:  # retention may have been there first: OFFSET_OUT_OF_RANGE
+        if found.error_code == 0:  # retention may have been faster: OFFSET_OUT_OF_RANGE
             partition.log_start = max(partition.log_start, found.low_watermark)
             self.counts["deletions of records"] += 1
 
@@ -349,7 +349,7 @@ class Torture:
             assert first == (start if whole else max(start, end - 60)), (topic, index, first)
 
     def _fetch(self, topic: str, index: int, offset: int) -> tuple[dict[int, Any], int, int, int]:
-        """Return records by offset, the log's start, its end, and the offset behind what came."""
+        """Return records by offset, the log's start and end, and the offset after the last record."""
         wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
         topics = [FetchTopic(topic=topic, partitions=[wanted])]
         answer = self._ask(FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics), 11)
@@ -363,7 +363,7 @@ class Torture:
                 if record.offset >= offset:
                     key = None if record.key is None else bytes(record.key)
                     found[record.offset] = (key, bytes(record.value or b""))
-            # Compaction leaves batches without records: the last one of a producer tells its sequence.
+            # Compaction leaves batches without records: a producer's last batch keeps its sequence.
             behind = parse_header(view).last_offset + 1
             view = view[size:]
         return found, data.log_start_offset, data.high_watermark, behind

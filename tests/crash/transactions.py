@@ -41,7 +41,7 @@ STEPS = tuple(name for name in NAMES if name.startswith("txn."))
 
 
 class Gone(Exception):  # noqa: N818 - what happened
-    """The broker ended while it was asked something."""
+    """The broker ended while it was being asked."""
 
 
 class Line(Raw):
@@ -65,7 +65,7 @@ def connect(address: str, generation: int = 1) -> Line:
 
 
 class Worker:
-    """One transactional id, and what is known of its transactions by number."""
+    """One transactional id, and the known state of its transactions by number."""
 
     def __init__(self, index: int) -> None:
         self.name = f"worker-{index}"
@@ -102,7 +102,7 @@ class Worker:
         assert code is ErrorCode.NONE, code
 
     def end(self, commit: bool) -> None:
-        """End the transaction; while the answer is out, nobody knows how."""
+        """End the transaction; until the answer arrives, nobody knows the outcome."""
         assert self.line is not None
         if commit:
             self.doubtful.add(self.number)
@@ -132,7 +132,7 @@ class _Broker(KBroker):
 
 
 class Transactions:
-    """One data directory, many ends."""
+    """One data directory, many kills."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -148,7 +148,7 @@ class Transactions:
         return f"{sum(w.number for w in self.workers)} transactions, {committed} committed; {kills}"
 
     def run(self, kills: int) -> None:
-        """Let the broker live and die so often, and look at everything after each end."""
+        """Let the broker start and end this often, and check everything after each end."""
         self.broker.start()
         self._create_topics()
         for number in range(kills):
@@ -188,7 +188,7 @@ class Transactions:
             worker.detach()
 
     def _round(self) -> None:
-        """Have all write, so that their transactions overlap, then end them in another order."""
+        """Let all producers write, so that their transactions overlap, then end them in another order."""
         for worker in self.rng.sample(self.workers, PRODUCERS):
             worker.write(self.rng)
         for worker in self.rng.sample(self.workers, PRODUCERS):
@@ -200,7 +200,7 @@ class Transactions:
         try:
             self.broker.start()
             self.check()
-        except (Gone, BrokerFailed):  # what was decided is finished while it starts, and the failpoint lies there
+        except (Gone, BrokerFailed):  # decided transactions are finished during the start, and the failpoint is there
             assert self.broker.died_by_kill(), self.broker.log_tail()
             self.counts[f"kills at {self.broker.armed} during a start"] += 1
             self.broker.kill()
@@ -209,7 +209,7 @@ class Transactions:
             self.check()
 
     def check(self) -> None:
-        """Look at everything, with every producer come back, so that nothing is open."""
+        """Check everything after every producer has initialised again, so that no transaction is open."""
         reader = connect(self.broker.bootstrap)
         try:
             for worker in self.workers:
@@ -224,7 +224,8 @@ class Transactions:
                 worker.detach()
 
     def _settled(self, reader: Line, index: int) -> tuple[list[bytes]] | None:
-        """Return a partition's committed records once its last stable offset, which never goes back, is at the end."""
+        """Return a partition's committed records once its last stable offset, which never goes back, reaches the end.
+        """
         found = reader.see(TOPIC, index=index)
         assert found.stable >= self.stable[index], "the last stable offset went back"
         self.stable[index] = found.stable

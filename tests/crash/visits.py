@@ -1,4 +1,4 @@
-"""Driver and broker are ended again and again while visits are counted; what is counted is what a recount finds.
+"""Driver and broker are killed repeatedly while visits are counted; the result is the same as that of a recount.
 
 A producer writes events, some late, twice or malformed. The driver of `kbroker pipeline visits --every` is killed at
 failpoints and at random moments, then the broker is, under a driver that goes on. At the end the stream is finished and
@@ -31,13 +31,13 @@ TOPIC = "events"
 STEPS = ("visits.written", "visits.committed", "visits.published")
 DAYS_BACK = 60
 STEP_MS = 5_000
-"""Between two events by their own clock: some days pass in a run."""
+"""The event time between two events, in ms: a run covers some days."""
 Counts = dict[tuple[str, str], tuple[int, int, int]]
 """By (organisation, day): visits, events, late."""
 
 
 class CountedVisits:
-    """The whole run over one folder."""
+    """The complete run in one folder."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
@@ -49,7 +49,7 @@ class CountedVisits:
         self._records: list[Record] = []
 
     def run(self, kills: int) -> None:
-        """Kill drivers so often, and as often the broker."""
+        """Kill drivers this often, and the broker as often."""
         (self._folder / "lookup.csv").write_text(lookup_text())
         self.broker.start()
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap, "log_level": 0})
@@ -119,7 +119,7 @@ class CountedVisits:
 
 
 def places(records: list[Record]) -> set[tuple[int, int]]:
-    """Return (partition, offset) of the malformed ones, as they are in a topic that holds these records alone."""
+    """Return (partition, offset) of the malformed events, in a topic that contains only these records."""
     ends = [0] * PARTITIONS
     found = set()
     for record in records:
@@ -134,7 +134,7 @@ def by_key(rows: list[dict[str, Any]]) -> Counts:
 
 
 def consumed(bootstrap: str, topic: str) -> list[Message]:
-    """Return what the one partition of a topic holds."""
+    """Return the records of a topic's single partition."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True, "log_level": 0}
     )

@@ -1,4 +1,4 @@
-"""Numbered records to a topic while its disk gives trouble, and what of them can be read later."""
+"""Numbered records are written to a topic while its disk has trouble, and read later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def create(client: WireClient) -> None:
 
 def produce(client: WireClient, partition: int, values: list[bytes]) -> int:
     """Produce one batch; return the error code."""
-    # Nothing older: retention would take it before a slow machine has read it.
+    # The records are not older: retention would delete them before a slow machine has read them.
     now = time.time_ns() // 1_000_000
     batch = build_batch([(now, None, value, ()) for value in values])
     answer = client.ask(produce_request(TOPIC, batch, partition=partition), 9)
@@ -49,7 +49,7 @@ def read(client: WireClient, partition: int, topic: str = TOPIC) -> list[bytes]:
 
 
 class Writer:
-    """Numbered records to all partitions in turn; what was acknowledged is remembered."""
+    """Writes numbered records to all partitions in turn, and remembers the acknowledged ones."""
 
     def __init__(self) -> None:
         self.acknowledged: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
@@ -76,9 +76,10 @@ class Writer:
         return sum(map(len, self.acknowledged))
 
     def check_with_refused(self, client: WireClient) -> int:
-        """Check that all acknowledged records are there in order, and besides them only what was refused.
+        """Check that all acknowledged records are there in order, and besides them only refused records.
 
-        A batch whose refusal came after it had reached the disk may be there: the producer was told nothing else.
+        A batch that was refused after it had reached the disk may be there: the producer received nothing but the
+        error.
         """
         for partition, expected in enumerate(self.acknowledged):
             found = read(client, partition)

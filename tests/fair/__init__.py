@@ -1,1 +1,1 @@
-"""One client never holds up another: long requests of every API, and how long a quiet client waits beside them."""
+"""One client never holds up another: long requests of every API, and a quiet client's waits beside them."""

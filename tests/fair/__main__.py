@@ -1,9 +1,9 @@
-"""How long a quiet client waits beside each row of the table, and what the broker's memory grows by.
+"""How long a quiet client waits beside each row of the table, and the growth of the broker's memory.
 
     python -m tests.fair [--kafka | --cluster] [--only TEXT] [--elements N] [--topics N] [--patience SECONDS]
 
-A broker runs in a process of its own, as does the quiet client. With `--cluster` it is a cluster of one, and asked
-what only brokers of a cluster serve. Prints a line for each row and the worst at the end.
+The broker and the quiet client run in separate processes. With `--cluster`, the broker is a cluster of one, and
+receives the requests that only brokers of a cluster serve. Prints a line for each row, and the worst row at the end.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Quiet:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def begin(self) -> None:
-        """Forget the waits so far. What was said is heard before this returns, so that an end may follow at once."""
+        """Discard the waits so far. The quiet client has confirmed this on return, so `end` may follow immediately."""
         self._say("begin")
 
     def end(self) -> dict[str, float]:
-        """Return the waits since the beginning, in seconds; nothing if it has ended."""
+        """Return the waits since the beginning, in seconds; nothing if the client has ended."""
         return self._say("end")
 
     def _say(self, word: str) -> dict[str, float]:
@@ -62,7 +62,7 @@ class Quiet:
         self._process.stdin.close()
         try:
             self._process.wait(10)
-        except subprocess.TimeoutExpired:  # it waits for an answer that does not come
+        except subprocess.TimeoutExpired:  # it waits for a response that never arrives
             self._process.kill()
             self._process.wait()
         finally:
@@ -71,13 +71,13 @@ class Quiet:
 
 
 class Memory:
-    """What a process holds at most since it was last looked at, in MB (Linux)."""
+    """The peak memory of a process since the last reading, in MB (Linux)."""
 
     def __init__(self, pid: int) -> None:
         self._proc = Path(f"/proc/{pid}")
 
     def forget_peak(self) -> float:
-        """Let the peak begin at what is held now, and return that."""
+        """Reset the peak to the current memory, and return that."""
         (self._proc / "clear_refs").write_text("5")
         return self._read("VmRSS")
 
@@ -92,7 +92,7 @@ class Memory:
 
 
 class Answer:
-    """What comes back, of which only the size matters."""
+    """A response, of which only the size matters."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -100,7 +100,7 @@ class Answer:
         self._head = b""
 
     def take(self, data: bytes) -> bool:
-        """Count bytes; return whether the answer is whole."""
+        """Count bytes; return whether the response is complete."""
         if len(self._head) < 4:
             self._head += data[:4]
         self.received += len(data)
@@ -108,7 +108,7 @@ class Answer:
 
 
 def send(address: str, row: Row, world: World, patience: float = PATIENCE_SECONDS) -> str:
-    """Do what a row does; return what came of it. An answer that does not come, or stops, is given up."""
+    """Do what a row does; return its outcome. A response that never arrives, or stops, is abandoned."""
     host, _, port = address.rpartition(":")
     received = 0
     with socket.create_connection((host, int(port)), timeout=patience) as sock:
@@ -131,7 +131,7 @@ def send(address: str, row: Row, world: World, patience: float = PATIENCE_SECOND
 
 
 def prepare(address: str, topics: int) -> bytes:
-    """Create what rows count on; return the topic's id."""
+    """Create what the rows need; return the topic's id."""
     with WireClient(address) as client:
         names = [TOPIC, *(f"fair.other_{n}" for n in range(topics))]
         for start in range(0, len(names), 1_000):
@@ -141,7 +141,7 @@ def prepare(address: str, topics: int) -> bytes:
             ]
             client.ask(CreateTopicsRequest(topics=wanted, timeout_ms=60_000), 7)
         deadline = time.monotonic() + 60
-        for kind in (_GROUPS, _TRANSACTIONS):  # their coordinators come to be when they are first looked for
+        for kind in (_GROUPS, _TRANSACTIONS):  # their coordinators are created when somebody first looks for them
             while client.ask(FindCoordinatorRequest(key="fair", key_type=kind), 2).error_code:
                 assert time.monotonic() < deadline, "no coordinator"
                 time.sleep(0.1)
@@ -155,7 +155,7 @@ def prepare(address: str, topics: int) -> bytes:
 
 
 class ClusterOfOne(KBroker):
-    """A broker that is in a cluster, alone, with a tree of znodes in memory."""
+    """A broker that is alone in a cluster, with a tree of znodes in memory."""
 
     def _command(self) -> list[str]:
         self.ready_file.unlink(missing_ok=True)
@@ -176,7 +176,7 @@ _read: dict[Path, int] = {}
 
 
 def told_by(running: BrokerProcess) -> Iterator[str]:
-    """Yield what the broker has said since the last time of something that held its loop."""
+    """Yield the broker's new messages about work that held its loop."""
     with open(running.log_file, "rb") as file:
         file.seek(_read.get(running.log_file, 0))
         text = file.read()

@@ -1,7 +1,7 @@
-"""Batches that unpack to much more than they are, sent by every way in which a broker opens one.
+"""Batches that decompress to much more than their size, sent on every path on which a broker opens one.
 
-Owns the ways in, the full-sized bombs, and what a quiet client beside them and the broker's memory have to say. The
-batches themselves are made by tests/log/bombs.py. Never judges: test_bombs.py does, in short.
+Owns the paths, the full-sized bombs, and the figures of a quiet client beside them and of the broker's memory.
+tests/log/bombs.py makes the batches themselves. Never judges: test_bombs.py does, in short.
 
     python -m tests.fair.bombs [--kafka] [PART OF A ROW'S NAME]
 """
@@ -40,7 +40,7 @@ _NOW: Final = int(time.time() * 1000)
 _AHEAD: Final = _NOW + 10 * 24 * 3_600_000
 _DEADLINE_SECONDS = 600
 _LED_SECONDS = 30
-"""How long it may take until a new partition has its leader, in Apache Kafka."""
+"""Seconds until a new partition has its leader, in Apache Kafka."""
 _MB: Final = 1 << 20
 _HELD: Final = "the event loop was held for"
 
@@ -53,7 +53,7 @@ WAYS: Final = {
     "to none": {"compression.type": "uncompressed"},
     "search by time": {"record.validation": "header"},
 }
-"""The topics, each of which opens a batch for another reason: their configs."""
+"""The topics and their configs; each opens a batch for another reason."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Shape:
 
 
 def shapes() -> Iterator[Shape]:
-    """Yield the bombs: a request of a megabyte at most, as producers may send it by default."""
+    """Yield the bombs: each fits into a request of 1 MiB, the most that producers send by default."""
     for codec in (GZIP, SNAPPY, LZ4, ZSTD):
         name, size = CODEC_NAMES[codec], (20 if codec == SNAPPY else 95) * _MB
         yield Shape(f"1 M records, {name}", partial(bombs.minimal, 1_000_000, codec))
@@ -91,13 +91,13 @@ def shapes() -> Iterator[Shape]:
 
 
 def _stamped(*call: Any) -> bytes:
-    """Return what a function makes of all arguments but the last, which is the time."""
+    """Return the result of a function for all arguments except the last, which is the time."""
     make, *arguments, base = call
     return stamped(make(*arguments), base)
 
 
 def stamped(batch: bytes, base: int, largest: int | None = None) -> bytes:
-    """Return the batch with other timestamps in its header, and a CRC that is right."""
+    """Return the batch with other timestamps in its header, and a valid CRC."""
     changed = bytearray(batch)
     struct.pack_into(">qq", changed, 27, base, base if largest is None else largest)
     struct.pack_into(">I", changed, 17, compute_crc(changed))
@@ -105,7 +105,7 @@ def stamped(batch: bytes, base: int, largest: int | None = None) -> bytes:
 
 
 class Quiet(threading.Thread):
-    """A client that asks next to nothing, again and again, and notes how long it waits; and the broker's memory."""
+    """A client that sends a cheap request repeatedly and records its waits; and the broker's memory."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         super().__init__(daemon=True)
@@ -134,19 +134,19 @@ class Quiet(threading.Thread):
 
     @property
     def grown(self) -> int:
-        """Bytes by which the broker has grown at most."""
+        """Return the largest growth of the broker, in bytes."""
         return max(self.largest - self.before, 0)
 
 
 class Patient(WireClient):
-    """A client that waits: a bomb may take its time, as long as others do not notice."""
+    """A patient client: a bomb may take its time, as long as others do not notice it."""
 
     def receive(self, timeout: float = _DEADLINE_SECONDS) -> bytes | str:
         return super().receive(timeout)
 
 
 def create_topics(broker: BrokerProcess) -> None:
-    """Create a topic for each way; a config that Apache Kafka does not have is left out there."""
+    """Create a topic for each path; configs that Apache Kafka does not have are left out there."""
     ours = isinstance(broker, KBroker)
     topics = []
     for way, configs in WAYS.items():
@@ -162,7 +162,7 @@ def topic_name(way: str) -> str:
 
 
 def send(broker: BrokerProcess, way: str, batch: bytes, partition: int = 0) -> int:
-    """Let the broker open a batch; returns the error code of the answer."""
+    """Let the broker open a batch; returns the error code of the response."""
     topic = topic_name(way)
     with Patient(broker.bootstrap, "bomber") as connection:
         data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
@@ -180,16 +180,16 @@ def send(broker: BrokerProcess, way: str, batch: bytes, partition: int = 0) -> i
 
 
 def for_way(way: str, shape: Shape) -> bytes:
-    """Return a shape's batch so that it is opened by a way."""
+    """Return a shape's batch in the form that a path opens."""
     if way == "timestamps ahead":
         return shape.make(_AHEAD)
     batch = shape.make(_NOW - 3_600_000)
-    # The header claims what no record has, so that the search has to look at all of them.
+    # The header claims a timestamp that no record has, so the search must read all of them.
     return stamped(batch, _NOW - 3_600_000, _NOW) if way == "search by time" else batch
 
 
 def together(broker: BrokerProcess, way: str, batch: bytes, count: int, partition: int = 0) -> list[int]:
-    """Send a batch on so many connections at once; returns the answers' codes."""
+    """Send a batch on several connections in parallel; returns the error codes."""
     codes: list[int] = []
     threads = [threading.Thread(target=lambda: codes.append(send(broker, way, batch, partition))) for _ in range(count)]
     for thread in threads:

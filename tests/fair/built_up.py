@@ -1,7 +1,7 @@
-"""What is dear because much was built up before: a log of many segments, many that wait, very many producers.
+"""Operations that are expensive because of earlier ones: a long log, many waiting clients, very many producers.
 
-Owns these stories. Each is a generator of (broker, sizes) that yields the name of what it does next, which is measured
-to its next yield; under an empty name it only prepares. Every story has a broker of its own. Never judges:
+Owns these stories. Each is a generator of (broker, sizes) that yields the name of its next action, which is measured
+until its next yield; under an empty name it only prepares. Every story has its own broker. Never judges:
 test_built_up.py does, in short.
 
     python -m tests.fair.built_up [--kafka] [--only TEXT] [--segments N] [--partitions N] [--producers N]
@@ -51,7 +51,7 @@ from tests.fair.rows import framed
 LONG, WIDE, MANY = "fair-long-log", "fair-many-partitions", "fair-many-producers"
 """The topics, one for each story."""
 WAITING: Final = 20
-"""Connections with a Fetch that waits."""
+"""The number of connections with a waiting Fetch."""
 PATIENCE_SECONDS: Final = 300.0
 _PRODUCE, _FETCH = 9, 12
 _WINDOW: Final = 100
@@ -64,7 +64,7 @@ _NEVER_ENOUGH: Final = 1 << 30
 
 
 class Sizes(NamedTuple):
-    """How much is built up, and how long a story goes on that has no end of its own."""
+    """How much is built up, and the length of a story that has no end of its own."""
 
     segments: int = 12_000
     partitions: int = 5_000
@@ -110,7 +110,7 @@ def produce(topic: str, index: int, batch: bytes) -> ProduceRequest:
 
 
 def pipelined(client: WireClient, frames: Iterable[bytes]) -> None:
-    """Send Produce requests, some hundred at a time; every one must be taken."""
+    """Send Produce requests, some hundred at a time; every request must succeed."""
     left = iter(frames)
     while window := list(islice(left, _WINDOW)):
         client.send_bytes(b"".join(window))
@@ -172,7 +172,7 @@ def delete_records(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
 
 
 class _Waiting:
-    """Connections that each have a Fetch of all partitions; of what it asks, only partition 0 gets records."""
+    """Connections that each have a Fetch of all partitions; only partition 0 receives records."""
 
     def __init__(self, address: str, partitions: int, min_bytes: int) -> None:
         marker = 0x0123456789ABCDEF
@@ -188,12 +188,12 @@ class _Waiting:
         self._clients = [WireClient(address) for _ in range(WAITING)]
 
     def ask(self, offset: int) -> None:
-        """Ask for what partition 0 has from an offset on, on each connection."""
+        """On each connection, fetch partition 0 from an offset on."""
         for client in self._clients:
             client.send_bytes(self._before + struct.pack(">q", offset) + self._behind)
 
     def take(self) -> None:
-        """Take an answer on each connection."""
+        """Read a response on each connection."""
         for client in self._clients:
             assert isinstance(client.receive(PATIENCE_SECONDS), bytes)
 
@@ -203,7 +203,7 @@ class _Waiting:
 
 
 def parked_fetches(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
-    """Write to one partition of very many that others wait for; what is written is first not enough, then enough."""
+    """Write to one of very many partitions that others wait for; first too little for them, then enough."""
     with WireClient(running.bootstrap) as client:
         create(client, WIDE, sizes.partitions)
         end = write(client, WIDE, now_ms()) + 1
@@ -231,7 +231,7 @@ def parked_fetches(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
 
 
 def producer_ids(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
-    """Roll a partition that remembers very many producers; each roll takes a snapshot of them."""
+    """Roll a partition with very many producers; each roll takes a snapshot of them."""
     stamp = now_ms()
 
     def first_batches() -> Iterator[bytes]:
@@ -257,7 +257,7 @@ def producer_ids(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
         for second in count(1):
             rolled = write(client, MANY, stamp + 1_000 * second)
             path = running.data_dir / f"{MANY}-0" / f"{rolled:020}.snapshot"
-            if not rolls and not appears(path, 2.0):  # Kafka says that configs are altered before its logs know it
+            if not rolls and not appears(path, 2.0):  # Kafka confirms changed configs before its logs know them
                 assert time.monotonic() < until, "nothing is rolled"
                 continue
             wait_until(path.exists, f"no {path}")
@@ -279,7 +279,7 @@ STORIES: dict[str, Story] = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a part of a story cost the others: waits in ms, growth in MB."""
+    """The cost of a part of a story for others: waits in ms, growth in MB."""
 
     name: str
     longest: float
@@ -292,7 +292,7 @@ class Measured:
 
 
 def measure(running: BrokerProcess, story: Story, sizes: Sizes) -> Iterator[Measured]:
-    """Tell a story, and yield what each part of it cost the quiet client, and the broker's memory."""
+    """Run a story, and yield the cost of each part for the quiet client and the broker's memory."""
     memory = Memory(running.pid)
     quiet = Quiet(running.bootstrap)
     parts = story(running, sizes)

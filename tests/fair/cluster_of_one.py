@@ -1,6 +1,6 @@
 """A cluster of one broker, with a tree of znodes in memory: `python -m tests.fair.cluster_of_one DATA_DIR READY_FILE`.
 
-Writes how it is reached as `kbroker start --ready-file` does, and ends when it is told to (SIGTERM, SIGINT).
+Writes its addresses as `kbroker start --ready-file` does, and ends on SIGTERM or SIGINT.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What connections can do to others with ordinary requests: pipelines, answers that nobody reads, frames half sent.
+"""What connections can do to others with ordinary requests: pipelines, unread responses, incomplete frames.
 
-Owns these offenders, each a function of (address, seconds) that ends by itself, and is run in a process of its own.
-The topic TOPIC and a topic WIDE of PARTITIONS partitions with some 30 kB in each must be there.
+Owns these offenders, each a function of (address, seconds) that ends by itself, and runs in its own process. The topic
+TOPIC, and a topic WIDE of PARTITIONS partitions with about 30 kB in each, must exist.
 
     python -m tests.fair.crowds [--kafka] [--seconds 8] [--only TEXT]
 """
@@ -44,7 +44,7 @@ def a_batch(value: bytes) -> bytes:
 
 
 def produce_to(topic: str, index: int, value: bytes, acks: int) -> ProduceRequest:
-    """Return a Produce of one record."""
+    """Return a Produce request with one record."""
     data = [PartitionProduceData(index, a_batch(value))]
     return ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[TopicProduceData(topic, partition_data=data)])
 
@@ -56,7 +56,7 @@ def _connect(address: str) -> socket.socket:
 
 
 def _pipeline(address: str, seconds: float, request: bytes, *, read: bool, connections: int) -> None:
-    """Send a request again and again on many connections, as fast as they are taken."""
+    """Send a request repeatedly on many connections, as fast as the broker reads."""
     poller = select.poll()
     data = request * max(1, 200_000 // len(request))
     left: dict[int, tuple[socket.socket, int]] = {}
@@ -98,7 +98,7 @@ def _wide_fetch(partitions: int) -> bytes:
 
 
 def unread_fetches(address: str, seconds: float) -> None:
-    """Ask for all of a wide topic and never take the answer."""
+    """Fetch all of a wide topic and never read the response."""
     _pipeline(address, seconds, _wide_fetch(PARTITIONS), read=False, connections=UNREAD)
 
 
@@ -108,7 +108,7 @@ def unread_fetches_behind_small_answers(address: str, seconds: float) -> None:
 
 
 def unread_metadata(address: str, seconds: float) -> None:
-    """Ask for all topics in a few bytes, again and again, and never take an answer."""
+    """Request the metadata of all topics with a few bytes, repeatedly, and never read a response."""
     _pipeline(address, seconds, framed(MetadataRequest(topics=None), 9), read=False, connections=UNREAD)
 
 
@@ -145,7 +145,7 @@ def byte_by_byte(address: str, seconds: float) -> None:
 
 
 def connects(address: str, seconds: float) -> None:
-    """Come and go."""
+    """Connect and disconnect repeatedly."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         with contextlib.suppress(OSError):

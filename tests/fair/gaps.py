@@ -21,7 +21,7 @@ from kbroker.protocol.errors import ApiError
 
 @dataclass(slots=True)
 class Run:
-    """One request at its handler: the dearest step, all of them, their number, and the answer."""
+    """One request at its handler: the most expensive step, the sum and number of all steps, and the response."""
 
     longest: float = 0
     total: float = 0
@@ -30,7 +30,7 @@ class Run:
 
 
 class Stopwatch:
-    """Measures seconds of this thread, which other processes do not prolong."""
+    """Measures CPU seconds of this thread, which other processes do not prolong."""
 
     def __enter__(self) -> Self:
         self._start = time.thread_time()
@@ -41,7 +41,7 @@ class Stopwatch:
 
 
 class Counter:
-    """Counts the interpreter's steps (opcodes), the same in each run: no garbage is collected meanwhile."""
+    """Counts the interpreter's steps (opcodes), which are the same in each run: garbage collection is off."""
 
     def __enter__(self) -> Self:
         self.spent = 0
@@ -64,7 +64,7 @@ class Counter:
 
 
 async def run(context: RequestContext, request: Any, version: int, meter: Callable[[], Any] = Stopwatch) -> Run:
-    """Run a request; what is awaited is awaited, and its steps on the loop are not seen."""
+    """Run a request; what it awaits is awaited, without counting those steps on the loop."""
     api = APIS[type(request).KEY]
     context.version = version
     done = Run()
@@ -78,7 +78,7 @@ async def run(context: RequestContext, request: Any, version: int, meter: Callab
         return result
 
     async def whole(work: Callable[[], Any]) -> Any:
-        """Run one call, and all of the coroutine that it may return."""
+        """Run one call, and the complete coroutine that it may return."""
         answer = step(work)
         if not isinstance(answer, CoroutineType):
             return await awaited(answer)

@@ -1,8 +1,8 @@
 """Long requests of every API, made from the declarations of the messages: each list of each request, made long.
 
-Owns which lists a request has and how an element of one is filled. A row is one list of one API, filled with elements
-that are all different (`absent`), all the same (`same`), or name what exists (`known`). A list is sent in the highest
-served version that has it. A new API has rows without a word said here.
+Owns which lists a request has and how their elements are filled. A row is one list of one API, whose elements are all
+different (`absent`), all the same (`same`), or name existing things (`known`). A list is sent in the highest served
+version that has it. A new API gets rows automatically.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.protocol.schema import FieldSpec, Scalar
 handlers.load_all(in_cluster=True)
 
 TOPIC, GROUP, TRANSACTION = "fair-topic", "fair-group", "fair-transaction"
-"""What a world for these requests has: a topic of one partition; a group and a transactional id may be there."""
+"""What these requests need: a topic of one partition; a group and a transactional id may exist."""
 NO_LISTS = frozenset(
     {
         "AddOffsetsToTxn",
@@ -39,7 +39,7 @@ NO_LISTS = frozenset(
         "SaslHandshake",
     }
 )
-"""APIs whose requests have no list: what one asks does not grow with what it says."""
+"""APIs whose requests have no list: their work does not grow with the size of the request."""
 FILLS = ("absent", "same", "known")
 
 _TOPIC_NAMES = frozenset({"name", "topic", "topic_name", "topic_names", "resource_name", "subscribed_topic_names"})
@@ -129,7 +129,7 @@ def lists_of(api: Api) -> Iterator[LongList]:
 
 
 def measured(*, of_clusters: bool = False) -> list[Api]:
-    """Return the APIs that a node alone serves, or else those that only a node of a cluster does."""
+    """Return the APIs that a single node serves, or else those that only a node of a cluster serves."""
     every = sorted(served(in_cluster=True).items())
     return [api for _, api in every if api.cluster == of_clusters]
 

@@ -1,8 +1,8 @@
-"""The quiet client: asks for ApiVersions each millisecond and notes how long it waits. A process of its own.
+"""The quiet client: requests ApiVersions each millisecond and records its waits. A separate process.
 
     python -m tests.fair.quiet <host:port>       "begin" and "end" on its input; at each of them a line of JSON
 
-Owns the waits. Never shares an interpreter with whoever is loud.
+Owns the waits. Never shares an interpreter with a loud client.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The table of what one loud client does: a row is its name, and the bytes that it sends.
 
-Owns the rows of every API: each list of each request as long as a frame of 30 MB holds (long_requests.py), each text
-as large, and requests by hand where what is asked must exist. Batches that are bombs (bombs.py) and what many
-connections may do (crowds.py) are tables of their own; a further one for this run is appended to `TABLES`.
+Owns the rows of every API: each list of each request as long as a frame of 30 MB allows (long_requests.py), each text
+as large, and handwritten requests whose subject must exist. Batches that are bombs (bombs.py) and crowds of connections
+(crowds.py) are separate tables; append another table for this run to `TABLES`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FRAME_BYTES = 30_000_000
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the rows may count on."""
+    """What the rows may rely on."""
 
     topic_id: bytes
     elements: int
@@ -35,16 +35,16 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that a client does. `frames` makes what it sends, one frame after the other."""
+    """One thing that a client does. `frames` yields the frames that it sends, one after the other."""
 
     name: str
     frames: Callable[[World], Iterator[bytes]]
     reads: bool = True
-    """Whether it reads its answers."""
+    """Whether the client reads its responses."""
 
 
 def framed(request: Any, version: int) -> bytes:
-    """Return a request as it goes over the wire."""
+    """Return a request encoded as a frame."""
     cls = type(request)
     header = RequestHeader(request_api_key=cls.KEY, request_api_version=version, correlation_id=1, client_id="loud")
     body = encode(header, 2 if version in cls.FLEXIBLE else 1) + encode(request, version)
@@ -61,14 +61,14 @@ def _list_row(each: LongList, fill: str) -> Row:
 
 
 def lists(*, of_clusters: bool = False) -> Iterator[Row]:
-    """Every list of every API."""
+    """Yield every list of every API."""
     for each in every_list(of_clusters=of_clusters):
         for fill in FILLS:
             yield _list_row(each, fill)
 
 
 def texts(*, of_clusters: bool = False) -> Iterator[Row]:
-    """Every text of every API at the top of its request, as large as a frame holds where the version allows it."""
+    """Yield every top-level text of every API, as large as a frame allows in that version."""
     for api in measured(of_clusters=of_clusters):
         version = api.versions.high
         flexible = version in api.request.FLEXIBLE
@@ -90,7 +90,7 @@ def _text(cls: Any, name: str, size: int, version: int) -> Callable[[World], Ite
 
 
 def by_hand() -> Iterator[Row]:
-    """What needs more than a list: groups that come to be, topics that are looked at for their names."""
+    """Yield rows that need more than a list: groups that are created, topics that are found by name."""
 
     def join(world: World) -> Iterator[bytes]:
         protocols = [JoinGroupRequestProtocol(name=f"p{n}") for n in range(min(2 * world.elements, 1_000_000))]
@@ -130,14 +130,14 @@ TABLES: list[Callable[[], Iterator[Row]]] = [lists, texts, by_hand]
 
 
 def every_row(*, of_clusters: bool = False) -> list[Row]:
-    """Return the rows of what a node alone serves, or else of the APIs that only a node of a cluster does."""
+    """Return the rows of the APIs that a single node serves, or else that only a node of a cluster serves."""
     if of_clusters:
         return [*lists(of_clusters=True), *texts(of_clusters=True)]
     return [row for table in TABLES for row in table()]
 
 
 def apis_without_rows() -> set[str]:
-    """Return the APIs that no row is of; those that have neither a list nor a text need none."""
+    """Return the APIs without a row; those with neither a list nor a text need none."""
     every = [True, False]
     named = {row.name.split(" ")[0] for kind in every for row in every_row(of_clusters=kind)}
     return {api.name for kind in every for api in measured(of_clusters=kind)} - named - NO_LISTS

@@ -1,6 +1,6 @@
-"""Bombs by every way in which a batch is opened, against a broker in a process of its own, in short.
+"""Bombs on every path on which a batch is opened, against a broker process, in short.
 
-What takes minutes, all shapes in full size by all ways, is `python -m tests.fair.bombs`.
+All shapes in full size on all paths take minutes: `python -m tests.fair.bombs`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CODES = {
     "compacted": ErrorCode.INVALID_RECORD,
     "full validation": ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What 100,000 identical records without keys are answered where they are not stored or put in order."""
+"""The answers to 100,000 identical records without keys, where they are refused or must be put in order."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""What has a bound, as a few bytes could ask for any amount; and what is decided anew, as others were served."""
+"""Bounds on what a few bytes could request in any amount; and decisions that are repeated because others ran meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ E = ErrorCode
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Callable[..., Any]:
-    """Send requests to a new broker, one after the other; return their answers."""
+    """Send requests to a new broker, one after the other; return the responses."""
 
     def run(*requests: tuple[Any, int]) -> list[Any]:
         async def scenario() -> list[Any]:
@@ -263,7 +264,7 @@ def test_what_was_created_is_hosted_before_it_is_answered_a_few_partitions_in_a_
             while not isinstance(waiting := run_on(work, most_turns=1), CreateTopicsResponse):
                 known, before = len(list(replicas)), known
                 most = max(most, known - before)
-                if waiting is not None:  # what the loop hosts meanwhile is no step of this request
+                if waiting is not None:  # what the loop hosts meanwhile is not a step of this request
                     await waiting.until_done()
                     known = len(list(replicas))
             assert most <= 2 * AT_ONCE

@@ -1,6 +1,6 @@
-"""What was built up before and is dear now, in short, on both brokers: the limits catch what stops everybody.
+"""Operations that are expensive because of earlier ones, in short, on both brokers: the limits detect total stops.
 
-In full size it is `python -m tests.fair.built_up`.
+The full size is `python -m tests.fair.built_up`.
 """
 
 from __future__ import annotations

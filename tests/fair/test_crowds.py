@@ -1,4 +1,4 @@
-"""Crowds of connections, each for a moment: the limits catch what stops everybody, not what is slow."""
+"""Crowds of connections, each for a moment: the limits detect a total stop, not slowness."""
 
 from __future__ import annotations
 

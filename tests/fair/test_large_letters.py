@@ -23,11 +23,11 @@ from tests.log.builders import NOW, committed, open_log
 MB = 1 << 20
 SIZE = 50 * MB
 LONGEST_S = 0.01
-"""Building such a letter in one step took 0.05 s, on an idle machine; the steps take 0.002 s at most."""
+"""Building such a dead letter in one step took 0.05 s, on an idle machine; the steps take 0.002 s at most."""
 
 
 async def longest_step(work: Coroutine[Any, Any, object]) -> float:
-    """Run work to its end; return the most seconds of this thread between two turns, or waits."""
+    """Run work to its end; return the longest time in seconds of this thread between two turns, or waits."""
     longest = 0.0
     while True:
         try:

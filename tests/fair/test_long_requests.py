@@ -1,7 +1,7 @@
-"""Long requests of every API: what is done between two yields does not grow with the length of a list.
+"""Long requests of every API: the work between two yields does not grow with the length of a list.
 
-Counted in steps of the interpreter, which are the same in each run. `python -m tests.fair` measures the same requests,
-at their full length, against brokers in processes of their own.
+The unit is the interpreter's steps, which are the same in each run. `python -m tests.fair` measures the same requests,
+at their full length, against broker processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.fair.long_requests import FILLS, GROUP, NO_LISTS, TOPIC, LongList, ev
 from tests.fair.rows import apis_without_rows
 
 SHORT, LONG = 150, 600
-"""Elements of the two lists that are compared: where a request counts as few, both do not."""
+"""Elements of the two compared lists: if a request counts as short, both do."""
 AT_ONCE = {
     "CreatePartitions v3 topics.assignments": "a topic's growth is one change, of 10,000 partitions at most",
     "AlterConfigs v2 resources.configs": "up to 1,000 configs of one resource are one change, more are refused",
@@ -39,12 +39,12 @@ AT_ONCE = {
     "TxnOffsetCommit v6 topics": "as above",
     "WriteShareGroupState v1 topics.partitions.state_batches": "one write is one decision, of 10,000 batches at most",
 }
-"""Lists that a coordinator decides about as a whole, and what bounds them."""
+"""Lists about which a coordinator decides in one step, and what bounds them."""
 
 
 @asynccontextmanager
 async def world(directory: Path) -> AsyncIterator[tuple[RequestContext, bytes]]:
-    """A broker with a topic, a group and the coordinators' topics; what a handler knows, and the topic's id."""
+    """Yield a broker with a topic, a group and the coordinators' topics; a handler's context, and the topic's id."""
     settings = {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": str(directory),
@@ -72,7 +72,7 @@ def by_api() -> Iterator[tuple[str, list[LongList]]]:
 
 
 def test_every_api_has_its_rows() -> None:
-    """A new API has rows by its declaration; one without a list must be named as such."""
+    """A new API has rows through its declaration; one without a list must be named as such."""
     without = {name for name, lists in by_api() if not lists}
     without |= {api.name for api in measured(of_clusters=True) if not list(lists_of(api))}
     assert without == NO_LISTS
@@ -81,8 +81,8 @@ def test_every_api_has_its_rows() -> None:
 
 
 async def dearest(context: RequestContext, each: LongList, fill: str, topic_id: bytes) -> tuple[float, float]:
-    """Return the interpreter's steps between two yields, at most, with the short and the long list."""
-    await run(context, each.filled(SHORT, fill, topic_id), each.version)  # what is made on first use is made
+    """Return the most interpreter steps between two yields, with the short and with the long list."""
+    await run(context, each.filled(SHORT, fill, topic_id), each.version)  # what the first use creates already exists
     short = await run(context, each.filled(SHORT, fill, topic_id), each.version, Counter)
     long = await run(context, each.filled(LONG, fill, topic_id), each.version, Counter)
     return short.longest, long.longest
@@ -104,7 +104,7 @@ def test_a_longer_list_makes_no_longer_step(name: str, tmp_path: Path) -> None:
 
 
 def test_the_topic_is_there_after_all_of_it(tmp_path: Path) -> None:
-    """What only validates has changed nothing."""
+    """Requests that only validate have changed nothing."""
 
     async def scenario() -> None:
         async with world(tmp_path) as (context, _):

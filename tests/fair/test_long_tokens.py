@@ -1,4 +1,5 @@
-"""Requests about delegation tokens where they are served: their lists, and hundreds of tokens, make no longer step."""
+"""Requests about delegation tokens, where they are served: neither their lists nor hundreds of tokens prolong a step.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tests.fair.gaps import Counter, run
 
 ALICE = Principal("User", "alice")
 MOST_STEPS = 80_000
-"""Of the interpreter, between two yields: two or three milliseconds."""
+"""Interpreter steps between two yields: 2 to 3 ms."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Fetches of many partitions that wait: an append costs a look at its partition, and no other."""
+"""Waiting fetches of many partitions: an append checks only its own partition."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class World:
         partition.append(bytearray(batch(1)), 1, self.node.clock.now_ms())
 
     def ask(self, request: FetchRequest) -> Any:
-        """Return the answer, or one that waits."""
+        """Send a request; return the response, or the waiting one."""
         answer: Any = fetch_handler.fetch(self.context, request)
         assert isinstance(answer, CoroutineType), "many partitions are read in steps"
         return run_on(answer)

@@ -9,5 +9,5 @@ from kbroker.coordination import loading
 
 @pytest.fixture(autouse=True)
 def loads_are_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing would go on with a load that a busy machine did not finish in its slice."""
+    """Run loads to their end immediately: nothing would continue a load that is not finished in its slice."""
     monkeypatch.setattr(loading, "SLICE_SECONDS", 60.0)

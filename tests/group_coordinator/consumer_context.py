@@ -1,4 +1,4 @@
-"""Consumer groups on a shard with a manual clock: topics that come and go, and consumers that behave like consumers."""
+"""Consumer groups on a shard with a manual clock: topics that change, and consumers that behave like consumers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.group_coordinator.context import Context
 
 Owned = set[tuple[bytes, int]]
 EAGER = GroupConfig(consumer_assignment_interval_ms=0)
-"""A target for every change at once: what happens is then a matter of the heartbeats alone."""
+"""A new target for every change immediately: only the heartbeats then determine what happens."""
 
 
 def topic_id(name: str, life: int = 0) -> bytes:
@@ -32,7 +32,7 @@ class ConsumerContext(Context):
     """A shard, the topics that it sees, and heartbeats to it."""
 
     def create(self, name: str, partitions: int, life: int = 0, rack: str | None = None) -> bytes:
-        """Create a topic, or let it grow."""
+        """Create a topic, or add partitions to it."""
         brokers = self.topics.state.brokers
         if rack is not None:
             brokers = {1: BrokerEndpoint(1, "host", 9092, rack)}
@@ -45,7 +45,7 @@ class ConsumerContext(Context):
         self.topics.update(self.topics.state.without_topics([name]))
 
     def configure(self, group: str, **configs: str) -> None:
-        """Set group configs, "_" standing for "."."""
+        """Set group configs, written with "_" for "."."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         self.topics.update(replace(self.topics.state, group_configs={group: named}))
 
@@ -63,7 +63,7 @@ class ConsumerContext(Context):
         client_id: str = "client",
         **fields: Any,
     ) -> ConsumerGroupHeartbeatResponse:
-        """Send a heartbeat; a failed one is answered as the coordinator answers it."""
+        """Send a heartbeat; a failure becomes the coordinator's error response."""
         partitions = None if owned is None else as_topic_partitions(owned)
         request = ConsumerGroupHeartbeatRequest(
             group_id=group, member_id=member_id, member_epoch=epoch, topic_partitions=partitions, **fields
@@ -97,14 +97,14 @@ def as_topic_partitions(owned: Owned) -> list[TopicPartitions]:
 
 
 def assigned(response: ConsumerGroupHeartbeatResponse) -> Owned | None:
-    """Return what an answer assigns; None where it says nothing."""
+    """Return the assignment in a response; None if there is none."""
     if response.assignment is None:
         return None
     return {(each.topic_id, index) for each in response.assignment.topic_partitions for index in each.partitions}
 
 
 class Consumer:
-    """A member as a client sees it: it has what it was told, gives up what it must, and says what it has."""
+    """A member as a client sees it: it owns what was assigned, revokes what it must, and reports what it owns."""
 
     def __init__(self, context: ConsumerContext, member_id: str, *topics: str, **fields: Any) -> None:
         self.context = context
@@ -122,17 +122,17 @@ class Consumer:
         return self._take(self.context.beat(self.member_id, 0, owned=set(), **fields))
 
     def beat(self) -> ConsumerGroupHeartbeatResponse:
-        """Send a heartbeat that says what the member has; join where it is no member."""
+        """Send a heartbeat that reports what the member owns; join if it is not a member."""
         if self.epoch == 0:
             return self.join()
         return self._take(self.context.beat(self.member_id, self.epoch, owned=self.owned, **self._instance()))
 
     def settle(self) -> None:
-        """Give up and take what the last answer said."""
+        """Revoke and add partitions according to the last response."""
         self.owned = set(self.told)
 
     def give_up(self) -> None:
-        """Give up what the last answer said, and take nothing yet."""
+        """Revoke partitions according to the last response, and add none yet."""
         self.owned &= self.told
 
     def leave(self, epoch: int = -1) -> ConsumerGroupHeartbeatResponse:
@@ -156,7 +156,7 @@ class Consumer:
 
 
 def converge(consumers: list[Consumer], rounds: int = 12) -> None:
-    """Let consumers heartbeat, and do as they are told, until nothing moves or the rounds are over."""
+    """Let consumers send heartbeats and follow their assignments, until nothing changes or the rounds are over."""
     for _ in range(rounds):
         for consumer in consumers:
             consumer.beat()

@@ -62,7 +62,7 @@ class Context(Still[GroupShard]):
     ) -> None:
         self.config = config or GroupConfig()
         self.topics = topics or Topics(ClusterState("c"))
-        self.worked_s = self.step_s = 0.0  # what the stopwatch says, and how long each step of long work takes
+        self.worked_s = self.step_s = 0.0  # the stopwatch's reading, and the duration of each step of long work
         super().__init__(lambda _partition: GroupShard(self.config, self.topics, seconds=self.stopwatch), log, now)
 
     def stopwatch(self) -> float:
@@ -115,7 +115,7 @@ class Context(Still[GroupShard]):
         )
 
     def enter(self, **options: Any) -> tuple[str, Asked]:
-        """Join as a new dynamic member, with the round trip for an id."""
+        """Join as a new dynamic member, with the round trip for a member id."""
         first = self.join(**options).answer
         assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
         return first.member_id, self.join(first.member_id, **options)
@@ -220,7 +220,7 @@ class Context(Still[GroupShard]):
         return whole(describe_group(self.shard.groups, group_id, version))
 
     def describe_consumer(self, group_id: str) -> consumer_groups.DescribedGroup:
-        """Describe a consumer group; a failure is answered as the coordinator answers it."""
+        """Describe a consumer group; a failure becomes the coordinator's error response."""
         try:
             assignor = self.config.consumer_assignors[0]
             return whole(describe_consumer_group(self.shard.groups, group_id, assignor, self.topics))
@@ -235,7 +235,7 @@ class Context(Still[GroupShard]):
     # -- whole phases
 
     def stable(self, count: int = 1, **options: Any) -> list[str]:
-        """Make a stable group of `count` dynamic members; return their ids, the leader's first."""
+        """Create a stable group of `count` dynamic members; return their ids, the leader's first."""
         entered = [self.enter(**options) for _ in range(count)]
         self.advance(2 * self.config.initial_rebalance_delay_ms)
         ids = [member_id for member_id, _ in entered]
@@ -245,7 +245,7 @@ class Context(Still[GroupShard]):
         return ids
 
     def sync_all(self, ids: list[str], generation: int) -> list[SyncGroupResponse]:
-        """Let all members sync, the leader handing in an assignment of one partition each."""
+        """Let all members sync; the leader's assignment gives each of them one partition."""
         leader = self.group().leader_id
         assert leader is not None
         followers = [self.sync(m, generation) for m in ids if m != leader]

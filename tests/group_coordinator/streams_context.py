@@ -24,7 +24,7 @@ from kbroker.protocol.messages.streams_groups import (
 from tests.group_coordinator.consumer_context import ConsumerContext
 
 AT_ONCE = GroupConfig(streams=StreamsConfig(initial_rebalance_delay_ms=0, assignment_interval_ms=0))
-"""A target for every change at once: what happens is then a matter of the heartbeats alone."""
+"""A new target for every change immediately: only the heartbeats then determine what happens."""
 Held = set[tuple[str, int]]
 
 
@@ -33,7 +33,7 @@ def topology(*subtopologies: Subtopology, epoch: int = 1) -> Topology:
 
 
 def reading(*topics: str, name: str = "0", store: str | None = None) -> Subtopology:
-    """Return a subtopology that reads topics; with a store, one with a changelog."""
+    """Return a subtopology that reads topics; if it has a store, also with a changelog."""
     changelogs = [TopicInfo(store, 0, 0, [])] if store else []
     return Subtopology(name, list(topics), [], changelogs, [], [], [])
 
@@ -47,7 +47,7 @@ class StreamsContext(ConsumerContext):
         return found
 
     def streams(self, member_id: str, epoch: int, *, version: int = 1, **fields: Any) -> HeartbeatAnswer:
-        """Send a heartbeat; a failed one is answered as the coordinator answers it."""
+        """Send a heartbeat; a failure becomes the coordinator's error response."""
         request = StreamsGroupHeartbeatRequest(
             group_id=fields.pop("group", "g"), member_id=member_id, member_epoch=epoch, **fields
         )
@@ -68,7 +68,7 @@ class StreamsContext(ConsumerContext):
 
 
 class StreamsThread:
-    """A member as the client sees it: it has what it was told, gives up what it must, and says what it has."""
+    """A member as the client sees it: it owns what was assigned, revokes what it must, and reports what it owns."""
 
     def __init__(self, context: StreamsContext, member_id: str, asked: Topology, process: str = "", **fields: Any):
         self.context = context
@@ -89,7 +89,7 @@ class StreamsThread:
         self.told = {role: set() for role in self.held}
 
     def beat(self) -> StreamsGroupHeartbeatResponse:
-        """Send a heartbeat that says what the member has; join where it is no member."""
+        """Send a heartbeat that reports what the member owns; join if it is not a member."""
         joins = self.epoch == 0
         if joins:
             self._forget()
@@ -110,7 +110,7 @@ class StreamsThread:
         return response
 
     def settle(self) -> None:
-        """Give up and take what the last answer said."""
+        """Revoke and add tasks according to the last response."""
         self.held = {role: set(held) for role, held in self.told.items()}
 
     def leave(self, epoch: int = -1) -> StreamsGroupHeartbeatResponse:
@@ -130,7 +130,7 @@ def as_held(tasks: list[TaskIds]) -> Held:
 
 
 def converge(threads: list[StreamsThread], rounds: int = 12) -> None:
-    """Let members heartbeat, and do as they are told, until nothing moves or the rounds are over."""
+    """Let members send heartbeats and follow their assignments, until nothing changes or the rounds are over."""
     for _ in range(rounds):
         for thread in threads:
             thread.beat()

@@ -1,4 +1,4 @@
-"""The offsets in topics that are deleted: they go some at a time, and nobody sees them meanwhile."""
+"""The offsets of deleted topics: they are removed a few at a time, and nobody sees them meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets that expire together are forgotten, however small the largest batch of their log."""
+"""Offsets that expire together are removed, however small the largest batch of their log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OffsetFetch of many groups: they wait for what is not committed yet at the same time, not one after the other."""
+"""OffsetFetch of many groups waits for all uncommitted writes together, not for one after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT = 20
 
 
 class Reads:
-    """A runtime of which every read waits for the same commit."""
+    """A runtime in which every read waits for the same commit."""
 
     read_divided = Runtime.read_divided
 

@@ -1,4 +1,4 @@
-"""The APIs from their handlers down to a log in memory: shapes by version, and what needs no group."""
+"""The APIs from their handlers down to a log in memory: message forms by version, and requests that need no group."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PARTITION = PartitionState((1,), (1,), 1, 0)
 
 
 def answered(answer: Any) -> Any:
-    """Return the answer that is there, or what a coroutine comes to."""
+    """Return the response, or the result of the coroutine."""
     return run_on(answer) if isinstance(answer, CoroutineType) else answer
 
 
@@ -89,7 +89,7 @@ class Node:
                 self.groups.on_leadership(partition, 0)
 
     def ask(self, request: Any, version: int) -> Any:
-        """Send a request as its version carries it; return the answer as its version carries it."""
+        """Send a request encoded in its version; return the response decoded in its version."""
         api = APIS[type(request).KEY]
         self.context.version = version
         answer = api.handler(self.context, decode(type(request), version, encode(request, version)))
@@ -297,7 +297,7 @@ def test_a_group_whose_last_session_has_just_ended_can_be_deleted() -> None:
         node.groups.tick()
         assert (await waiting).error_code == E.NONE
         assert delete() is E.NON_EMPTY_GROUP
-        node.clock.ms += 10_001  # and no timer goes off by itself meanwhile: nothing runs the loop
+        node.clock.ms += 10_001  # and no timer fires meanwhile, because nothing runs the loop
         assert delete() is E.NONE
 
     asyncio.run(scenario())
@@ -463,7 +463,7 @@ def test_a_consumer_group_through_its_handlers() -> None:
 
 
 def test_a_cluster_with_java_brokers_knows_no_configs_of_groups() -> None:
-    """There group.version is not finalized."""
+    """In such a cluster, group.version is not finalized."""
     controller = Mock(state=SimpleNamespace(features={"group.version": 0}))
     cluster: Any = SimpleNamespace(services=SimpleNamespace(cluster=object(), config=None, controller=controller))
     asked = DescribeConfigsResource(describe_configs.GROUP, "g", None)

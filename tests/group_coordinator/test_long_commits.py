@@ -1,4 +1,4 @@
-"""Commits of many partitions: encoded ahead and in pieces, they hold for all partitions or none, as short ones do."""
+"""Commits of many partitions: encoded ahead and in pieces, they apply to all partitions or none, as short ones do."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_of_a_topic_that_is_deleted_meanwhile_nothing_is_kept() -> None:
 
 @pytest.mark.long
 def test_what_is_decided_at_one_go_is_short(tmp_path: Path) -> None:
-    """Building, encoding, and reading each record again is done in pieces; what is left is little a partition."""
+    """Building, encoding and re-reading records is done in pieces; the rest takes little time for each partition."""
     count = 2_000
     plain = OffsetCommitRequest(group_id="g")
     plain.topics = [OffsetCommitRequestTopic(TOPIC, partitions=[OffsetCommitRequestPartition(0, 5)] * count)]

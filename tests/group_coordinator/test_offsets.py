@@ -1,4 +1,4 @@
-"""Committed offsets: commit, fetch, delete, expiry, and those of transactions."""
+"""Committed offsets: commit, fetch, delete, expiry, and transactional offsets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def transactional(c: Context, producer_id: int, offset: int, record_offset: int)
 
 
 def test_a_simple_group() -> None:
-    """Commits without membership make a group that is Empty, of no protocol type."""
+    """Commits without membership create a group that is Empty and has no protocol type."""
     c = Context()
     assert c.fetch() == (-1, NONE), "an unknown group has no offsets, which is no error"
     assert c.commit(7, metadata=None) is NONE
@@ -56,7 +56,7 @@ def test_a_simple_group() -> None:
 
 
 def test_commit_with_a_generation_to_nobody() -> None:
-    """G2."""
+    """G2: a commit with a generation is refused if the group does not exist, or has no members."""
     c = Context()
     assert c.commit(1, generation=0, member_id="m", version=8) is ErrorCode.ILLEGAL_GENERATION
     assert c.commit(1, generation=0, member_id="m", version=9) is ErrorCode.GROUP_ID_NOT_FOUND
@@ -117,7 +117,7 @@ def test_fetching_all_and_by_id() -> None:
 
 
 def test_replay_equals_what_was_decided() -> None:
-    """G3."""
+    """G3: a replay of the log gives the state that was decided."""
     c = Context()
     (member,) = c.stable()
     for i in range(5):
@@ -160,7 +160,7 @@ def test_delete_groups() -> None:
 
 
 def test_offsets_of_a_group_with_members_do_not_expire() -> None:
-    """G8."""
+    """G8: offsets of a group with members do not expire."""
     c = Context()
     (member,) = c.stable(session=1_800_000)
     c.commit(1, member_id=member, generation=1)
@@ -190,7 +190,7 @@ def test_offsets_expire_when_a_group_has_been_empty() -> None:
 
 
 def test_offsets_of_a_simple_group_expire_one_by_one() -> None:
-    """G8."""
+    """G8: offsets of a simple group expire one at a time."""
     c = Context()
     c.commit(1)
     c.advance(3 * DAY_MS)
@@ -223,7 +223,7 @@ def test_a_deleted_topic_takes_its_offsets_along() -> None:
 
 
 def test_offsets_of_a_transaction() -> None:
-    """G9: invisible until the commit; UNSTABLE_OFFSET_COMMIT to those who ask for stable ones."""
+    """G9: invisible until the commit; UNSTABLE_OFFSET_COMMIT for clients that require stable offsets."""
     c = Context()
     c.commit(1)
     transactional(c, 9, 5, 100)

@@ -1,4 +1,4 @@
-"""Requests that name a group more than once: answered as often, by work done once, and within a bound."""
+"""Requests that name a group more than once: each mention is answered, the work is done once and bounded."""
 
 from __future__ import annotations
 

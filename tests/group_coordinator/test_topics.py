@@ -1,4 +1,4 @@
-"""What consumer groups know of the cluster's topics, and what it costs to look."""
+"""What consumer groups know of the cluster's topics, and what it costs to find out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cluster(count: int) -> ClusterState:
 
 
 def test_the_hash_is_the_same_as_ever() -> None:
-    """It lies in groups' records: another one would have all groups assigned anew after a start."""
+    """The hash is stored in groups' records: another one would reassign all groups after a start."""
     state, whole = cluster(3), blake2b(digest_size=8)
     for number in range(5):
         one = blake2b(UUID(int=number).bytes, digest_size=8)

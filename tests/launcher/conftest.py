@@ -8,6 +8,6 @@ import pytest
 
 @pytest.fixture
 def zookeeper() -> Iterator[str]:
-    """The address of what takes connections, as a ZooKeeper would; the brokers of these tests do not use it."""
+    """Return an address that accepts connections, like a ZooKeeper; the brokers of these tests do not use it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"

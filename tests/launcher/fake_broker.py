@@ -1,7 +1,7 @@
-"""What the launcher takes for a broker: it reads the options of `kbroker start` and answers Metadata.
+"""The fake broker for the launcher: it reads the options of `kbroker start` and answers Metadata.
 
-Brokers know each other through files beside their data. `--set fake.failure=TEXT` makes one end at once with that line;
-`fake.deaf` makes it pass over SIGTERM, `fake.silent` answer nothing.
+Brokers know each other through files beside their data. `--set fake.failure=TEXT` makes one end immediately with that
+line; `fake.deaf` makes it ignore SIGTERM, `fake.silent` makes it answer nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is planned, without starting anything."""
+"""The launcher's plan, without starting anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster of processes that answer as brokers do."""
+"""A cluster of processes that answer like brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kbroker cluster` as people use it, over brokers that only seem to be."""
+"""`kbroker cluster` as people use it, with fake brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UP = (sys.executable, "-m", "tests.launcher.up")
 
 
 class Up:
-    """`kbroker cluster up` in a process of its own."""
+    """`kbroker cluster up` in a separate process."""
 
     def __init__(self, directory: Path, zookeeper: str, *options: str) -> None:
         self.directory = directory / "cluster"

@@ -1,4 +1,4 @@
-"""`kbroker cluster` with brokers that only seem to be: run in a process of its own by the tests."""
+"""`kbroker cluster` with fake brokers: the tests run it in a separate process."""
 
 from __future__ import annotations
 

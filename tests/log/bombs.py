@@ -1,4 +1,5 @@
-"""Batches that are small on the wire and large to whoever opens them, for every codec. Some claim what is not so."""
+"""Batches that are small on the wire and large for a reader that decompresses them, for every codec. Some headers lie.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def sealed(
     max_timestamp: int | None = None,
     timestamp_type: int = 0,
 ) -> bytes:
-    """Return a batch with these bytes for records, and a CRC that is right."""
+    """Return a batch with these bytes as its records, and a valid CRC."""
     payload = body if compressed else compress(codec, body)
     batch = bytearray(HEADER_SIZE + len(payload))
     times = (base_timestamp, base_timestamp if max_timestamp is None else max_timestamp)
@@ -59,13 +60,13 @@ def numbered(count: int, codec: int = ZSTD, key: bytes | None = b"k", base_times
 
 
 def one_record(value_size: int, codec: int) -> bytes:
-    """Return a batch of one record whose value is all zeros."""
+    """Return a batch with one record whose value is all zeros."""
     record = b"\0\0\0\2k" + varint(value_size) + bytes(value_size) + b"\0"
     return sealed(varint(len(record)) + record, 1, codec)
 
 
 def many_headers(count: int, codec: int) -> bytes:
-    """Return a batch of one record with so many empty headers."""
+    """Return a batch with one record that has `count` empty headers."""
     record = b"\0\0\0\2k\1" + varint(count) + b"\0\1" * count
     return sealed(varint(len(record)) + record, 1, codec)
 
@@ -77,7 +78,7 @@ def varint(value: int) -> bytes:
 
 
 def gzip_members(count: int) -> bytes:
-    """Return a batch of gzip members that hold nothing, and one record behind them."""
+    """Return a batch of empty gzip members, with one record after them."""
     body = gzip.compress(b"", mtime=0) * count + compress(GZIP, MINIMAL)
     return sealed(body, 1, GZIP, compressed=True)
 
@@ -88,19 +89,19 @@ def zstd_frames(count: int) -> bytes:
 
 
 def zstd_window(log: int, filled: int) -> bytes:
-    """Return a batch in such a frame."""
+    """Return a batch whose records are in a zstd frame with a large window."""
     return sealed(wide_frame(log, filled), 1 << 20, ZSTD, compressed=True)
 
 
 def wide_frame(log: int, filled: int) -> bytes:
-    """Return a zstd frame with a window of 2^log bytes, of runs of zeros."""
+    """Return a zstd frame with a window of 2^log bytes that contains runs of zeros."""
     frame = b"\x28\xb5\x2f\xfd\x00" + bytes([(log - 10) << 3])
     block = (131072 << 3 | 1 << 1).to_bytes(3, "little") + b"\0"
     return frame + block * (filled // 131072) + (1).to_bytes(3, "little")
 
 
 def zstd_value(log: int, size: int) -> bytes:
-    """Return a batch of one record in a zstd frame with a window of 2^log bytes, which its value fills."""
+    """Return a batch of one record, whose value fills the 2^log bytes of its zstd frame's window."""
     record = b"\0\0\0\2k" + varint(size) + bytes(size) + b"\0"
     parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=log)
     packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
@@ -124,7 +125,7 @@ def lz4_frames(count: int) -> bytes:
 
 
 def snappy_blocks(count: int) -> bytes:
-    """Return a batch in snappy blocks that hold nothing."""
+    """Return a batch of empty snappy blocks."""
     empty = bytes(snappy.compress(b""))
     payload = XERIAL_HEADER + (len(empty).to_bytes(4) + empty) * count
     return sealed(payload + compress(SNAPPY, MINIMAL), 1, SNAPPY, compressed=True)
@@ -136,14 +137,15 @@ def snappy_raw(size: int) -> bytes:
 
 
 SNAPPY_CLAIM: Final = sealed(b"\xff\xff\xff\xff\x0f" + bytes(10), 1 << 20, SNAPPY, compressed=True)
-"""A raw block that claims 4 GB."""
+"""A raw block that claims to decompress to 4 GB."""
 SNAPPY_LIE: Final = sealed(varint(80 * _MB // 2) + bytes(900), 1 << 20, SNAPPY, compressed=True)
-"""A raw block that claims what its bytes cannot hold, though a batch might."""
+"""A raw block that claims more than its bytes can decompress to, though a batch might be that large."""
 
 
 @dataclass(frozen=True)
 class Bomb:
-    """One such batch: what may be said of it, the memory that a look at it may take, and how many steps are enough."""
+    """A small batch that decompresses to much: its allowed verdicts, the memory limit for reading it, and a step limit.
+    """
 
     name: str
     make: partial[bytes]

@@ -37,7 +37,7 @@ def open_log(directory: Path, *, clean: bool = True, config: LogConfig | None = 
 
 
 def first_at(log: PartitionLog, timestamp: int) -> tuple[int, int, int] | None:
-    """Return (offset, timestamp, leader epoch) of the first record at or after a time."""
+    """Return (offset, timestamp, leader epoch) of the first record with at least this timestamp."""
     return whole(log.find_timestamp(timestamp))
 
 
@@ -67,7 +67,7 @@ def committed(log: PartitionLog) -> PartitionLog:
 def read_all(
     log: PartitionLog, start: int | None = None, upper: int | None = None, max_bytes: int = 1 << 20
 ) -> list[Record]:
-    """Read as a consumer does, fetch after fetch, dropping what lies before the offset asked for."""
+    """Read like a consumer, fetch after fetch, without the records before the requested offset."""
     offset = log.log_start_offset if start is None else start
     upper = log.log_end_offset if upper is None else upper
     records: list[Record] = []
@@ -84,7 +84,7 @@ def read_all(
 
 
 def read_served(log: PartitionLog) -> tuple[list[Record], bool]:
-    """Read as much as is served, batch by batch, and say whether that came to the end."""
+    """Read all batches that the log serves, and return whether that reached its end."""
     records: list[Record] = []
     offset, end = log.log_start_offset, log.log_end_offset
     while offset < end:

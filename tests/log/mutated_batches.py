@@ -1,6 +1,6 @@
-"""Mutated batches, a million of them: the compiled scan and the walk in Python come to one verdict.
+"""A million mutated batches: the compiled scan and the walk in Python reach the same verdict.
 
-Of two batches, one is changed as it is sent, and one before its records are compressed.
+Every second batch is mutated as it is sent; the others are mutated before their records are compressed.
 
 python -m tests.log.mutated_batches --batches 1000000 --seed 1
 """
@@ -37,7 +37,7 @@ LATEST_PRODUCE = 13
 
 
 def seeds() -> list[bytes]:
-    """Return good batches: of few and of many records, alike and not, with and without headers, in each codec."""
+    """Return valid batches in each codec: with few and many records, alike and different, with and without headers."""
     odd = [(NOW + i % 7, None if i % 3 else b"k" * i, b"v" * (i * 37 % 90), [("h", b"x")] * (i % 3)) for i in range(20)]
     found = [batch(count, codec=codec) for codec in range(5) for count in (1, 4)]
     found += [build_batch(odd, codec=codec) for codec in (0, 0, LZ4, ZSTD)]
@@ -45,7 +45,7 @@ def seeds() -> list[bytes]:
 
 
 def verdict(records: bytes, rules: BatchRules) -> tuple[object, ...]:
-    """Return what becomes of a batch: what is stored, or the error to its last word."""
+    """Return the verdict on a batch: the stored bytes, or the complete text of the error."""
     try:
         view = memoryview(records)
         header = check_header(view, rules, CLIENT, LATEST_PRODUCE)
@@ -73,7 +73,7 @@ def mutated_inside(rng: random.Random, seed: bytes) -> bytes:
 
 
 def main() -> int:
-    """Compare so many batches, and print how often there was which verdict; returns the exit status."""
+    """Compare this many batches, and print how often each verdict occurred; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""What an append checks, what it answers, and what it writes."""
+"""What an append checks, what it returns, and what it writes."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_records_are_looked_at_unless_the_header_is_to_be_enough(log: PartitionL
     good = batch(3, codec=codec)
     log.append_as_leader(good, 0, NOW)
     broken = resealed(good, 61, b"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00")
-    # What a codec does not accept is no expected error in Kafka's validator.
+    # In Kafka's validator, a codec's error is not an expected one.
     expected = ErrorCode.UNKNOWN_SERVER_ERROR if codec else ErrorCode.INVALID_RECORD
     assert refused(log, broken).code == expected
     log.update_config(HEADER_ONLY)
@@ -251,7 +251,7 @@ def test_high_watermark_keeps_within_the_log(log: PartitionLog) -> None:
 def test_batches_of_own_coordinators_are_not_read_again(
     log: PartitionLog, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    """No CRC and no look at records; a client's batch beside them gets both."""
+    """There is no CRC check and no record check; a client's batch beside them gets both."""
     log.update_config(LogConfig(cleanup_policy=(policy,)))
     looks: dict[str, int] = {}
 
@@ -266,7 +266,7 @@ def test_batches_of_own_coordinators_are_not_read_again(
 
     counted(append_validation, "crc32c")
     counted(record_validation, "record_slices")
-    monkeypatch.setattr(record_walk, "scan", None)  # by which `record_slices` is mostly not needed
+    monkeypatch.setattr(record_walk, "scan", None)  # so that `record_slices` is mostly not called
     marker = build_marker(producer_id=7, producer_epoch=0, commit=True, coordinator_epoch=0, timestamp=NOW)
     for records in (batch(3), batch(2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True), marker):
         log.append_as_leader(records, 0, NOW, origin=COORDINATOR)

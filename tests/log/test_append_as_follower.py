@@ -1,4 +1,4 @@
-"""Batches of a leader's, appended as they are."""
+"""A leader's batches, appended unchanged."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(make: Make, monkeypatch: pytest.Mo
 
 
 def test_an_idle_log_is_stable_to_its_high_watermark_again_after_a_crash_and_after_a_cut(make: Make) -> None:
-    """Nothing may ever move the high watermark any more: what ended below it has ended."""
+    """The high watermark might never move again, so transactions that ended below it must count as ended."""
     log = make("log")
     records = build_batch([(NOW, b"k", b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     log.append_as_leader(records, 0, NOW)

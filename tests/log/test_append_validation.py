@@ -1,4 +1,4 @@
-"""The compiled way past well-formed records changes nothing of what the checks of a produced batch say."""
+"""The compiled shortcut for well-formed records does not change the verdict on a produced batch."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ times = st.sampled_from([0, 0, 0, 1, 63, 64, 99, 1000, 1001, -100, -101, 2**40, 
 number = st.sampled_from([1, 1, 1, 2, 7, 8, 9, 63, 64, 65, 150, 300])
 groups = st.lists(st.tuples(times, keys, values, headers, number), min_size=1, max_size=6)
 mutations = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3)
-# Places in the header: offset delta, base and largest timestamp, count; and the timestamp type in the attributes.
+# Positions in the header: offset delta, base and largest timestamp, count; and the timestamp type in the attributes.
 fields = st.lists(
     st.tuples(st.sampled_from([5, 6, 7, 8, 12]), st.sampled_from([-1, 1, 8, 2**31 - 1])), max_size=1
 )  # fmt: skip
 
 
 def outcome(records: bytes, rules: BatchRules, origin: AppendOrigin) -> tuple[object, ...]:
-    """Return what becomes of a batch, to the last word of an error."""
+    """Return the result for a batch, including the complete text of an error."""
     header = parse_header(records)
     if origin is CLIENT and is_in_order(memoryview(records), header, rules, NOW):
         return ("stored", records)
@@ -65,12 +65,12 @@ def compare(records: bytes, config: LogConfig, origin: AppendOrigin = CLIENT) ->
 
 
 def with_body(header: BatchHeader, body: bytes, changes: list[tuple[int, int]]) -> bytes:
-    """Return a batch with other records, and with some fields of its header changed; the CRC is not looked at here."""
+    """Return a batch with other records and some changed header fields; nothing here checks the CRC."""
     numbers = [*header]
     numbers[1] = HEADER_SIZE - LOG_OVERHEAD + len(body)
     for place, change in changes:
         numbers[place] += change
-    numbers[12] = numbers[12] or 1  # a batch without records is refused before its records are looked at
+    numbers[12] = numbers[12] or 1  # a batch without records is refused before its records are checked
     try:
         return HEADER.pack(*numbers) + body
     except Exception:  # noqa: BLE001 - a number that does not fit in its field
@@ -123,7 +123,7 @@ def test_no_byte_of_a_record_makes_a_difference(
     mutations: list[tuple[int, int]],
     last: int | None,
 ) -> None:
-    """Small records, so that a change mostly hits what says how they are laid out."""
+    """The records are small, so that a changed byte mostly hits a field that describes their layout."""
     batch = build_batch([(NOW, b"k", b"v" * (alike or index % 3), record_headers) for index in range(count)])
     body = bytearray(batch[HEADER_SIZE:])
     for place, byte in mutations:
@@ -135,7 +135,7 @@ def test_no_byte_of_a_record_makes_a_difference(
 
 @pytest.fixture
 def rested(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No batch has been opened just now, and a busy machine does not use the time up."""
+    """Reset the time budget: no batch has been opened just now, so that a busy machine does not exhaust it."""
     monkeypatch.setattr(record_validation, "_AT_ONCE_SECONDS", 60.0)
     monkeypatch.setattr(record_validation, "_allowance", record_validation._Allowance())
 
@@ -164,10 +164,10 @@ def test_what_grows_is_not_unpacked_at_once(bomb: Bomb) -> None:
 
 
 def test_a_record_of_negative_size_is_refused() -> None:
-    """It used to be taken for one of as many bytes as its size byte said, among records of different sizes."""
+    """Earlier, among records of different sizes, such a record was read with the size of its size byte."""
     batch = bytearray(build_batch([(NOW, b"k" * (index % 3), b"v" * 3, ()) for index in range(9)]))
     place = HEADER_SIZE + sum(batch[HEADER_SIZE] // 2 + 1 + key_size for key_size in range(3))
     size = batch[place] // 2
     assert size % 2 == 1
-    batch[place] = size  # which is the number -5
+    batch[place] = size  # which encodes the number -5
     assert compare(bytes(batch), CONFIGS[0])[0] == "refused"

@@ -1,4 +1,4 @@
-"""A checkpoint file that is written at once and by a thread."""
+"""A checkpoint file that is written synchronously or by a thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.log.checkpoints import CheckpointFile
 
 
 class Later(Executor):
-    """Runs what it was given when told to."""
+    """Runs the submitted work on request."""
 
     def __init__(self) -> None:
         self.work: list[tuple[Future[Any], Callable[[], Any]]] = []

@@ -1,4 +1,5 @@
-"""What no CRC covers is held against the log before it counts: offsets, leader epochs, transaction indexes (S3, S4)."""
+"""Fields outside the CRC are checked against the log before use: offsets, leader epochs, transaction indexes (S3, S4).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def reopened(log: PartitionLog, config: LogConfig = SMALL, **known: int) -> Part
 
 
 def alter(log: PartitionLog, offset: int, change: Callable[[bytearray, int], None]) -> None:
-    """Change the bytes of the batch that holds `offset`; `log` is closed."""
+    """Change bytes of the batch that contains `offset`; `log` is closed."""
     for path in sorted(Path(log.directory).glob("*.log")):
         content = bytearray(path.read_bytes())
         for position, header in iter_batches(content):
@@ -55,7 +56,7 @@ def of_epoch(epoch: int) -> Callable[[bytearray, int], None]:
 
 
 def readable(log: PartitionLog) -> tuple[list[int], bool]:
-    """Return the offsets that a reader of everything gets, and whether it came to the end."""
+    """Return the offsets that a reader of the complete log receives, and whether it reached the end."""
     records, whole = read_served(log)
     return offsets_of(records), whole
 
@@ -80,7 +81,7 @@ def test_s4_a_batch_with_another_offset_is_not_served(tmp_path: Path, offset: in
 def test_s4_a_batch_of_another_leader_epoch_is_not_served(tmp_path: Path, epoch: int) -> None:
     log = filled(tmp_path / "topic-0")
     log.close()
-    alter(log, 31, of_epoch(epoch))  # of epoch 1, as its neighbours
+    alter(log, 31, of_epoch(epoch))  # in epoch 1, like its neighbours
     found, whole = readable(reopened(log))
     assert not whole
     assert found == list(range(len(found)))
@@ -91,7 +92,7 @@ def test_s4_a_batch_of_another_leader_epoch_is_not_served(tmp_path: Path, epoch:
 def test_s4_wherever_a_reader_begins_it_gets_that_offset_or_none(
     tmp_path: Path, change: Callable[[bytearray, int], None]
 ) -> None:
-    """The index points to the damaged batch itself, too, and the reader has seen nothing in front of it."""
+    """Even if the index points directly to the damaged batch, and the reader has seen no batch before it."""
     log = filled(tmp_path / "topic-0")
     firsts = [segment.base_offset for segment in log.segments]
     log.close()
@@ -109,7 +110,7 @@ def test_s4_wherever_a_reader_begins_it_gets_that_offset_or_none(
                     raise
             else:
                 assert header.base_offset <= offset <= header.last_offset, (damaged, offset)
-                # What an older epoch at the very beginning of the log could be held against is gone.
+                # There is no earlier batch left to compare an older epoch at the very beginning of the log with.
                 assert header.leader_epoch == offset // 20 or damaged == 0 == header.base_offset, (damaged, offset)
             found.segments.release_idle(force=True)
 
@@ -139,7 +140,7 @@ def test_a_log_that_lost_its_last_batches_says_so(tmp_path: Path, caplog: pytest
 
 
 def test_holes_are_what_compaction_leaves(tmp_path: Path) -> None:
-    """Whatever the policy says now: a batch that lies between its neighbours is served."""
+    """Whatever the policy is now, a batch that fits between its neighbours is served."""
     log = filled(tmp_path / "topic-0", 8)
     log.close()
     path = Path(log.segments.active.path())
@@ -183,7 +184,7 @@ def test_one_read_looks_at_so_many_batches(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_s4_the_end_of_a_clean_log_is_where_its_stop_said(tmp_path: Path) -> None:
-    """The offset of the last batch is damaged: what is appended goes on behind it all the same."""
+    """The offset of the last batch is damaged; nevertheless appends continue after the recorded end."""
     log = filled(tmp_path / "topic-0")
     log.close()
     alter(log, 79, moved_by(1 << 20))
@@ -194,7 +195,7 @@ def test_s4_the_end_of_a_clean_log_is_where_its_stop_said(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("recovery_point", [10, 66, 78])
 def test_s6_a_wrong_recovery_point_gives_no_offset_twice(tmp_path: Path, recovery_point: int) -> None:
-    """Not even where the last batch is damaged, too, so that its own numbers prove nothing."""
+    """Not even if the last batch is damaged too, so that its own offsets prove nothing."""
     log = filled(tmp_path / "topic-0")
     log.close()
     path = Path(log.segments.active.path())

@@ -1,10 +1,10 @@
-"""One damage after another, to every kind of file: never a wrong answer, never an end of the broker (S3, S4, S6).
+"""One damage after another, to every kind of file: no wrong answer, and the broker never ends (S3, S4, S6).
 
-A reader checks the CRC of each batch, as Kafka's clients do. What it accepts must be what was written, and it must meet
-every offset up to the end of the log, or up to the first batch that it refuses.
+A reader checks the CRC of each batch, as Kafka's clients do. What it accepts must be what was written, and it must
+receive every offset up to the end of the log, or up to the first batch that it refuses.
 
-Base offset and leader epoch (bytes 0-7 and 12-15 of a batch) are not under the CRC in Kafka's format. kbroker holds
-them against the batches around them.
+In Kafka's format, the CRC does not cover base offset and leader epoch (bytes 0-7 and 12-15 of a batch). kbroker
+compares them with the neighbouring batches.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Found = tuple[bytes | None, bytes | None, int]
 
 @dataclass(frozen=True)
 class Source:
-    """A directory as a broker left it, and what it answered."""
+    """A directory as a broker left it, and the broker's answers about it."""
 
     path: Path
     clean: bool
@@ -98,7 +98,7 @@ def log_sequence(log: PartitionLog, producer_id: int) -> int:
 
 
 def read(log: PartitionLog) -> tuple[dict[int, Found], int, bool]:
-    """Read as a client does: (key, value, leader epoch) by offset, where that ends, and whether all was accepted."""
+    """Read like a client; return (key, value, leader epoch) by offset, the end, and whether everything was accepted."""
     found: dict[int, Found] = {}
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -165,7 +165,7 @@ def kind_of(path: Path) -> str:
 
 
 def damage(rng: random.Random, path: Path) -> tuple[str, int, int]:
-    """Change one file; returns what was done, and from which byte to which."""
+    """Change one file; returns a description of the change, and its byte range."""
     content = bytearray(path.read_bytes())
     size = len(content)
     how = rng.choice(("flip", "flip", "garbage", "zeros", "cut", "tail"))
@@ -208,7 +208,7 @@ def test_any_single_damage(source: Source, tmp_path: Path) -> None:
 
 
 def check(source: Source, directory: Path, kind: str, label: str, counts: Counter[str]) -> None:
-    """Open the damaged directory and hold its answers against the source's."""
+    """Open the damaged directory and compare its answers with the source's."""
     logs = LogDirectory(str(directory), node_id=1, cluster_id="c" * 22)
     try:
         logs.load(config_of, NOW)
@@ -218,7 +218,7 @@ def check(source: Source, directory: Path, kind: str, label: str, counts: Counte
         return
     try:
         for (topic, _), log in logs.logs.items():
-            log.leader_epochs.assign(NEXT_EPOCH, log.log_end_offset)  # as whoever leads does
+            log.leader_epochs.assign(NEXT_EPOCH, log.log_end_offset)  # as every leader does
             early = answers_by_time(log)
             found, end, whole = read(log)
             expected = source.values[topic]
@@ -230,7 +230,8 @@ def check(source: Source, directory: Path, kind: str, label: str, counts: Counte
                 assert whole, (label, topic)
                 assert end == max(expected) + 1 or end == max(expected) + 2, (label, topic, end)
                 if first == source.starts[topic]:
-                    # Where compaction has removed the first batch of an epoch, only the checkpoint knew its beginning.
+                    # If compaction has removed the first batch of an epoch, only the checkpoint knew the epoch's start
+                    # offset.
                     alike = ANSWERS_BUT_EPOCHS if topic == "c" and kind == EPOCHS else slice(None)
                     for now in (early, answers_by_time(log)):
                         assert now[alike] == source.times[topic][alike], (label, topic)
@@ -249,7 +250,7 @@ def check(source: Source, directory: Path, kind: str, label: str, counts: Counte
 
 
 def test_any_damage_to_the_metadata(tmp_path: Path) -> None:
-    """A start is refused, or everything up to the last whole batch is there."""
+    """Either the start is refused, or everything up to the last complete entry is there."""
     rng = random.Random(SEED)
     source = tmp_path / "source"
     source.mkdir()

@@ -1,4 +1,4 @@
-"""A slice reads the file that it was made of, or fails."""
+"""A slice reads the file from which it was created, or fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.log.segment.segment import Segment
 
 
 def test_a_name_that_another_deleted_segment_has_taken_is_not_read(tmp_path):
-    """Two compactions of one segment within file.delete.delay.ms leave two files of one name."""
+    """Two compactions of one segment within file.delete.delay.ms leave two files with the same name."""
     config, files = LogConfig.from_map({}), OpenFiles(100)
     path = tmp_path / f"{0:020d}.log"
     path.write_bytes(b"A" * 100)

@@ -1,4 +1,5 @@
-"""S11: a disk that fails or is full. No answer is given for what is not in the log, and no half batch stays in it."""
+"""S11: a disk that fails or is full. No append is confirmed that is not in the log, and no partial batch stays in it.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def test_a_short_write_is_cut_back(log: PartitionLog, monkeypatch: pytest.Monkey
 
 
 def test_what_cannot_be_cut_back_ends_appending(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bug 5: appends went on after a write failure."""
+    """Bug 5: after a failed write, the log continued to accept appends."""
     write = os.pwrite
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", lambda fd, data, at: write(fd, bytes(data)[:20], at))
@@ -104,7 +105,7 @@ def test_what_cannot_be_cut_back_ends_appending(log: PartitionLog, monkeypatch: 
 def test_a_batch_is_taken_where_only_its_index_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: bool
 ) -> None:
-    """Refused when it was written already, it would be back after the next start."""
+    """If the batch were refused although it is already written, it would reappear after the next start."""
     log = open_log(tmp_path / "topic-0", config=LogConfig(index_interval_bytes=0))
     real = os.open
 
@@ -114,7 +115,7 @@ def test_a_batch_is_taken_where_only_its_index_cannot_be_opened(
         return real(path, *arguments)
 
     log.append_as_leader(batch(), 0, NOW)
-    if opened:  # then they have to grow
+    if opened:  # from then on the indexes must grow
         log.segments.active.indexes.open()
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", no_index)
@@ -147,7 +148,7 @@ def test_a_failed_snapshot_does_not_stop_a_roll(log: PartitionLog, monkeypatch: 
 
 @pytest.mark.parametrize("after", [0, 1])
 def test_bug_4_a_failed_transaction_index(log: PartitionLog, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Neither the marker without its entry, nor the entry without its marker."""
+    """The log never has the marker without its index entry, nor the entry without its marker."""
     marker = build_marker(producer_id=1, producer_epoch=0, commit=False, coordinator_epoch=0, timestamp=NOW)
     write, calls = os.pwrite, 0
 
@@ -209,7 +210,7 @@ def test_a_truncation_voids_a_flush_under_way(log: PartitionLog) -> None:
 
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs RLIMIT_FSIZE")
 def test_a_full_disk_for_real(tmp_path: Path) -> None:
-    """A file-size limit: the write that crosses it is short, the next ones fail; nothing of either stays."""
+    """A file-size limit: the write that crosses it is short, the next writes fail; nothing of either stays."""
     program = f"""
 import resource, signal, pathlib
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -238,7 +239,7 @@ print(done)
 
 @pytest.mark.parametrize("at", range(9))
 def test_segments_that_cannot_be_renamed_now_go_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """A full disk may have no room for a longer name, just when retention is to make some."""
+    """A full disk may have no room for a longer file name, just when retention is to free some room."""
     config = LogConfig(segment_bytes=80, file_delete_delay_ms=0, retention_ms=1)
     log = open_log(tmp_path / "many-0", config=config)
     for _ in range(5):

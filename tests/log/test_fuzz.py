@@ -1,4 +1,4 @@
-"""Hostile batches and broken files: only the expected errors, and no memory to speak of."""
+"""Hostile batches and broken files cause only the expected errors, and take little memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def mutated(rng: random.Random, seed: bytes) -> bytearray:
         del records[rng.randrange(len(records)) :]
     elif rng.random() < 0.1:
         records += seed[: rng.randrange(len(seed))]
-    if rng.random() < 0.8 and len(records) >= HEADER_SIZE:  # get past the CRC, and past the length
+    if rng.random() < 0.8 and len(records) >= HEADER_SIZE:  # get past the CRC and the length checks
         records[:8] = bytes(8)
         records[16] = 2
         if rng.random() < 0.9:
@@ -91,7 +91,7 @@ def test_a_bomb_is_refused_within_the_bound(tmp_path: Path, codec: int) -> None:
 
 
 def test_any_file_may_be_broken(tmp_path: Path) -> None:
-    """S3-S6 at random: whatever is done to the files, opening succeeds and what is read is what was written."""
+    """S3-S6 at random: however the files are damaged, opening succeeds and reading returns what was written."""
     rng = random.Random(5)
     config = LogConfig(segment_bytes=700, index_interval_bytes=100)
     source = tmp_path / "topic-0"

@@ -1,4 +1,4 @@
-"""KBROKER_VERIFY=1: a log that is no longer true to itself says so; without it nothing is paid."""
+"""KBROKER_VERIFY=1: a log that breaks an invariant reports it; without the setting the checks cost nothing."""
 
 from __future__ import annotations
 

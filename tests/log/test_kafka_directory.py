@@ -1,4 +1,4 @@
-"""One partition's directory, used by Apache Kafka, by kbroker's log, and by Apache Kafka again."""
+"""One partition's directory is used by Apache Kafka, then by kbroker's log, and then by Apache Kafka again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history of leader epochs, and how far each reached (KIP-101, KIP-279)."""
+"""The history of leader epochs, and the end offset of each (KIP-101, KIP-279)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def test_an_epoch_that_begins_is_written_by_the_next_who_notes_one(tmp_path: Pat
 
 
 def test_the_first_who_appends_writes_the_epoch_that_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else batches would be of an epoch that no start finds in the file, and a start might go by the file."""
+    """Otherwise batches would have an epoch that a start does not find in the file, and the start might trust the file.
+    """
     log = open_log(tmp_path / "topic-0")
     log.append_as_leader(batch(2), 0, NOW)
     log.leader_epochs.begin(7, log.log_end_offset)

@@ -1,7 +1,7 @@
-"""A log against a list: whatever is done to it, and however it is stopped, it holds what was appended (S1-S4, S7-S9).
+"""A log against a list: after any operations and any kind of stop, it contains what was appended (S1-S4, S7-S9).
 
-Bugs of others that a step of it would meet: 6 (gaps), 7 (empty segments), 8 and 9 (truncation), 12 (holes in offsets),
-14 (a producer's last batch compacted away).
+Its steps would find these bugs of other brokers: 6 (gaps), 7 (empty segments), 8 and 9 (truncation), 12 (holes in
+offsets), 14 (a producer's last batch compacted away).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Row = tuple[int, bytes, bytes | None, int]
 
 @dataclass
 class Batch:
-    """What one batch holds: its range of offsets, and (offset, key, value, timestamp) of each record that is left."""
+    """The contents of one batch: its offset range, and (offset, key, value, timestamp) of each remaining record."""
 
     base: int
     last: int
@@ -46,7 +46,7 @@ class Batch:
 
 
 def step(**strategies: Any) -> Callable[[Callable[..., None]], Any]:
-    """Make a rule whose runs are counted by name."""
+    """Create a rule whose runs are counted by name."""
 
     def decorate(run: Callable[..., None]) -> Any:
         @functools.wraps(run)
@@ -60,7 +60,7 @@ def step(**strategies: Any) -> Callable[[Callable[..., None]], Any]:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """The model: batches, the start and end, how far it is clean (None: not at all), and whether it may have holes."""
+    """The model: batches, start and end, the clean offset (None: not cleaned), and whether holes are allowed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,12 +133,12 @@ class LogMachine(RuleBasedStateMachine):
             self.batches.pop()
         end = self.log.log_end_offset
         if self.holes:
-            # Compaction may have left a batch without records at the end, or have taken whole batches.
+            # Compaction may have left a batch without records at the end, or have removed complete batches.
             assert (self.batches[-1].last if self.batches else -1) < end <= offset
         elif self.batches:
             assert end == self.batches[-1].last + 1
         self.end = min(self.end, offset, end)
-        self.cleaned = None  # as the cleaner's manager does: what follows may reach beyond what was clean
+        self.cleaned = None  # as the cleaner's manager does: what follows may extend beyond the clean part
         self.start = min(self.start, self.end)
         self.epoch += 1
         self.sequences = {e.producer_id: e.last_sequence + 1 for e in self.log.active_producers()}
@@ -153,7 +153,7 @@ class LogMachine(RuleBasedStateMachine):
         purge(self.log, NOW)
 
     def cleanable_to(self) -> int:
-        """Return up to where a compaction may reach now; the log's start if there is nothing to clean."""
+        """Return the offset that a compaction may reach now; the log's start if there is nothing to clean."""
         limit = min(self.log.high_watermark, self.log.segments.active.base_offset)
         upper = self.log.segments.bases[max(bisect_right(self.log.segments.bases, limit) - 1, 0)]
         dirty = self.cleaned if self.cleaned is not None and self.start <= self.cleaned <= self.end else self.start

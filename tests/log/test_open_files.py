@@ -1,4 +1,4 @@
-"""The bound on open files of segments: it holds, nobody's bytes are mixed up, and what is in use stays open."""
+"""The limit on open segment files: it is kept, files are never confused, and a file in use stays open."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def offsets_of(records: memoryview) -> list[int]:
 
 
 def many_segments(directory: Path, files: OpenFiles, count: int = SEGMENTS) -> PartitionLog:
-    """Return a log with one batch of three records in each segment."""
+    """Return a log with segments of one batch of three records each."""
     log = open_log(directory, config=CONFIG, files=files)
     for index in range(count):
         log.append_as_leader(batch(3, timestamp=NOW + 10 * index), 0, NOW)

@@ -1,4 +1,4 @@
-"""Reading: where it starts, where it ends, and what stays readable."""
+"""Reading: where it starts, where it ends, and which records stay readable."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_bounds(tmp_path: Path) -> None:
 def test_a_batch_whose_header_is_damaged_while_the_broker_runs_is_not_served(
     tmp_path: Path, damage: tuple[int, int]
 ) -> None:
-    """Of what was written last the position is known without a look at the file."""
+    """The position of the newest batches is known without reading the file."""
     log = committed(filled(tmp_path / "topic-0", 3))
     segment = log.segments.active
     found = segment.find(4)

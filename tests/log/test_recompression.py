@@ -1,4 +1,4 @@
-"""A batch in another codec is what building it anew from its records brings, byte for byte; and the bounds on it."""
+"""Recompression gives the same bytes as rebuilding the batch from its records; and its limits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_ordinary_batches(
     piecemeal: bool,
     base: int,
 ) -> None:
-    """Also those whose timestamps do not count from the first record's."""
+    """Also batches whose timestamps are not relative to the first record's."""
     batch = build_batch(new, codec=source, producer_id=4, producer_epoch=1, base_sequence=9, transactional=True)
     if base:
         shifted = build_batch([(new[0][0] + base, None, None, ()), *new])
@@ -81,7 +81,7 @@ def test_ordinary_batches(
         record_walk._KEPT = kept
     if source == target:
         assert records_of(found) == records_of(batch)
-    elif base and target == ZSTD:  # the size of what is renumbered is not known before, and not told in the frame
+    elif base and target == ZSTD:  # the size after renumbering is not known before, and the frame does not contain it
         assert records_of(found) == records_of(built_anew(batch, target))
     else:
         assert found == built_anew(batch, target)

@@ -1,4 +1,4 @@
-"""Copies of single records: beside a reader of all, bounded in memory, and without those that cannot be read."""
+"""Copies of single records: equal to those of a complete reader, bounded in memory, without unreadable records."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_beside_a_reader_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("codec", [NONE, GZIP, ZSTD])
 def test_a_large_batch_takes_little_memory(tmp_path: Path, codec: int) -> None:
-    """A record beside one of 40 MB; the larger one is passed over, whatever its codec makes of it."""
+    """The batch contains a record beside one of 40 MB; the copy skips the larger one, whatever the codec is."""
     records = [(NOW, b"a", b"1", ()), (NOW, None, bytes(40 * MB), ()), (NOW, b"b", b"2", ())]
     config = LogConfig(max_message_bytes=100 * MB)
     log = appended(open_log(tmp_path / "topic-0", config=config), build_batch(records, codec=codec))

@@ -1,4 +1,4 @@
-"""Runs say of each record what reading the records one by one says."""
+"""Runs describe each record in the same way as reading the records one at a time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_thousand_records_of_one_layout_are_few_runs() -> None:
 
 
 def test_looking_for_neighbours_costs_no_square_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that end just behind what is looked at first."""
+    """The runs end just after the records that are checked first."""
     looked = []
     alike = record_runs._alike
 
@@ -96,7 +96,7 @@ def test_a_wrong_count_is_malformed(count: int) -> None:
 
 
 def long_form(number: int, length: int, high_bits: int) -> bytes:
-    """Return a number in so many bytes at least; in 5 of them there is room for bits above the 32nd."""
+    """Return a number encoded in at least `size` bytes; 5 bytes have room for bits above the 32nd."""
     left = number << 1 ^ number >> 31
     left = left & 0xFFFFFFFF | (high_bits << 32 if length == 5 else 0)
     out = bytearray()
@@ -128,7 +128,7 @@ odd_numbers = st.tuples(sizes, high)
 def test_numbers_in_other_forms_mean_the_same(
     parts: list[tuple[bytes | None, int, tuple[int, int], int]], delta_form: tuple[int, int]
 ) -> None:
-    """Any client may write numbers longer than they need to be, with bits that count for nothing, and null as -2."""
+    """A client may encode numbers in more bytes than necessary, with bits that are ignored, and null as -2."""
     data = b""
     for index, (key, value_size, (length, bits), value_length) in enumerate(parts):
         body = b"\0" + b"\0" + long_form(index, *delta_form)

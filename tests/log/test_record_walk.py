@@ -1,4 +1,4 @@
-"""The walk through a batch's records tells what reading them one by one tells, to the kind of error, in small steps."""
+"""The walk through a batch's records finds the same as a reader of single records, including errors, in small steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ mutations = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max
 
 
 def read(batch: bytes) -> list[Row] | type[Exception]:
-    """Return what is told of the records by the reader that makes an object of each."""
+    """Return the contents of the records according to the reader that creates an object for each."""
     header = parse_header(batch)
     try:
         return [
@@ -89,7 +89,7 @@ def test_the_compiled_scan_is_there() -> None:
 
 
 def test_the_scan_leaves_what_it_does_not_pass() -> None:
-    """Nothing of a record that is broken, cut off or has many headers, and nothing behind it."""
+    """Nothing of a record that is broken, cut off or has many headers, and nothing after it."""
     assert record_walk.scan is not None
     good = build_batch([(NOW, b"k", b"v", ())] * 3)[HEADER_SIZE:]
     many = build_batch([(NOW, b"k", b"v", [("h", None)] * 4097)])[HEADER_SIZE:]
@@ -164,7 +164,7 @@ def test_records(
         body[place % len(body)] = byte
     batch = sealed(bytes(body), len(new) + miscount, codec, timestamp_type=int(append_time))
     with ExitStack() as stack:
-        if tiny:  # so that every border between pieces, and between small and large records, is somewhere
+        if tiny:  # so that each boundary between pieces, and between small and large records, is tested
             for module, name, size in (
                 (record_walk, "_LARGE", 40), (record_walk, "_AHEAD", 104), (record_walk, "_HEADER_BYTES", 8),
                 (compression, "PIECE", 50),
@@ -224,7 +224,7 @@ def steps(bomb: Bomb) -> Iterator[object]:
 @pytest.mark.long
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: bomb.name)
 def test_a_bomb_takes_small_steps_and_little_memory(bomb: Bomb) -> None:
-    """What is told within a step is bounded, and so is what is kept."""
+    """A step returns a bounded amount, and the walk keeps a bounded amount."""
     header = parse_header(bomb.batch)
     told = walked_steps = 0
     largest = 0

@@ -1,4 +1,4 @@
-"""What a log is after a crash: everything that was whole, and nothing else."""
+"""A log after a crash: it contains everything that was complete, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def filled(directory: Path, batches: int = 60) -> PartitionLog:
 
 
 def verify(directory: Path) -> None:
-    """S2: in every file offsets rise, no batch overlaps another, and each CRC is right."""
+    """S2: in every file offsets increase, no batch overlaps another, and each CRC is valid."""
     end = 0
     for path in sorted(directory.glob("*.log")):
         content = path.read_bytes()
@@ -87,7 +87,7 @@ def is_whole(tail: bytes) -> bool:
 
 
 CASES = [(tail, clean) for tail in tails() for clean in (False, True) if not (clean and is_whole(tail))]
-"""A whole batch after a clean stop is taken as it is, as in Kafka."""
+"""After a clean stop, a complete batch is accepted unchecked, as in Kafka."""
 
 
 @pytest.mark.parametrize(("tail", "clean"), CASES, ids=range(len(CASES)))
@@ -108,7 +108,7 @@ def test_s4_garbage_at_the_end_is_cut_off(tmp_path: Path, tail: bytes, clean: bo
 
 
 def test_s15_a_crash_between_the_steps_of_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies behind a cut is never shown again, whenever the cutting ends: a gap would look like a whole log."""
+    """The records after a cut never reappear, wherever it is interrupted: a gap would look like an intact log."""
     for stop_at in ("recovery.cut", "recovery.checked"):
         directory = tmp_path / stop_at / "topic-0"
         directory.parent.mkdir()
@@ -134,7 +134,7 @@ def test_s15_a_crash_between_the_steps_of_a_cut(tmp_path: Path, monkeypatch: pyt
 
 
 def with_a_hole(directory: Path) -> list[int]:
-    """Write a log and take out one batch in the middle, as compaction does; returns the offsets that are left."""
+    """Write a log and remove one batch in the middle, as compaction does; returns the remaining offsets."""
     log = filled(directory)
     segment = log.segments[2]
     content = Path(segment.path()).read_bytes()
@@ -161,7 +161,8 @@ def test_s4_a_hole_is_compactions_or_a_loss(tmp_path: Path, compacted: bool) -> 
 def test_s4_a_segment_that_was_never_compacted_ends_where_the_next_begins(
     tmp_path: Path, uncompacted_from: int | None
 ) -> None:
-    """A loss of power took the end of a closed segment of a compacted topic, and left the next, which is empty."""
+    """A power loss removed the end of a closed segment of a compacted topic, and left the next segment, which is empty.
+    """
     log = filled(tmp_path / "topic-0", 10)
     log.roll(NOW)
     first, end = log.segments[0].path(), log.log_end_offset
@@ -179,7 +180,7 @@ def test_s4_a_segment_that_was_never_compacted_ends_where_the_next_begins(
 
 
 def test_s4_a_segment_with_holes_may_end_before_the_next_begins(tmp_path: Path) -> None:
-    """Another broker's compaction, cut off before its checkpoint was written."""
+    """Another broker's compaction, which was interrupted before its checkpoint was written."""
     log = filled(tmp_path / "topic-0", 10)
     log.roll(NOW)
     first, end = log.segments[0].path(), log.log_end_offset
@@ -243,7 +244,7 @@ def test_s15_recovery_can_be_repeated(tmp_path: Path) -> None:
 
 
 def test_bug_2_nothing_is_left_above_the_start(tmp_path: Path) -> None:
-    """The only segment is broken from its first byte, after DeleteRecords."""
+    """The only segment is damaged from its first byte, after DeleteRecords."""
     log = open_log(tmp_path / "topic-0")
     for _ in range(10):
         log.append_as_leader(batch(), 0, NOW)
@@ -313,7 +314,7 @@ def test_bug_7_a_crash_between_creating_and_writing(tmp_path: Path) -> None:
 
 
 def test_s1_s2_a_crash_at_any_byte(tmp_path: Path) -> None:
-    """What the page cache held of the last write, cut at random places."""
+    """The page cache's part of the last write is cut at random places."""
     source = tmp_path / "source"
     source.mkdir()
     log = filled(source / "topic-0", 12)
@@ -390,7 +391,7 @@ def _damage(path: Path, damage: str, other: bytes, rng: random.Random) -> None:
 
 
 def _shifted(content: bytes, entry: int) -> bytes:
-    """Let all entries but the last ones name a place a little further on."""
+    """Let all entries except the last ones point slightly too far."""
     changed = bytearray(content)
     for place in range(entry - 4, len(content) - 8 * entry, entry):
         struct.pack_into(">I", changed, place, int.from_bytes(content[place : place + 4]) + 7)

@@ -1,4 +1,4 @@
-"""Indexes that are closed for a while, and opened again."""
+"""Indexes that are closed for a while, and then reopened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG = LogConfig(index_interval_bytes=200)
 def test_a_log_of_one_timestamp_is_not_read_again_whenever_its_indexes_are_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timestamp: int
 ) -> None:
-    """No entry of the time index lies near its end, from where on it could be completed."""
+    """No entry of the time index is near the log's end, from which the index could be completed."""
     log = open_log(tmp_path / "topic-0", config=CONFIG)
     for _ in range(500):
         log.append_as_leader(batch(timestamp=timestamp), 0, NOW)
@@ -66,7 +66,7 @@ def test_what_is_written_while_they_are_closed_is_found(tmp_path: Path) -> None:
 
 
 def test_a_batch_before_the_newest_entry_that_claims_to_be_newer_does_not_disorder_the_index(tmp_path: Path) -> None:
-    """The largest timestamp would be one with a smaller offset than that of the entry before it."""
+    """Otherwise the largest timestamp would have a smaller offset than the entry before it."""
     log = open_log(tmp_path / "topic-0", config=CONFIG)
     for number in range(2):
         log.append_as_leader(batch(timestamp=NOW + number), 0, NOW)

@@ -1,4 +1,4 @@
-"""S13: when a segment ends, and what is deleted when."""
+"""S13: when a segment is rolled, and which segments are deleted when."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_s13_by_a_full_index(tmp_path: Path) -> None:
 
 
 def test_s13_by_relative_offset(tmp_path: Path) -> None:
-    """Bug 6: offsets that no longer fit into four bytes beside the base."""
-    config = LogConfig(cleanup_policy=("compact",))  # nothing but compaction leaves such holes
+    """Bug 6: offsets whose distance from the base does not fit into four bytes."""
+    config = LogConfig(cleanup_policy=("compact",))  # only compaction leaves such holes
     log = open_log(tmp_path / "topic-0", config=config)
     append(log)
     log.log_end_offset = 2**31 - 1
@@ -176,7 +176,7 @@ def test_delete_records(tmp_path: Path) -> None:
 
 
 def test_truncation(tmp_path: Path) -> None:
-    """Bug 8: also to a segment's base, and to an empty log."""
+    """Bug 8: also truncation to a segment's base offset, and to an empty log."""
     for offset in range(12):
         log = open_log(tmp_path / f"t-{offset}", config=LogConfig(segment_bytes=SIZE * 3, index_interval_bytes=0))
         for epoch in range(11):
@@ -219,7 +219,7 @@ def test_indexes_are_trimmed_and_sparse(tmp_path: Path) -> None:
 
 
 def test_a_segment_rests_with_its_largest_timestamp_indexed(tmp_path: Path) -> None:
-    """Kafka looks for it at the end of the time index, also in segments too small for any other entry."""
+    """Kafka looks for it at the end of the time index, even in segments that are too small for any other entry."""
     config = LogConfig(segment_bytes=SIZE * 3)
     log = open_log(tmp_path / "topic-0", config=config)
     append(log, 10)
@@ -243,7 +243,7 @@ def test_a_segment_rests_with_its_largest_timestamp_indexed(tmp_path: Path) -> N
 
 
 def test_deleting_segments_removes_no_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removing waits for the disk, so that somebody else does it: segments' files when they are due, snapshots soon."""
+    """Removing waits for the disk, so a thread does it: segments' files when they are due, snapshots soon."""
     log = open_log(tmp_path / "topic-0", config=LogConfig(segment_bytes=SIZE))
     append(log, 6)
     committed(log)
@@ -260,7 +260,7 @@ def test_deleting_segments_removes_no_file_at_once(tmp_path: Path, monkeypatch: 
 
 
 def test_a_flush_that_is_under_way_holds_no_segment(tmp_path: Path) -> None:
-    """Or a segment that is deleted meanwhile would be taken for one that somebody reads, and its file opened."""
+    """Otherwise a segment that is deleted meanwhile would count as being read, and its file would be opened."""
     log = open_log(tmp_path / "topic-0", config=LogConfig(segment_bytes=SIZE))
     append(log, 6)
     committed(log)

@@ -1,4 +1,4 @@
-"""The search by time in slices: what a stored batch unpacks to, and what becomes of the log meanwhile."""
+"""The search by time in slices: how it decompresses stored batches, and changes of the log meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @pytest.fixture
 def log(tmp_path: Path) -> PartitionLog:
-    """A log that takes headers which lie, as logs of earlier times have them."""
+    """Return a log that accepts lying headers, as old logs contain them."""
     return open_log(tmp_path / "topic-0", config=LogConfig(record_validation="header"))
 
 
@@ -37,7 +37,7 @@ def claiming(records: bytes, max_timestamp: int) -> bytes:
 
 
 def counted(work: Coroutine[Any, Any, T]) -> tuple[T, int]:
-    """Return what work brings, and in how many steps."""
+    """Return the result of work, and the number of its steps."""
     steps = 0
     while True:
         try:
@@ -49,7 +49,7 @@ def counted(work: Coroutine[Any, Any, T]) -> tuple[T, int]:
 
 @pytest.mark.parametrize("codec", range(5))
 def test_a_stored_bomb_is_searched_in_slices(log: PartitionLog, codec: int) -> None:
-    """No record of it is late enough, so all are looked at, and the search goes on behind it."""
+    """No record of the bomb is late enough, so the search reads all of them, and continues after it."""
     log.append_as_leader(claiming(minimal(20_000, codec), BASE + 50), 0, NOW)
     log.append_as_leader(batch(3, timestamp=BASE + 10), 0, NOW)
     tracemalloc.start()
@@ -68,7 +68,7 @@ def test_the_first_of_many(log: PartitionLog) -> None:
 
 
 def test_what_lies_between_two_slices(log: PartitionLog) -> None:
-    """Truncated, deleted, appended to: the search answers for what is there when it comes to it."""
+    """Truncated, deleted, appended: the search answers for the log's state at the time when it reads it."""
     log.append_as_leader(claiming(minimal(50_000), BASE + 50), 0, NOW)
     log.append_as_leader(batch(3, timestamp=BASE + 10), 0, NOW)
     for change, expected in (
@@ -96,7 +96,7 @@ def test_a_header_that_lies_does_not_stop_the_search(log: PartitionLog) -> None:
 
 
 def of_many_segments(directory: Path, count: int) -> PartitionLog:
-    """Return a log of one record a segment, as a start finds it."""
+    """Return a log with one record in each segment, as a start finds it."""
     config = LogConfig(segment_bytes=80, file_delete_delay_ms=0, retention_ms=1)
     log = open_log(directory, config=config)
     for number in range(count):

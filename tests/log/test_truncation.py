@@ -1,4 +1,4 @@
-"""A log that is cut: its indexes, and its producers, which are found again in pieces."""
+"""Truncation of a log: its indexes, and its producers, which are rebuilt in pieces."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_whoever_needs_the_producers_sooner_gets_them_at_once(tmp_path: Path) ->
     produced(leader, 2501)
     work = log.truncate_in_pieces(2600, NOW)
     work.send(None)
-    again = log.truncate_in_pieces(2500, NOW)  # what was begun before is void
+    again = log.truncate_in_pieces(2500, NOW)  # work that began before is void
     again.send(None)
     assert step(work)
     last = memoryview(Path(leader.segments.active.path()).read_bytes())
@@ -109,7 +109,7 @@ def test_a_follower_that_is_cut_waits_for_no_disk_and_a_loss_of_power_does_not_m
     monkeypatch.setattr(os, "fsync", in_this_thread(synced.append, os.fsync))
     log.truncate_to(3, NOW)
     log.leader_epochs.assign(2, 3, sync=False)
-    log.truncate_to(3, NOW)  # only of the epoch that has no batch
+    log.truncate_to(3, NOW)  # only for the epoch that has no batch
     assert log.leader_epochs.entries == [(0, 0), (1, 2)]
     assert synced == []
     monkeypatch.undo()
@@ -132,7 +132,7 @@ def test_producers_that_cannot_be_found_again_are_an_error_once(
     monkeypatch.setattr(log_state, "rebuild_in_pieces", fails)
     with pytest.raises(OSError, match="broken"):
         log.truncate_to(5, NOW)
-    log.finish_truncation()  # as before this broker leads
+    log.finish_truncation()  # as before this broker became leader
     with pytest.raises(AppendError):
         log.append_as_leader(batch(), 0, NOW)
     with pytest.raises(AppendError):
@@ -151,7 +151,7 @@ def test_a_log_that_is_dropped_while_it_is_cut_leaves_nothing_unawaited(
     log.close(clean=False)
     del log, work
     gc.collect()
-    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []  # others leave sockets
+    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []  # other tests leave sockets
 
 
 MANY = LogConfig(segment_bytes=300)
@@ -218,7 +218,7 @@ def test_nothing_is_appended_behind_what_a_cut_that_failed_half_way_has_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, fully: bool
 ) -> None:
     if fully and call == "ftruncate":
-        call = "open"  # of the segment with which it goes on
+        call = "open"  # of the segment with which the log continues
     log = open_log(tmp_path / "log", config=LogConfig(segment_bytes=500))
     produced(log, 50)
     end, passing = log.log_end_offset, 10 if call == "rename" else 0
@@ -248,7 +248,7 @@ def test_nothing_is_appended_behind_what_a_cut_that_failed_half_way_has_removed(
 def test_a_cut_whose_epochs_could_not_be_written_is_half_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fully: bool
 ) -> None:
-    """The producers are as they were before, and would answer for what is gone."""
+    """The producers are as before, and would answer for records that are gone."""
     log = open_log(tmp_path / "log", config=LogConfig(segment_bytes=500))
     produced(log, 20)
     log.append_as_leader(batch(), 3, NOW)

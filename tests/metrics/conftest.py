@@ -1,4 +1,4 @@
-"""An embedded broker that is seen from outside."""
+"""An embedded broker, observed from outside."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from kbroker.telemetry.instances import Client, Push
 
 MOST = 16 << 20
-"""The most bytes that a push may unpack to."""
+"""The most bytes to which a push may decompress."""
 
 
 def attributes(texts: Mapping[str, str]) -> list[KeyValue]:

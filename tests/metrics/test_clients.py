@@ -27,7 +27,7 @@ def pushed(seen: Seen) -> Iterator[Seen]:
 
 
 def until(happened: Callable[[], object]) -> None:
-    # librdkafka sends no last push where one is under way as it closes; such a client goes after a minute.
+    # librdkafka sends no last push if one is in progress as it closes; such a client is removed after a minute.
     deadline = time.monotonic() + 120
     while not happened():
         assert time.monotonic() < deadline

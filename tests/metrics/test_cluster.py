@@ -1,4 +1,4 @@
-"""What brokers of a cluster tell: each its part, and the controller of the whole."""
+"""Metrics of a cluster's brokers: each broker shows its part, and the controller the total."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def told(cluster: Cluster) -> dict[int, Values]:
-    """Return what each broker that runs tells."""
+    """Return the metrics of each running broker."""
 
     async def all_of() -> dict[int, Values]:
         running = {node_id: each.node for node_id, each in cluster.brokers.items() if each.is_running}

@@ -1,4 +1,4 @@
-"""What the page tells agrees with what real clients did."""
+"""The page's values agree with what real clients did."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def produce(seen: Seen, topic: str, count: int) -> None:
 
 
 def consume(seen: Seen, topic: str, group: str, count: int) -> int:
-    """Read so many records, commit, and return the bytes of their values."""
+    """Read a number of records, commit, and return the bytes of their values."""
     settings = {
         "bootstrap.servers": seen.broker.bootstrap_servers,
         "group.id": group,
@@ -132,7 +132,7 @@ def test_connections_by_listener(seen: Seen) -> None:
 
 
 def connections(seen: Seen, count: int) -> tuple[float | None, ...]:
-    """Wait for so many connections; return how many there are, came, and went."""
+    """Wait for a number of connections; return how many are open, were opened, and were closed."""
     deadline = time.monotonic() + 20
     prefix, listener = "kafka_server_socket_server_metrics_connection", "PLAINTEXT"
     while True:

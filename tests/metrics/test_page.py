@@ -46,7 +46,7 @@ DASHBOARD = [
 
 
 def by_the_rules(mbean: str) -> str:
-    """Return the name of an MBean's value, as jmx_exporter's kafka-2_0_0.yml and Strimzi's rules make it."""
+    """Return the name of an MBean's value according to the rules of jmx_exporter's kafka-2_0_0.yml and of Strimzi."""
     domain, _, keys = mbean.partition(":")
     parts = dict(part.split("=", 1) for part in keys.split(",") if "=" in part)
     rest = [part for part in keys.split(",") if "=" not in part]
@@ -116,7 +116,7 @@ def test_what_a_public_dashboard_asks_for_is_answered(seen: Seen) -> None:
 
 
 def collected(seen: Seen) -> tuple[Values, int]:
-    """Collect in the broker's loop at one go; return the values, and how many pieces there would have been."""
+    """Collect in the broker's loop in one step; return the values, and the number of pieces that a scrape would use."""
 
     def run() -> tuple[Values, int]:
         work, pieces = collect(seen.broker.node, Idle(), 0.0), 0

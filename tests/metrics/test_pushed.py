@@ -62,7 +62,7 @@ class Kept:
         return named
 
     def values(self) -> dict[str, float]:
-        """Return what there is, by name; only where each name has one sample."""
+        """Return the values by name; only if each name has one sample."""
         return {name: value for (name, _), value in self.page().items() if not name.startswith(("process_", "kafka_"))}
 
     def left_out(self) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What the page tells of quotas, and of whom."""
+"""The page's metrics of quotas, and of the clients to which they apply."""
 
 from __future__ import annotations
 

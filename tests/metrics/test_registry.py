@@ -1,4 +1,4 @@
-"""The page tells what a schema registry was asked, and what it holds."""
+"""The page shows the requests to a schema registry, and its contents."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_broker_of_a_cluster_tells_what_it_was_asked() -> None:
     leader, other = sorted(found, key=lambda each: -each[ROLE][0][1])
     assert leader["kbroker_registry_subjects"][0][1] == 2
     assert "kbroker_registry_subjects" not in other
-    # While the leader was being elected, a request may have been refused, and forwarded again.
+    # During the leader's election, a request may have been refused and forwarded again.
     registered = [
         {labels["endpoint"]: count for labels, count in each[REQUESTS] if labels["status"] == "200"}
         for each in (leader, other)

@@ -1,4 +1,4 @@
-"""Who asks slowly, or never takes his answer, harms nobody; life and readiness."""
+"""Clients that send slowly, or never read their response, harm nobody; liveness and readiness."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def connected(seen: Seen) -> socket.socket:
 
 
 def test_those_who_never_read_harm_nobody(seen: Seen) -> None:
-    """More of them than are let in at a time: some say nothing, and some ask and never take what they get."""
+    """More clients than are admitted at a time: some send nothing, and some send requests and never read."""
     slow = [connected(seen) for _ in range(CONNECTIONS + 8)]
     try:
         for each in slow[::2]:
@@ -39,11 +39,11 @@ def test_those_who_never_read_harm_nobody(seen: Seen) -> None:
 
 
 def test_more_than_can_be_served_are_turned_away(seen: Seen) -> None:
-    """Those whose place another has taken end once they notice; until then they count."""
-    with seen.server._collecting:  # as a page that takes long
+    """Threads whose place another client has taken end once they notice; until then they count."""
+    with seen.server._collecting:  # like a slow page
         askers = [connected(seen) for _ in range(4 * CONNECTIONS)]
         for each in askers:
-            with contextlib.suppress(OSError):  # it is turned away already
+            with contextlib.suppress(OSError):  # it is already rejected
                 each.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         refused = [each for each in askers if gone(each)]
         assert len(refused) >= len(askers) - 2 * CONNECTIONS
@@ -52,12 +52,12 @@ def test_more_than_can_be_served_are_turned_away(seen: Seen) -> None:
         each.close()
     deadline = time.monotonic() + 20
     while seen.server._threads and time.monotonic() < deadline:
-        time.sleep(0.01)  # for them to notice
+        time.sleep(0.01)  # until they notice
     assert seen.get("/metrics")[0] == 200
 
 
 def gone(asker: socket.socket) -> bool:
-    """Return whether the server has closed; who is still served has no answer yet."""
+    """Return whether the server has closed; a client that is still served has no response yet."""
     asker.settimeout(0.01)
     try:
         return asker.recv(1) == b""
@@ -68,7 +68,7 @@ def gone(asker: socket.socket) -> bool:
 
 
 def test_who_takes_nothing_is_told_nothing_more(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of an answer there is no place for another."""
+    """There is no room for another status in the middle of a response."""
     monkeypatch.setattr(metrics_server, "_IDLE_S", 0.2)
     body = b"x" * 20_000_000
     monkeypatch.setattr(seen.server, "metrics", lambda *_: (200, "text/plain", body))

@@ -1,4 +1,4 @@
-"""Connections leave descriptors to the logs."""
+"""Connections leave descriptors free for the logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.network.server import java_address
 
 
 def highest_of_next(count):
-    """Return the highest of the next descriptors: what ran before may have left gaps between those in use."""
+    """Return the highest of the next descriptors: earlier tests may have left gaps between used numbers."""
     taken = [socket.socket() for _ in range(count)]
     highest = max(each.fileno() for each in taken)
     for each in taken:
@@ -23,7 +23,7 @@ def highest_of_next(count):
 
 @pytest.fixture
 def few_descriptors():
-    gc.collect()  # what earlier tests have left open in circles would be closed in the middle, and leave lower numbers
+    gc.collect()  # the cycles that earlier tests left could be closed halfway, and free lower numbers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(highest_of_next(200) + 1024, hard), hard))
     yield

@@ -1,4 +1,4 @@
-"""Framing, order, limits: what a connection does with bytes, whatever they mean."""
+"""Framing, order, limits: how a connection handles bytes, whatever they mean."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_large_frame_arrives_whole(connect, topic):
 
 
 def test_large_answers_keep_the_order_with_small_ones(connect, topic):
-    """A file transfer and buffered answers share a socket: none may overtake another."""
+    """A file transfer and buffered responses share a socket: none may overtake another."""
     client = connect()
     for _ in range(4):
         client.ask(produce_request(topic, batch(100, size=9000)), 9)
@@ -180,7 +180,7 @@ def until(happened, seconds=10.0):
 
 
 def test_a_connection_that_is_gone_leaves_nothing_to_collect(broker, connect, topic):
-    """Connections come and go all day; what they leave in circles would wait for a collection that stops everybody."""
+    """Connections open and close all day; cycles that they leave would wait for a collection that stops everything."""
     client = connect()
     assert client.ask(produce_request(topic, batch(1)), 9).responses[0].partition_responses[0].error_code == 0
     assert client.ask(produce_request(topic, batch(1)), 9).responses[0].partition_responses[0].error_code == 0

@@ -1,4 +1,4 @@
-"""What a connection does in each of its states: a real loop and a socket pair, and a server that is none."""
+"""A connection in each of its states: a real loop and a socket pair, and a fake server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEADLINE = 10.0
 
 
 class Long:
-    """A request that is not answered at one go."""
+    """A request that is answered in several steps."""
 
     name = "Long v0"
     size = 0
@@ -38,7 +38,7 @@ class Long:
 
 
 class Context:
-    """What a handler knows; nothing."""
+    """A handler's context, which is empty."""
 
     client_host = "/10.0.0.7"
     client_id = None
@@ -47,7 +47,7 @@ class Context:
 
 
 class Server:
-    """Admits everyone; answers a frame with itself, "wait" once `answer` is done, "long N" after N steps."""
+    """Accepts everyone; answers a frame with itself, "wait" once `answer` is done, "long N" after N steps."""
 
     max_request_bytes = 1_000_000
 
@@ -129,7 +129,7 @@ class Server:
 
 
 class Client:
-    """The other end."""
+    """The other end of the connection."""
 
     def __init__(self, sock):
         sock.setblocking(False)
@@ -271,7 +271,7 @@ def test_pipelined_requests_are_run_in_order_a_slice_at_a_time(play):
 
 
 def test_what_was_asked_before_the_client_left_is_done(play):
-    """As Kafka does for acks=0: the answer goes nowhere, the request has its effect."""
+    """As Kafka does for acks=0: the response goes nowhere, but the request takes effect."""
 
     async def story(server, _connection, client):
         await client.feed(framed(b"long 50"))
@@ -284,7 +284,7 @@ def test_what_was_asked_before_the_client_left_is_done(play):
 
 @pytest.mark.parametrize("parked", [False, True], ids=["before it waits", "while it waits"])
 def test_it_ends_when_what_a_request_awaits_is_cancelled(play, parked):
-    """Also where the request sees that itself: the future is cancelled already, or a gathering one."""
+    """Also if the request notices that itself: the future is already cancelled, or is a gathering one."""
 
     async def story(server, connection, client):
         cancelled = server.answer
@@ -317,7 +317,7 @@ def test_an_error_is_retrieved_though_the_connection_ends_before_the_request_goe
 
 
 def test_a_request_behind_an_answer_that_cannot_be_sent_is_closed_in_order(play, recwarn):
-    gc.collect()  # what tests before have left
+    gc.collect()  # what earlier tests have left
     recwarn.clear()
 
     class Gone:
@@ -379,7 +379,7 @@ def test_it_ends_at_once_when_nothing_waits(play):
     ("last", "answered"), [(b"nonsense", [b"a"]), (b"fault", [b"", b"a"])], ids=["nonsense", "a fault of ours"]
 )
 def test_what_cannot_be_served_ends_it(play, last, answered):
-    """A fault of ours discards the answers of its slice; on a busy machine the slice may end before it."""
+    """An internal error discards the responses of its slice; on a busy machine the slice may end earlier."""
 
     async def story(_server, connection, client):
         await client.feed(framed(b"a", last, b"b"))
@@ -435,7 +435,7 @@ def test_a_client_that_is_not_admitted_is_ended(play):
 
 
 def test_many_that_are_answered_at_once_share_the_turns(play):
-    """A group of hundreds gets its answers within one callback of the loop; none of them may hold it for all."""
+    """Hundreds of group members get their responses in one callback of the loop; none of them may hold it for all."""
 
     async def story(server, connection, client):
         await client.feed(framed(b"wait", b"b"))
@@ -453,7 +453,7 @@ def test_many_that_are_answered_at_once_share_the_turns(play):
 
 
 def test_what_is_told_of_in_a_turn_that_is_used_up_is_read_in_its_turn(play):
-    """The poller tells of the same sockets in the same order: who is skipped would be so again and again."""
+    """The poller reports the same sockets in the same order: a skipped socket would be skipped again and again."""
 
     async def story(server, connection, client):
         server.turns.spent = TURN
@@ -461,8 +461,8 @@ def test_what_is_told_of_in_a_turn_that_is_used_up_is_read_in_its_turn(play):
         client.sock.send(framed(b"a", b"b"))
         await settled()
         assert (connection.state, client.look()) == (State.READABLE, b"")
-        server.turns.spent = 0.0  # another turn began, which did not come to this one
-        connection._readable()  # told of once more
+        server.turns.spent = 0.0  # another turn began, which did not reach this connection
+        connection._readable()  # reported once more
         assert client.look() == b""
         server.turns._turn()
         assert (connection.state, client.look()) == (State.SERVING, b"ab")
@@ -495,7 +495,7 @@ def test_who_leaves_before_its_turn_is_forgotten(play, leave):
 
 
 def test_who_needs_much_waits_while_others_are_there(play, monkeypatch):
-    monkeypatch.setattr("kbroker.network.connection.LONG", 60.0)  # a busy machine makes no request a long one
+    monkeypatch.setattr("kbroker.network.connection.LONG", 60.0)  # so that a busy machine makes no request a long one
 
     async def story(server, connection, client):
         connection._long = True
@@ -503,7 +503,7 @@ def test_who_needs_much_waits_while_others_are_there(play, monkeypatch):
         await client.feed(framed(b"a"))
         assert client.look() == b"a"
         client.received = b""
-        for latest in (None, connection):  # another one has read; then nobody but itself
+        for latest in (None, connection):  # another one has read; then only this one
             connection._long = True
             server.turns.latest = latest
             server.turns._scheduled = latest is None
@@ -520,7 +520,7 @@ def test_who_needs_much_waits_while_others_are_there(play, monkeypatch):
 
 
 def test_who_needs_much_is_read_while_its_request_waits(play):
-    """Or the poller would tell of it for ever."""
+    """Otherwise the poller would report it forever."""
 
     async def story(server, connection, client):
         await client.feed(framed(b"wait"))
@@ -538,7 +538,7 @@ def test_who_needs_much_is_read_while_its_request_waits(play):
 
 @pytest.mark.parametrize(("request_", "renewed"), [(b"wait", False), (b"keep and wait", True), (b"long 50", False)])
 def test_nothing_is_received_over_what_a_waiting_request_still_needs(play, request_, renewed):
-    """Or the bytes of the next client, whoever it is, would be taken for this one's records."""
+    """Otherwise the next client's bytes would be mistaken for this client's records."""
 
     async def story(server, _connection, client):
         before = server.receive_buffer
@@ -562,7 +562,7 @@ def test_what_waits_behind_a_parked_request_is_done_when_the_client_leaves(play)
 
 
 def test_half_sent_frames_take_turns_for_memory(play):
-    """A frame over the limit of all is taken where nobody else holds anything; a second one waits until it is done."""
+    """A frame over the total limit is accepted if nobody else uses memory; a second one waits until it is done."""
 
     async def story(server, connection, client):
         server.memory.limit = 300_000

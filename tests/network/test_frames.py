@@ -1,4 +1,4 @@
-"""Frames are cut the same however the stream is cut into reads; nothing is kept that was only claimed."""
+"""Frames are split the same however the stream is split into reads; no memory is kept for a mere claim."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def framed(*bodies):
 
 
 class Reader:
-    """Reads as a connection does: into the kept bytes where there are some, else into a buffer of its own."""
+    """Reads like a connection: into the kept bytes if there are any, else into its own buffer."""
 
     def __init__(self, limit=LIMIT):
         self.buffer = FrameBuffer(limit)
@@ -67,7 +67,7 @@ def test_byte_by_byte(bodies):
 
 @given(BODIES, st.integers(0, 8), st.data())
 def test_what_waits_is_kept_in_order(bodies, after, data):
-    """A connection that is busy keeps what comes, in any pieces, and cuts it later."""
+    """A busy connection keeps incoming bytes, in any pieces, and splits them later."""
     stream = framed(*bodies)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     buffer = FrameBuffer(LIMIT)
@@ -106,7 +106,7 @@ def test_a_frame_at_the_limit_is_taken():
 
 
 def test_a_claim_takes_no_memory():
-    """What is kept grows with the bytes that came: believed is what a producer sends at most by default, then twice."""
+    """The memory grows with the received bytes: first for a producer's default maximum, then doubling."""
     reader = Reader(limit=100 << 20)
     reader.read(struct.pack(">i", 100 << 20))
     assert len(reader.buffer.kept) <= 64 * 1024
@@ -117,7 +117,7 @@ def test_a_claim_takes_no_memory():
 
 
 def test_a_frame_larger_than_a_producers_is_received_in_place():
-    """One copy, of what came before it was known to be large: each further one would hold everybody up."""
+    """Only the bytes from before its size was known are copied: each further copy would hold everybody up."""
     reader = Reader(limit=100 << 20)
     body = bytes(range(256)) * 100_000
     stream, objects = framed(body), []

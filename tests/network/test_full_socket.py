@@ -1,4 +1,4 @@
-"""How long a full socket is asked again, on a clock that is none."""
+"""How long a full socket is retried, with a fake clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ END = 1000.0
 
 
 def ask_until_it_ends(patience: Patience, at: float, end: float = END, *, crowded: bool = False) -> float:
-    """Ask a socket that stays full every us; return for how long."""
+    """Retry a socket that stays full, every us; return for how long."""
     began = at
     while patience.lasts(at, end, crowded=crowded):
         at += 0.000_001

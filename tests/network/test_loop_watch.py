@@ -1,4 +1,4 @@
-"""What holds the loop is counted, and told by name, a line a second at most."""
+"""What holds the loop is counted and named, in at most one line per second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLIENT = SimpleNamespace(client_host="/10.0.0.7", client_id="c")
 
 @pytest.fixture(autouse=True)
 def nothing_is_collected():
-    """A collection of garbage that takes long has a line of its own, in place of the one that a test waits for."""
+    """Turn off garbage collection: a long collection has its own line, instead of the one that a test waits for."""
     gc.disable()
     yield
     gc.enable()
@@ -37,7 +37,7 @@ def watching(story):
     async def main():
         watch = LoopWatch(asyncio.get_running_loop(), lambda _frame: "Metadata v9")
         watch.start()
-        gc.disable()  # a collection would be the reason of the first hold
+        gc.disable()  # a collection would be the reason for the first hold
         try:
             await story(watch)
         finally:
@@ -90,7 +90,7 @@ def test_what_is_no_request_is_seen_by_a_clock_that_goes_off_late(lines):
 
 @pytest.mark.parametrize(("limit", "told"), [(60.0, False), (HELD_LONG, True)])
 def test_a_loop_that_only_waited_is_told_of_where_it_is_long(lines, monkeypatch, limit, told):
-    """For a processor on a busy machine, or for a disk: nothing of it was work, and nobody can be named."""
+    """It waited for a processor on a busy machine, or for a disk: that was no work, and nobody can be named."""
     monkeypatch.setattr(loop_watch, "WAITED_LONG", limit)
 
     async def story(watch):

@@ -1,4 +1,4 @@
-"""Many connections, each with requests of every kind in pieces of any size, where turns are nearly always used up."""
+"""Many connections, each with requests of every kind in pieces of any size, where turns are mostly used up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.tries import tries
 
 
 class Echo(Server):
-    """Answers each frame with itself: at once, in steps, after a wait, or with more than a socket takes."""
+    """Answers each frame with itself: immediately, in steps, after a wait, or with more than a socket accepts."""
 
     def entrance(self, _context, frame, out, _spill):
         kind, body = bytes(frame[:1]), bytes(frame)
@@ -49,7 +49,7 @@ def requests_of(rng):
 
 
 async def talk(rng, client, asked):
-    """Send all, in pieces, and see each answer in its place."""
+    """Send everything, in pieces, and check that each response is in its place."""
     loop = asyncio.get_running_loop()
 
     async def send():

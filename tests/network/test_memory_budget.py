@@ -1,4 +1,4 @@
-"""Who may hold memory, who waits, and who has to go."""
+"""Which connections may use memory, which wait, and which are closed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_all_hold_is_bounded_but_for_the_oldest(run):
 
 
 def test_room_that_comes_free_is_offered_in_order_until_one_gets_nothing(run):
-    """Not to all each time: hundreds that go at once would ask hundreds."""
+    """Not to all each time: if hundreds end together, each would cause hundreds of offers."""
 
     async def story():
         memory = Memory(1000)

@@ -1,4 +1,4 @@
-"""Answers leave in order, whatever the socket takes at once, and what waits takes no more memory than its bytes."""
+"""Responses leave in order, whatever the socket accepts; waiting ones take only the memory of their bytes."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_the_loop_is_asked_once_for_answers_that_wait_one_after_another():
             left = 8_000_000
             while left:
                 left -= len(theirs.recv(1_000_000))
-                turns.spent = 0.0  # each time in a turn of the loop that has just begun
+                turns.spent = 0.0  # each time in a new turn of the loop
                 if calls[-1] == "add":
                     loop.tell()
             assert not outbox.waiting
@@ -237,7 +237,7 @@ def test_the_loop_is_asked_once_for_answers_that_wait_one_after_another():
 
 @pytest.mark.parametrize(("takes", "crowded"), [(True, False), (False, False), (True, True)])
 def test_a_client_that_takes_at_once_is_not_waited_for_by_the_loop(tmp_path, monkeypatch, takes, crowded):
-    """But while others read, or where it does not take; for how long it is asked is of test_full_socket.py."""
+    """But not while others read, or if it accepts nothing; test_full_socket.py tests how long it is retried."""
     (tmp_path / "f").write_bytes(bytes(1_000_000))
 
     async def story():
@@ -273,7 +273,7 @@ def test_a_client_that_takes_at_once_is_not_waited_for_by_the_loop(tmp_path, mon
 
 @pytest.mark.parametrize(("takes", "last"), [(1000, False), (100_000, True)])
 def test_a_client_that_takes_little_by_little_is_left_to_the_loop(tmp_path, monkeypatch, takes, last):
-    """A client that frees a little now and then would be asked for the whole slice, each time."""
+    """A client that frees a little now and then would be retried for the complete slice, each time."""
     (tmp_path / "f").write_bytes(bytes(1_000_000))
 
     async def story():

@@ -1,4 +1,4 @@
-"""What the log says of connections that are refused, and of clients that speak something else."""
+"""The log lines about refused connections, and about clients that speak another protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.network.refused_connections import Refusals
 
 
 class Loop:
-    """Holds timers until they are let go off."""
+    """Keeps timers until the test fires them."""
 
     def __init__(self):
         self.timers = []

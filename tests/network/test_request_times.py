@@ -1,4 +1,4 @@
-"""Which requests' times are taken, and what of them is kept."""
+"""Which requests are timed, and what is kept of their times."""
 
 from __future__ import annotations
 

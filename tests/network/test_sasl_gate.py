@@ -1,4 +1,4 @@
-"""The gate in front of a listener with SASL, without sockets: whatever comes in whatever order, nobody gets by."""
+"""The gate of a SASL listener, without sockets: whatever arrives in whatever order, nobody passes unauthenticated."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ FRAMES = [
 
 
 class Recording(Dispatcher):
-    """Notes what is let through, and runs none of it."""
+    """Records what passes, and runs none of it."""
 
     def __init__(self):
         super().__init__()
@@ -115,7 +115,7 @@ class Client:
         self.connection.run = SaslGate(self.connection, dispatcher, OFFER, self.clock, 1_000_000).run
 
     def send(self, frame):
-        """Send a frame; return whether the connection is still there, and what was answered."""
+        """Send a frame; return whether the connection is still open, and the response."""
         out = bytearray()
         try:
             work = self.connection.run(self.context, memoryview(bytearray(frame)), out, [])
@@ -145,7 +145,7 @@ def sequence(rng):
 
 
 def knows_the_password(frames):
-    """Whether the right token stands in a sequence behind a handshake for PLAIN."""
+    """Whether a sequence contains the right token after a handshake for PLAIN."""
     handshakes = [at for at, frame in enumerate(frames) if b"PLAIN" in frame]
     return any(RIGHT in frame for frame in frames[handshakes[0] + 1 :]) if handshakes else False
 
@@ -156,7 +156,7 @@ def test_no_sequence_of_frames_gets_by_without_the_password():
     dispatcher = Recording()
     for api in served(in_cluster=False).values():
         for version in range(api.versions.low, api.versions.high + 1):
-            dispatcher.entry(api.key, version)  # codecs are made when they are first asked for, and kept
+            dispatcher.entry(api.key, version)  # codecs are created on first use, and kept
     inside = size = 0
     for number in range(SEQUENCES):
         client, frames = Client(dispatcher), sequence(rng)
@@ -176,7 +176,7 @@ def test_no_sequence_of_frames_gets_by_without_the_password():
             tracemalloc.start()
             size = tracemalloc.get_traced_memory()[0]
         if number == SEQUENCES // 2:
-            gc.collect()  # a gate and its connection know each other
+            gc.collect()  # a gate and its connection reference each other
             grown = tracemalloc.get_traced_memory()[0] - size
             tracemalloc.stop()
             assert grown < 200_000, (SEED, grown)

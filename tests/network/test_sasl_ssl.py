@@ -1,4 +1,4 @@
-"""A listener with both, SASL over TLS: passwords that are checked, and certificates that name nobody."""
+"""A listener with SASL over TLS: passwords are checked, and certificates name nobody."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def client(broker: Broker, files: Files, password: str) -> dict[str, str]:
 
 
 def test_a_client_logs_in_over_tls(files: Files, caplog: pytest.LogCaptureFixture) -> None:
-    # What all listeners are told of certificates is not meant for one where clients log in, as in Kafka.
+    # As in Kafka, the certificate settings for all listeners do not apply to a listener where clients log in.
     caplog.set_level(logging.WARNING)
     with Broker(settings(files, client_auth="required")) as broker:
         assert "ssl.client.auth has no effect on SASL_SSL" in caplog.text

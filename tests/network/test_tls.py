@@ -1,4 +1,4 @@
-"""A broker's listener over TLS, by sockets: whole answers, slow, broken and no handshakes, the principal."""
+"""A broker's TLS listener, through sockets: complete responses; slow, broken and missing handshakes; the principal."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_client_that_does_not_read_holds_little(secure: str, broker: Broker, f
     with TlsClient(secure, context(files)) as client:
         client.send_bytes(b"".join(frame(fetch(topic, 3_000_000), 11, i) for i in range(5)))
         until("an answer waits", lambda: broker.node.server.memory.used > 0)
-        assert broker.node.server.memory.used < 1_000_000  # 15 MB are asked for
+        assert broker.node.server.memory.used < 1_000_000  # 15 MB are requested
         for i in range(5):
             assert struct.unpack_from(">i", client.receive())[0] == i
 
@@ -231,7 +231,7 @@ def test_versions_and_names_that_do_not_fit(broker: Broker, secure: str, files: 
         TlsClient(secure, old)
     weak = context(files)
     weak.maximum_version = ssl.TLSVersion.TLSv1_2
-    weak.set_ciphers("AES128-SHA")  # of RSA keys, and the server has none
+    weak.set_ciphers("AES128-SHA")  # of RSA keys, which the server does not have
     with pytest.raises(ssl.SSLError):
         TlsClient(secure, weak)
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
@@ -304,7 +304,7 @@ def test_an_endless_handshake_has_its_time(files: Files, monkeypatch, caplog: py
         assert sock.recv(100) == b""
         until("a line", lambda: "it took more than 0.3 s" in caplog.text)
         with TlsClient(own.bootstrap_servers, context(files)) as client:
-            time.sleep(0.5)  # the time of a handshake that is done does not count
+            time.sleep(0.5)  # the time of a completed handshake does not count
             assert client.ask(ApiVersionsRequest(), 0).error_code == 0
 
 
@@ -314,7 +314,7 @@ def test_who_only_looks_whether_the_port_is_open_is_no_news(files: Files, caplog
     with Broker({"listeners": "SSL://127.0.0.1:0", **files.listener()}) as own:
         for _ in range(5):
             raw(own.bootstrap_servers).close()
-        with TlsClient(own.bootstrap_servers, context(files)) as client:  # accepted after the five
+        with TlsClient(own.bootstrap_servers, context(files)) as client:  # accepted after those five
             assert client.ask(ApiVersionsRequest(), 0).error_code == 0
         until("all are gone", lambda: own.node.server.connection_count == 0)
     told = [each.getMessage() for each in caplog.records if each.thread not in others]
@@ -414,7 +414,7 @@ def test_keys_are_replaced_while_clients_go_on(broker: Broker, secure: str, plai
         assert alter(client, {key: path}) == (0, "")
         second = serial(secure, files)
         assert second != first
-        # The same path again: its file is read anew.
+        # The same path is set again: its file is read anew.
         Path(path).write_bytes(development.sign(files.authority, "server", ["localhost", "127.0.0.1"]).pem())
         assert serial(secure, files) == second
         assert alter(client, {key: path}) == (0, "")

@@ -1,7 +1,7 @@
-"""TLS on a loop, with a socket and a client in memory: whatever comes in which pieces, nothing is forgotten.
+"""TLS on a loop, with a socket and a client in memory: whatever arrives in whatever pieces, nothing is forgotten.
 
-What OpenSSL or the channel holds already is known to no poller. A connection that is not told of it, or an answer that
-waits for nobody's word, would stand still until the client's patience ends.
+No poller knows what OpenSSL or the channel already holds. A connection that is not notified of it, or a response that
+waits for nobody, would stall until the client's timeout.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FD = 7
 
 
 class Loop:
-    """A loop that turns when it is told to."""
+    """A loop that turns when the test says so."""
 
     def __init__(self) -> None:
         self.soon: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -58,7 +58,7 @@ class Loop:
         self.writer = None
 
     def turn(self, wire: Wire) -> bool:
-        """Do what a turn of the loop does; tell whether there was anything."""
+        """Do the work of one turn of the loop; return whether there was any."""
         before, busy = len(self.soon), False
         if wire.incoming and self.reader is not None:
             busy = True
@@ -73,7 +73,7 @@ class Loop:
 
 
 class Wire:
-    """A socket: what has come, and how much it takes."""
+    """A socket: what has arrived, and how much it accepts."""
 
     def __init__(self) -> None:
         self.incoming = bytearray()
@@ -130,7 +130,7 @@ class Echo:
 
     def _readable(self) -> None:
         if self.chance.random() < 0.2:
-            return  # its turn is used up: it counts on being told again
+            return  # its turn is used up: it relies on being notified again
         room = memoryview(bytearray(self.chance.choice([1, 100, 5000, 70_000])))
         try:
             count = self.channel.recv_into(room)
@@ -168,13 +168,13 @@ class World:
         self.sent, self.came, self.unsent = b"", b"", bytearray()
 
     def write(self, data: bytes) -> None:
-        """Let the client send, at the latest with the last word of its handshake."""
+        """Let the client send, at the latest with the last message of its handshake."""
         self.sent += data
         if self.open:
             self.client.tls.write(data)
 
     def pass_on(self, most: int) -> None:
-        """Carry bytes both ways, and let the client take what came."""
+        """Carry bytes in both directions, and let the client read what arrived."""
         client = self.client
         taken = bytes(self.wire.outgoing[:most])
         del self.wire.outgoing[:most]
@@ -195,9 +195,9 @@ class World:
         del self.unsent[:most]
 
     def settle(self) -> None:
-        """Go on until nothing moves any more."""
+        """Continue until nothing moves any more."""
         still = 0
-        while still < 50:  # who skips a turn by chance is not told at once
+        while still < 50:  # a connection that skips a turn at random is not notified immediately
             self.wire.room = 1 << 20
             before = len(self.came), len(self.unsent), len(self.wire.incoming), len(self.wire.outgoing)
             self.pass_on(1 << 20)

@@ -1,6 +1,6 @@
-"""Thousands of broken clients at a port of TLS that wants certificates: none gets a byte, memory stays, one is served.
+"""Thousands of broken clients at a TLS port that requires certificates: none gets a byte, memory stays, one is served.
 
-The seed is printed with what fails. Each client says a handshake, whole or spoiled in some way, and asks.
+A failure prints the seed. Each client sends a handshake, intact or damaged in some way, and a request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def strangers(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 class SslBroker(KBroker):
-    """A broker in a process of its own, with one listener of TLS."""
+    """A broker process with one TLS listener."""
 
     def _command(self) -> list[str]:
         command = super()._command()
@@ -64,7 +64,7 @@ def spoiled(how: str, rng: random.Random, data: bytes) -> bytes:
 
 
 def answered(sock: socket.socket, made: ssl.SSLContext, how: str, rng: random.Random) -> bool:
-    """Say a handshake and ask; return whether there was an answer."""
+    """Send a handshake and a request; return whether there was a response."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = made.wrap_bio(incoming, outgoing, server_hostname="localhost")
     asked, flights = False, 0
@@ -83,7 +83,7 @@ def answered(sock: socket.socket, made: ssl.SSLContext, how: str, rng: random.Ra
             sock.sendall(spoiled(how, rng, data) if flights == at else data)
             flights += 1
             if flights > at and how in ("cut", "changed", "garbage", "doubled"):
-                sock.shutdown(socket.SHUT_WR)  # or the broker would wait for the rest of what seems to come
+                sock.shutdown(socket.SHUT_WR)  # otherwise the broker would wait for the rest
             if flights > at and how == "late" and asked:
                 sock.sendall(rng.randbytes(100))
         received = sock.recv(1 << 16)

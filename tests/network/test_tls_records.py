@@ -1,4 +1,4 @@
-"""How much of the wire a TLS connection looks at in one go, whatever sizes its records have."""
+"""How much of the wire a TLS connection reads in one step, whatever sizes its records have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOM = 256 * 1024
 
 
 class Wire:
-    """A socket on which everything has already come."""
+    """A socket on which everything has already arrived."""
 
     def __init__(self, data: bytes) -> None:
         self.left = memoryview(data)
@@ -36,7 +36,7 @@ def files(tmp_path: Any) -> Files:
 
 
 def channel(files: Files, records: int, size: int) -> TlsChannel:
-    """Return a channel after its handshake, to which so many records of so many bytes have come."""
+    """Return a channel after its handshake, to which a number of records of a given size have come."""
     session, other = Session(server(files)), Other(files)
     other.shake(session)
     session.to_send()
@@ -52,7 +52,7 @@ def channel(files: Files, records: int, size: int) -> TlsChannel:
 
 
 def all_of(tls: TlsChannel) -> list[int]:
-    """Read until nothing is left; return what each call gave."""
+    """Read until nothing is left; return the result of each call."""
     counts, room = [], memoryview(bytearray(ROOM))
     while True:
         try:

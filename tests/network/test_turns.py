@@ -1,4 +1,4 @@
-"""The share of the loop that connections get, on a loop that is none."""
+"""The share of the loop that connections get, on a fake loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.network.turns import ALONE, SLICE, TURN, Breadth, Turns
 
 
 class Loop:
-    """Runs what is called soon when it is told to."""
+    """Runs scheduled callbacks when the test says so."""
 
     def __init__(self):
         self.soon = []
@@ -32,7 +32,7 @@ class Clock:
 
 
 class Job:
-    """Needs `left` seconds, in steps of `step`; notes in `log` each time it goes on."""
+    """Needs `left` seconds, in steps of `step`; notes in `log` each time it continues."""
 
     def __init__(self, name, turns, clock, log, left, step=0.0001):
         self.name, self.turns, self.clock, self.log, self.left, self.step = name, turns, clock, log, left, step

@@ -1,8 +1,8 @@
-"""What an installed kbroker must be able to do: a broker is started, written to and read from by the command line.
+"""What an installed kbroker must be able to do: the command line starts a broker, writes to it and reads from it.
 
     python tests/package/smoke.py DIR/bin/python      # of an environment in which a wheel is installed, of any Python
 
-Knows nothing of this checkout; in an environment with pytest the plugin is tried, too.
+Knows nothing of this checkout; in an environment with pytest, the plugin is tried, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_a_record(kafka, kafka_topic):
 
 
 class Installed:
-    """An environment with kbroker in it, by its python."""
+    """An environment that contains kbroker, identified by its python."""
 
     def __init__(self, python: Path, directory: Path, environment: Mapping[str, str] | None = None) -> None:
         """`directory` is for what the smoke test writes; `environment` replaces this process's."""
@@ -56,7 +56,7 @@ class Installed:
         return self._run("-m", "kbroker", *arguments, stdin=stdin)
 
     def version(self) -> str:
-        """Return what the package says of itself, everywhere the same."""
+        """Return the version that the package reports, which must be the same everywhere."""
         code = "import kbroker, importlib.metadata as m; assert m.version('kbroker') == kbroker.__version__; "
         version = self._run("-c", code + "print(kbroker.__version__)").strip()
         assert version in self.kbroker("--version")
@@ -67,7 +67,7 @@ class Installed:
         return Path(self._run("-c", "import kbroker; print(kbroker.__path__[0])").strip())
 
     def has_pytest(self) -> bool:
-        """Whether pytest is there, too."""
+        """Whether pytest is installed, too."""
         return "yes" in self._run("-c", "import importlib.util as u; print('yes' if u.find_spec('pytest') else 'no')")
 
     def try_broker(self) -> None:
@@ -111,7 +111,7 @@ class Installed:
 
 
 def main(python: Path) -> None:
-    """Try everything, and say so."""
+    """Try everything, and print the result."""
     with tempfile.TemporaryDirectory() as directory:
         installed = Installed(python.absolute(), Path(directory))
         version = installed.version()

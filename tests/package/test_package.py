@@ -1,4 +1,4 @@
-"""The packages that a release consists of: what is in them, and that what they install works. No network is needed."""
+"""The packages of a release: their contents, and that an installation works. No network is needed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def build(source: Path, into: Path, *targets: str) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The wheel and the sdist of this checkout."""
+    """Return the wheel and the sdist of this checkout."""
     sdist, wheel = sorted(
         build(ROOT, tmp_path_factory.mktemp("dist"), "wheel", "sdist"), key=lambda each: each.suffix == ".whl"
     )
@@ -59,7 +59,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def sources() -> set[str]:
-    """What the package consists of in this checkout, whatever else lies there."""
+    """Return the files of the package in this checkout, without others in its folders."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "kbroker"],
         cwd=ROOT, check=False, capture_output=True, text=True,
@@ -126,7 +126,7 @@ def test_the_sdist_makes_the_same_wheel(built: tuple[Path, Path], tmp_path: Path
 
 
 def test_without_a_compiler_the_package_is_built_all_the_same(tmp_path: Path) -> None:
-    """In pure Python, with a warning; the broker says so once when it starts."""
+    """The package is then pure Python: the build warns, and the broker says so once when it starts."""
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path), "-t", "wheel"]
     environment = {**os.environ, "CC": "/nonexistent/cc"}
     done = subprocess.run(
@@ -139,7 +139,8 @@ def test_without_a_compiler_the_package_is_built_all_the_same(tmp_path: Path) ->
 
 
 def test_an_installed_wheel_works(built: tuple[Path, Path], tmp_path: Path) -> None:
-    """Beside the dependencies of this environment, and before its own kbroker, which is a checkout's."""
+    """It is used with this environment's dependencies, and before this environment's own kbroker, which is a checkout.
+    """
     target, work = tmp_path / "installed", tmp_path / "work"
     work.mkdir()
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]

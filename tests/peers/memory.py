@@ -1,4 +1,4 @@
-"""Brokers that are asked in memory, and answer when the test says so."""
+"""Fake peers: requests to brokers stay in memory, and are answered when the test says so."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Endpoint = tuple[str, int]
 
 @dataclass
 class Asked:
-    """A question on its way; it went through the bytes of its version, as its answer will."""
+    """A request in flight; it was encoded and decoded in its version, as its response will be."""
 
     endpoint: Endpoint
     client_id: str
@@ -35,7 +35,7 @@ class Asked:
 
 
 class MemoryPeers:
-    """A network: `pending` are the questions that were not answered yet."""
+    """A network: `pending` are the requests that were not answered yet."""
 
     def __init__(self) -> None:
         self.pending: list[Asked] = []
@@ -45,7 +45,7 @@ class MemoryPeers:
         return MemoryPeer(self, (host, port), client_id)
 
     async def next(self) -> Asked:
-        """Return the next question, for which a few turns of the loop are enough."""
+        """Return the next request, for which a few turns of the loop are enough."""
         await turns()
         return self.pending.pop(0)
 
@@ -72,6 +72,6 @@ class MemoryPeer:
 
 
 async def turns(count: int = 10) -> None:
-    """Let the loop do what is ready, and what gets ready by it."""
+    """Let the loop run ready callbacks, and those that they make ready."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Brokers are asked by id, wherever they are."""
+"""Requests to brokers by id, wherever the brokers are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A way to another broker: answers in order, and no answer told as such."""
+"""A connection to another broker: responses in order, and a missing response is an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_MS = 10_000
 
 
 def run(asked):
-    """Run on the loop that a broker has."""
+    """Run on the kind of loop that a broker uses."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(asked)
 
@@ -145,7 +145,7 @@ def test_closing_tells_who_waits():
 
 
 def test_who_is_cancelled_while_the_connection_is_made_stays_so():
-    """Closing, too, ends the wait for the connection; a task that took that for an answer would go on."""
+    """Closing also ends the wait for the connection; a task that mistook that for an answer would continue."""
 
     async def ask():
         async with serving(lambda _reader, writer: writer.wait_closed()) as peer:

@@ -1,4 +1,4 @@
-"""Logging in to another broker: before anything is asked, again before the session ends, and not at all."""
+"""Authenticating to another broker: before the first request, again before the session ends, and in vain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATIENCE_MS = 60_000
 
 @pytest.fixture(autouse=True)
 def on_a_busy_machine(monkeypatch):
-    """Let a connection take as long as the answer: at the default of 10 s a busy machine fails the tests."""
+    """Let a connection take as long as the response: with the default of 10 s, a busy machine fails the tests."""
     monkeypatch.setattr(connection, "_CONNECT_SECONDS", PATIENCE_MS / 1000)
 
 
@@ -52,7 +52,7 @@ async def _add(running, user):
 
 
 def ask(running, login, times=1):
-    """Ask as often as `times` says, all at once."""
+    """Send `times` requests in parallel."""
 
     async def asking():
         host, _, port = running.bootstrap_servers.rpartition(":")

@@ -1,4 +1,4 @@
-"""A way to another broker over TLS: who it is is checked, and who asks is told."""
+"""A connection to another broker over TLS: its identity is checked, and the caller gets the error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def broker(files: Files) -> Iterator[Broker]:
 
 
 def ask(broker: Broker, settings: dict[str, str], host: str = "127.0.0.1") -> str:
-    """Ask as a broker with these settings would; return why not, or nothing."""
+    """Send a request as a broker with these settings does; return the error, or nothing."""
     own = TlsListeners(BrokerConfig({"listeners": "SSL://:9093", **SETTINGS, **settings}))
     port = int(broker.bootstrap_servers.rpartition(":")[2])
 

@@ -1,4 +1,4 @@
-"""As much of a SparkSession as files of this machine need."""
+"""The part of a SparkSession that files of this machine need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.pipeline.storage.files import Files
 
 
 class _Path:
-    """Hadoop's Path, its FileSystem and its URI, all of `file:`."""
+    """Hadoop's Path, its FileSystem and its URI, all for `file:`."""
 
     def __init__(self, path: str) -> None:
         self._path = path

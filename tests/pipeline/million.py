@@ -1,8 +1,8 @@
-"""Visits of a million events, counted as they come and counted again: not one differs.
+"""Visits of a million events, counted on arrival and counted again: all numbers agree.
 
-`kbroker pipeline events` sends the events of three days, late ones, duplicates and malformed ones among them, while
-`kbroker pipeline visits --every` counts. Then the topic is archived, and visits are counted from the archive twice: by
-`recount --compare`, and by DuckDB, which shares no line with them. All three must be the same.
+`kbroker pipeline events` sends the events of three days, with late ones, duplicates and malformed ones, while `kbroker
+pipeline visits --every` counts. Then the topic is archived, and visits are counted from the archive twice: by `recount
+--compare`, and by DuckDB, which shares no code with them. All three must be the same.
 
 Run as a module, it takes some minutes: `python -m tests.pipeline.million --count 1000000 --seed 7`.
 """
@@ -68,7 +68,7 @@ BY_SQL = """
 
 
 class Million:
-    """The whole run over one folder."""
+    """The complete run in one folder."""
 
     def __init__(self, folder: Path, count: int, seed: int) -> None:
         self._folder = folder

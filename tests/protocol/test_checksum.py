@@ -29,7 +29,7 @@ def test_the_package_serves_where_its_extension_is_not_found(monkeypatch: pytest
 
 
 def test_a_broker_starts_without_what_few_brokers_need() -> None:
-    """Each of these takes milliseconds of a start and megabytes of an idle broker."""
+    """Each of these costs milliseconds of a start and megabytes of an idle broker."""
     heavy = {"importlib.metadata", "email", "argparse", "difflib", "re2", "snappy", "cramjam", "numpy", "kafka"}
     code = "import sys, kbroker.cli.main, kbroker.broker.node; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Codecs: round trips, what Java writes, and the bound on what comes out."""
+"""Codecs: round trips, what Java writes, and the limit of the decompressed size."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_bomb_costs_no_more_than_the_bound() -> None:
 
 
 def test_a_wide_window_is_not_filled() -> None:
-    """The levels above 19 ask for one whatever they hold; what takes memory is to fill it."""
+    """Levels above 19 ask for a wide window whatever they contain; only filling it takes memory."""
     assert len(decompress(ZSTD, wide_frame(27, MOST_WINDOW), 1 << 30)) == MOST_WINDOW
     assert len(decompress(ZSTD, wide_frame(21, 64 << 20), 1 << 30)) == 64 << 20
     for log, error in ((27, Malformed), (31, Undecodable)):

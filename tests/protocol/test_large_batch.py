@@ -1,4 +1,4 @@
-"""A batch built in slices is, byte by byte, the one built at once."""
+"""A batch that is built in slices equals, byte by byte, the one that is built in one step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every declared message, every version: what is encoded decodes to the same, and bad input raises only Malformed."""
+"""Every declared message in every version: decoding returns what was encoded, and bad input raises only Malformed."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_large_records_leave_by_reference():
 
 
 def test_a_null_struct_in_a_tag_is_written_as_kafka_writes_it():
-    """Its default in Kafka is an empty struct: left out, null would become that. The bytes are Kafka's own."""
+    """Kafka's default is an empty struct: if null were left out, it would become that. These are Kafka's bytes."""
     member = ConsumerGroupMemberMetadataValue(
         client_id="c", client_host="h", instance_id="", rack_id="", subscribed_topic_regex="", server_assignor=""
     )

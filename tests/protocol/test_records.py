@@ -1,4 +1,4 @@
-"""Record batches: round trips, and bytes that only claim to be one."""
+"""Record batches: round trips, and bytes that only claim to be a batch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Holds every declared message against Kafka's own definitions, read out of the kafka-clients jar.
+"""Compares every declared message with Kafka's own definitions, read from the kafka-clients jar.
 
-What only brokers on ZooKeeper send is held against that of Apache Kafka 3.9.1, the last that has it.
+Requests that only brokers on ZooKeeper send are compared with Apache Kafka 3.9.1, the last version that has them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .test_messages import MESSAGES
 
 pytestmark = pytest.mark.java
 
-# Declared narrower than the jar's range on purpose.
+# Deliberately declared narrower than the jar's range.
 NARROWER = {
     "InitProducerId": "0-5",  # the top version there is not released (latestVersionUnstable)
-    # From Apache Kafka 2.8 on, when topics got ids; brokers of later versions send none below.
+    # From Apache Kafka 2.8 on, when topics got ids; brokers of later versions send no lower version.
     "LeaderAndIsr": "5-7",
     "StopReplica": "3-4",
     "UpdateMetadata": "7-8",
@@ -44,7 +44,7 @@ def definitions(kafka_libs, kafka39_libs):
                     for name in archive.namelist():
                         if name.startswith("common/message/") and name.endswith(".json"):
                             definition = json.loads(strip_comments(archive.read(name).decode()))
-                            if definition["validVersions"] != "none":  # since 4.0 there is only the key left
+                            if definition["validVersions"] != "none":  # since 4.0 only the key is left
                                 found[Path(name).stem] = definition
     return found
 

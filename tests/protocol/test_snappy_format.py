@@ -1,4 +1,4 @@
-"""Large raw snappy blocks are unpacked as the library unpacks them, in steps and with little memory."""
+"""Large raw snappy blocks decompress as with the library, in steps and with little memory."""
 
 from __future__ import annotations
 

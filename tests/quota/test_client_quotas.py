@@ -1,4 +1,4 @@
-"""What clients are told of the pauses they have to make, without a socket and with a clock of the test's own."""
+"""Clients' throttle times, without a socket and with the test's own clock."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_largest_fetch_is_what_needs_no_pause():
 def test_mutations_strict_and_permissive():
     world = World({Entity("alice"): {MUTATION: 1.0}})
     mutate = world.quotas.mutated.mutate
-    assert mutate("alice", "app", 20, world.now, strict=True) == (True, 0)  # 11 were saved up, 9 are owed
+    assert mutate("alice", "app", 20, world.now, strict=True) == (True, 0)  # 11 had accumulated, 9 are owed
     assert mutate("alice", "app", 1, world.now, strict=True) == (False, 9_000)
     assert mutate("alice", "app", 1, world.now, strict=False) == (True, 10_000)
     world.now += 10_000

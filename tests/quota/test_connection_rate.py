@@ -1,4 +1,4 @@
-"""New connections by the second: of an address, of a listener, of the broker."""
+"""New connections per second: of an address, of a listener, of the broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_address_has_ten_seconds_worth_at_once_and_is_refused_then():
     assert world.rates.active
     told = [world.comes() for _ in range(25)]
     assert told[:20] == [0] * 20
-    assert told[20:] == [500] * 5  # (2.1 - 2) / 2 of ten seconds; what was refused does not count
+    assert told[20:] == [500] * 5  # (2.1 - 2) / 2 of ten seconds; refused ones do not count
     assert world.comes("10.0.0.2") == 0
     world.now += 11_000
     assert world.comes() == 0
@@ -62,7 +62,7 @@ def test_a_broker_waits_and_counts_all():
     world = World()
     world.rates.limit_all({"": 1, "EXTERNAL": 2})
     assert [world.rates.pause_ms("PLAINTEXT", protected=False) for _ in range(11)] == [0] * 10 + [1000]
-    # The listener of brokers has only a limit of its own.
+    # The inter-broker listener has only its own limit.
     assert world.rates.pause_ms("PLAINTEXT", protected=True) == 0
     assert world.rates.pause_ms("EXTERNAL", protected=True) == 0
 

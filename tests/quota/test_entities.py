@@ -1,4 +1,4 @@
-"""Whom quotas are for: as messages name it, and as it stands in paths among other configs."""
+"""The entities of quotas: as messages name them, and as ZooKeeper paths contain them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which limit holds for a client, against a model that goes through Kafka's list from its top."""
+"""Which limit applies to a client, compared with a model that goes through Kafka's list from its top."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates over samples, and tokens, as Kafka's have them."""
+"""Rates over samples, and token buckets, as in Kafka."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_window_grows_with_the_newest_sample():
     rate = SampledRate(WINDOW)
     for second in range(20):
         rate.record(100, second * 1000)
-    # 10 whole seconds and the one that has just begun.
+    # 10 complete seconds and the one that has just begun.
     assert rate.window_ms(19_000) == 10_000
     assert rate.per_second(19_000) == pytest.approx(110)
     assert rate.per_second(19_999) == pytest.approx(1100 / 10.999)
@@ -46,7 +46,7 @@ def test_after_the_pause_the_rate_is_within_the_limit():
     assert pause_ms == 6_000
     assert (
         rate.excess_ms(500, pause_ms) == 6_000
-    )  # nothing has changed but the time, which counts from whole windows on
+    )  # only the time has changed, which counts from complete windows on
     assert rate.per_second(pause_ms + 10_000) == 0
 
 
@@ -67,7 +67,7 @@ def test_a_pause_has_a_bound():
 
 
 class KafkasRate:
-    """Rate and SampledStat as Kafka has them, step by step."""
+    """Kafka's Rate and SampledStat, step by step."""
 
     def __init__(self, samples, sample_ms):
         self.count, self.sample_ms, self.samples, self.current = samples, sample_ms, [], 0
@@ -120,8 +120,8 @@ def test_who_pauses_as_told_goes_no_faster_than_kafka_lets_him(steps, limit):
         total += value
         largest = max(largest, value)
         now += rate.excess_ms(limit, now)
-    # What may be saved up is one window's worth, and the last one goes before the pause for it. A pause of eleven
-    # seconds lets all samples expire, and ten seconds' worth may go at once again: Kafka counts those, too.
+    # One window's worth may accumulate, and the last one goes before the pause for it. A pause of eleven seconds lets
+    # all samples expire, and then ten seconds' worth may go immediately: Kafka counts those, too.
     assert total <= limit * (now / 1000 * 21 / 11 + 11) + 2 * largest
 
 

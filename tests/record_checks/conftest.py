@@ -18,7 +18,7 @@ from tests.registry_api.conftest import Http
 ORDER = {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "long"}]}
 OF_A_BAD_RECORD = KafkaError.INVALID_RECORD
 BESIDE_A_BAD_RECORD = KafkaError._INVALID_DIFFERENT_RECORD
-"""What librdkafka says of the others, unless there is only one bad record: then all get its error."""
+"""librdkafka's error for the other records; if there is only one bad record, all get that record's error."""
 
 
 def avro(schema: Any, value: Any) -> bytes:
@@ -29,7 +29,7 @@ def avro(schema: Any, value: Any) -> bytes:
 
 
 def named(schema_id: int, data: bytes) -> bytes:
-    """Return data with a schema's id in front."""
+    """Return data with a schema's id before it."""
     return b"\0" + schema_id.to_bytes(4) + data
 
 
@@ -49,7 +49,7 @@ class Shop:
         return int(self.registry.register(subject, schema, **more)["id"])
 
     def topic(self, name: str, partitions: int = 1, **configs: str) -> str:
-        """Create a topic; the configs' names have `_` for `.`."""
+        """Create a topic; the configs' names are written with `_` for `.`."""
         config = {key.replace("_", "."): value for key, value in configs.items()}
         self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(20)
         return name
@@ -104,7 +104,7 @@ def of_all() -> Iterator[Shop]:
 
 @pytest.fixture
 def shop(of_all: Shop) -> Shop:
-    """A broker as at its start, with a registry."""
+    """Yield a broker in the state of its start, with a registry."""
     of_all.broker.reset()
     return of_all
 

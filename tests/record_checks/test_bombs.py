@@ -1,4 +1,5 @@
-"""Hostile values and schemas on a topic that reads its values: an error for the record, soon, and others go on."""
+"""Hostile values and schemas on a topic that reads its values: the record soon gets an error, other clients continue.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 from tests.record_checks.conftest import OF_A_BAD_RECORD, ORDER, Shop, avro, named, order
 
 SOON = 30.0
-"""Seconds: far above what any of these takes, far below what an unbounded one does."""
+"""Seconds: far more than any of these takes, and far less than an unbounded one takes."""
 
 NODE = {
     "type": "record",

@@ -1,4 +1,4 @@
-"""Records that fail the check and go to a dead letter topic, beside producers that count on offsets and sequences."""
+"""Records that fail the check go to a dead letter topic, with producers that rely on offsets and sequences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BAD = b"not of a schema"
 
 @pytest.fixture
 def known(shop: Shop) -> int:
-    """The id of the schema of `orders`, whose bad records go to `bad-orders`."""
+    """Return the id of the schema of `orders`, whose bad records go to `bad-orders`."""
     shop.topic("bad-orders", partitions=2)
     shop.checked(
         "orders",
@@ -68,7 +68,7 @@ def test_without_acks_the_same_happens(shop: Shop, known: int) -> None:
     for value in (BAD, order(known)):
         producer.produce("orders", value, partition=0)
     producer.flush(20)
-    # While its connection lives: what is being checked ends with it.
+    # While the connection is open: a check in progress ends with it.
     assert shop.broker.wait_for(lambda _: [each.offset() for each in shop.read("orders")] == [1], timeout=20)
     assert shop.values("bad-orders") == [BAD]
     del producer
@@ -124,7 +124,7 @@ def test_without_a_topic_that_takes_letters_the_batch_is_refused(shop: Shop, let
 
 
 def test_a_batch_sent_again_is_not_judged_again(shop: Shop, known: int) -> None:
-    """The answer was lost, and then the schema was deleted: the producer must learn that its batch is there."""
+    """The response was lost, and then the schema was deleted: the producer must learn that its batch was appended."""
     now = int(time.time() * 1000)
     records = [(now, None, order(known), ()), (now, None, BAD, ())]
     batch = build_batch(records, producer_id=77, producer_epoch=0, base_sequence=0)

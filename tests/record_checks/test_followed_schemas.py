@@ -1,4 +1,4 @@
-"""The schemas of a cluster at a broker, beside a topic in memory whose leader moves, fails and forgets."""
+"""A broker's copy of the cluster's schemas, with a topic in memory whose leader moves, fails and loses its state."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Topic:
 
 
 def run(scenario: Callable[[Topic, FollowedSchemas], Coroutine[Any, Any, None]]) -> None:
-    """Run a scenario; no task may be left, and no error unseen."""
+    """Run a scenario; it must leave no task, and no unhandled error."""
     unseen: list[dict[str, Any]] = []
 
     async def main() -> None:
@@ -136,7 +136,7 @@ def run(scenario: Callable[[Topic, FollowedSchemas], Coroutine[Any, Any, None]])
 
 
 def ids(schemas: FollowedSchemas) -> list[int] | None:
-    """Return the ids that count; None if nothing is known."""
+    """Return the valid ids; None if nothing is known."""
     state = schemas.state
     return None if state is None else [each.id for each in state.versions(SUBJECT)]
 
@@ -286,7 +286,7 @@ def test_a_topic_that_changes_before_the_end_is_read_anew(how: str) -> None:
 
 
 def test_an_end_without_records_is_reached() -> None:
-    """As compaction can leave it."""
+    """The end may have no records after a compaction."""
 
     async def scenario(topic: Topic, schemas: FollowedSchemas) -> None:
         topic.write(version(1))
@@ -302,7 +302,7 @@ def test_an_end_without_records_is_reached() -> None:
 
 
 def test_one_empty_answer_does_not_prove_that_there_is_nothing() -> None:
-    """The leader may have looked before the high watermark moved that it tells."""
+    """The leader may have read the log before the high watermark moved that it returns."""
 
     async def scenario(topic: Topic, schemas: FollowedSchemas) -> None:
         topic.write(version(1))
@@ -416,7 +416,7 @@ def test_where_this_broker_leads_its_registry_answers() -> None:
 
 @pytest.mark.parametrize("seed", range(tries(3)))
 def test_nothing_acknowledged_is_ever_missing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the leader does meanwhile: after a look, all that was acknowledged before it is there."""
+    """Whatever the leader does meanwhile, a read returns everything that was acknowledged before it."""
     monkeypatch.setattr(followed_schemas, "_WAIT_MS", 20)
     chance = random.Random(seed)
 

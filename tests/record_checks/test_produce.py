@@ -1,4 +1,4 @@
-"""What clients are told whose records are compared with the registry, and what is in the topic then."""
+"""The answers to clients whose records are checked against the registry, and the topic's contents afterwards."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_aiokafka_gets_the_error(shop: Shop) -> None:
     async def sent() -> None:
         async with AIOKafkaProducer(bootstrap_servers=shop.broker.bootstrap_servers) as producer:
             assert (await producer.send_and_wait("orders", order(known))).offset == 0
-            with pytest.raises(KafkaError):  # which one aiokafka does not know: it has no name for INVALID_RECORD
+            with pytest.raises(KafkaError):  # aiokafka has no name for INVALID_RECORD
                 await producer.send_and_wait("orders", b"x")
 
     asyncio.run(asyncio.wait_for(sent(), 30))

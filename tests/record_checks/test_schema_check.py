@@ -1,4 +1,5 @@
-"""The verdicts of a check, beside a model of the registry: the quick way never passes what the long way refuses."""
+"""Verdicts of a check, compared with a model of the registry: the fast path passes nothing that the slow one refuses.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Registry:
     def __init__(self, ids: set[int]) -> None:
         self.ids = ids
         self.acknowledged: set[int] = set()
-        """Ids that it has not heard of yet."""
+        """Ids that the registry does not know yet."""
         self.changes = 0
         self.is_there = True
         self.asked = 0
@@ -73,7 +74,7 @@ def check_of(registry: Registry | None, config: LogConfig = CONFIG) -> SchemaChe
 
 
 def judged(check: SchemaCheck, records: Sequence[Record], **more: Any) -> dict[int, str | None] | AppendError:
-    """Return the errors by record, or the refusal of the batch."""
+    """Return the errors by record, or the error of the complete batch."""
     batch = memoryview(build_batch(records, **more))
 
     async def judge() -> memoryview:
@@ -162,7 +163,7 @@ def test_an_unknown_schema_is_looked_up_again_before_it_is_refused() -> None:
 
 @pytest.mark.skipif(record_walk.prefixes is None, reason="kbroker was installed without a C compiler")
 def test_what_is_deleted_while_it_is_looked_up_is_not_known_to_pass() -> None:
-    """Another batch may have taken notice of the change before this one is done."""
+    """Another batch may have noticed the change before this one is done."""
     registry = Registry({1, 2})
     check, batch = check_of(registry), values(named(1, b""), named(2, b""))
     has = registry.has

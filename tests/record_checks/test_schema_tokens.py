@@ -1,4 +1,5 @@
-"""Which schema records name: by hand, and by the compiled shortcut beside the way in Python."""
+"""Which schema a record names: according to handwritten cases, and the compiled shortcut compared with Python's path.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def found(data: bytes, count: int, *, of_keys: bool) -> list[Field]:
 
 
 def expected(record: tuple, *, of_keys: bool) -> tuple[bytes | None, bytes]:
-    """Return token and data as the wire format has them."""
+    """Return the expected schema token and data according to the wire format."""
     _, key, value, headers = record
     data = key if of_keys else value
     name = KEY_HEADER if of_keys else VALUE_HEADER

@@ -1,4 +1,4 @@
-"""The process that reads values: what ends it, what it remembers, and who waits behind whom."""
+"""The process that reads values: what ends it, what it remembers, and which requests wait for others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def errors_of(worker: ValueWorker, text: SchemaText, *values: bytes | None
 
 async def test_bad_values_are_told_by_their_number(worker: ValueWorker) -> None:
     text = schema(ORDER)
-    assert await errors_of(worker, text, order(1), None, order(2), b"x") == {}  # what names others is not read
+    assert await errors_of(worker, text, order(1), None, order(2), b"x") == {}  # schemas with references are not read
     assert set(await errors_of(worker, text, order(1), TOKEN, order(1), order(1) + b"x")) == {1, 3}
     found = await worker.check(body(*[TOKEN] * 50), 50, {TOKEN: text}, of_keys=False, skipped={0}, most=10)
     assert (len(found.errors), found.number) == (10, 49)
@@ -64,7 +64,7 @@ async def test_a_large_batch_lets_others_go_first(worker: ValueWorker) -> None:
 
 
 async def test_a_value_that_takes_too_long_ends_the_process_and_is_named(worker: ValueWorker) -> None:
-    """Two million steps of a value with alternatives: the limit of the processor's time ends the process."""
+    """Two million steps for a value with alternatives: the CPU time limit ends the process."""
     heavy = {"items": {"anyOf": [{"items": {"type": "string"}}, {"items": {"type": "number"}}] * 40}}
     text = schema(heavy, "JSON")
     value = named(1, json.dumps([[1, "a"] * 3_000] * 60).encode())
@@ -122,7 +122,7 @@ async def test_it_ends_without_work(worker: ValueWorker, monkeypatch: pytest.Mon
 
 
 async def test_who_asks_may_leave_at_any_time(worker: ValueWorker) -> None:
-    """A connection that ends closes the work for it: the process goes on, and forgets the batch."""
+    """When a connection ends, its work is closed: the process continues, and discards the batch."""
     text = schema({"type": "array", "items": "long"})
     value = named(1, avro({"type": "array", "items": "long"}, list(range(200))))
     assert await errors_of(worker, text, value) == {}

@@ -1,4 +1,5 @@
-"""A registry beside any Kafka: within this process, or as a process that may be killed; and clients of several."""
+"""A registry beside any Kafka: in this process, or as a process that may be killed; and clients of several registries.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class Beside:
 
 
 class Process:
-    """A verb of kbroker that serves, and writes its address into a file; it can be killed and started again."""
+    """A verb of kbroker that serves, and writes its address into a file; it can be killed and restarted."""
 
     def __init__(self, directory: Path, name: str, *arguments: str) -> None:
         self._ready = directory / f"{name}.ready"
@@ -77,7 +78,7 @@ class Process:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> str:
-        """Start, and return what stands in the ready file."""
+        """Start, and return the contents of the ready file."""
         self._ready.unlink(missing_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
@@ -94,7 +95,7 @@ class Process:
             self._process.wait()
 
     def freeze(self, seconds: float) -> None:
-        """Let it run nothing for a while."""
+        """Freeze the process for a while."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         try:
@@ -103,7 +104,7 @@ class Process:
             self._process.send_signal(signal.SIGCONT)
 
     def end(self, number: int = signal.SIGINT) -> tuple[int, float]:
-        """End by a signal; return the status and the seconds that it took."""
+        """End the process by a signal; return its status and the seconds that it took."""
         assert self._process is not None
         began = time.monotonic()
         os.kill(self._process.pid, number)
@@ -128,9 +129,9 @@ def record(name: str) -> str:
 
 
 class Clients:
-    """Threads that register schemas at several registries, each a schema of its own, and note the acknowledged ids.
+    """Threads that register different schemas at several registries, and record the acknowledged ids.
 
-    What fails is asked for again, at another registry.
+    A failed request is retried at another registry.
     """
 
     def __init__(self, urls: Sequence[str], threads: int, first: int = 0) -> None:
@@ -138,7 +139,7 @@ class Clients:
         self.acknowledged: dict[str, int] = {}
         self.refused: list[str] = []
         self.given_up: list[str] = []
-        """Names whose schemas may be registered or not: nobody has acknowledged them in time."""
+        """Names whose schemas may or may not be registered: no registry has acknowledged them in time."""
         self._over = threading.Event()
         self._first = first
         self._threads = [threading.Thread(target=self._work, args=(number,)) for number in range(threads)]
@@ -154,7 +155,7 @@ class Clients:
             each.join()
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many more schemas are acknowledged."""
+        """Wait until this many more schemas are acknowledged."""
         wanted = len(self.acknowledged) + count
         until = time.monotonic() + PATIENCE_S
         while len(self.acknowledged) < wanted:
@@ -168,11 +169,11 @@ class Clients:
             self._register(f"s{self._first + number}_{count}", number + count)
 
     def _register(self, name: str, at: int) -> None:
-        """Register until it is acknowledged, also after the end: what is half done would leave a gap in the count."""
+        """Register until it is acknowledged, also after the end: an unfinished one would leave a gap in the count."""
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             at += 1
-            with suppress(OSError, http.client.HTTPException):  # an answer may end in its middle
+            with suppress(OSError, http.client.HTTPException):  # a response may end in the middle
                 body = json.dumps({"schema": record(name)}).encode()
                 status, answer = Http(self.urls[at % len(self.urls)]).raw("POST", f"/subjects/{name}/versions", body)
                 if status == 200:

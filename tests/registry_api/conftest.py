@@ -16,7 +16,7 @@ AVRO_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 class Http:
-    """Asks one registry; a connection a request."""
+    """Sends requests to one registry; one connection for each request."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -34,13 +34,13 @@ class Http:
             connection.close()
 
     def ok(self, method: str, path: str, body: Any = None) -> Any:
-        """Return the answer to what must succeed."""
+        """Return the response to a request that must succeed."""
         status, answer = self.raw(method, path, None if body is None else json.dumps(body).encode())
         assert status == 200, answer
         return json.loads(answer)
 
     def refused(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
-        """Return code and text of what must be refused."""
+        """Return code and text of a request that must be refused."""
         status, answer = self.raw(method, path, None if body is None else json.dumps(body).encode())
         told = json.loads(answer)
         assert str(told["error_code"]).startswith(str(status)), answer
@@ -64,13 +64,13 @@ def of_all() -> Iterator[tuple[Broker, Http]]:
 
 @pytest.fixture
 def broker(of_all: tuple[Broker, Http]) -> Broker:
-    """A broker as at its start, which has a registry."""
+    """Yield a broker with a registry, in the state of its start."""
     of_all[0].reset()
     return of_all[0]
 
 
 @pytest.fixture
 def registry(of_all: tuple[Broker, Http], broker: Broker) -> Http:
-    """Its registry, which is empty."""
+    """Return its registry, which is empty."""
     del broker
     return of_all[1]

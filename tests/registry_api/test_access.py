@@ -1,4 +1,4 @@
-"""ACLs at a broker's registry: what each operation needs, what lists show, and ways around that lead nowhere."""
+"""ACLs at a broker's registry: the rights that each operation needs, filtered lists, and failing detours."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def acls() -> list[Acl]:
 
 
 class Users:
-    """Ask a registry as some user."""
+    """Sends requests to a registry as a given user."""
 
     def __init__(self, url: str) -> None:
         self.address = url.removeprefix("http://")
@@ -72,7 +72,7 @@ def of_all() -> Iterator[tuple[Broker, Users]]:
 
 @pytest.fixture
 def users(of_all: tuple[Broker, Users]) -> Users:
-    """A registry with the subjects orders-value, of which there is another version, and secret-value."""
+    """Yield a registry with the subjects orders-value, which has two versions, and secret-value."""
     of_all[0].reset()
     users = of_all[1]
     for subject, schema in (("orders-value", ANY), ("secret-value", SECRET), ("secret-key", ANY)):

@@ -1,4 +1,4 @@
-"""The registry's API by its endpoints: what they answer, and what they refuse with which code."""
+"""The registry's API by its endpoints: their responses, and the error codes of refused requests."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_rules_and_forms_that_nobody_could_use_are_refused(registry: Http) -> No
 
 
 def test_the_topic_is_read_as_another_registry_has_left_it(broker: Broker, registry: Http) -> None:
-    """Records as Confluent's registry writes them, copied while this one serves."""
+    """The records are as Confluent's registry writes them, and are copied while this one serves."""
     registry.register("a", ONE)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for key, value in (

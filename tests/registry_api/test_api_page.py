@@ -23,7 +23,7 @@ ROW = re.compile(r"^\| `([A-Z]+) (\S+)` \| (?:`(.+?)` )?\| `(.+?)` \|.*\|$", re.
 
 
 class Row(NamedTuple):
-    """A request of the page. `answer` is a number or what the body has."""
+    """A request of the page. `answer` is a number or the expected part of the body."""
 
     method: str
     path: str
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 
 def value_of(text: str) -> Any:
-    """Return what a cell says; the names of schemas stand for their texts."""
+    """Return the value of a cell; names of schemas stand for their texts."""
     for name, schema in SCHEMAS.items():
         text = re.sub(rf'(?<![\w"]){name}(?![\w"])', lambda _, schema=schema: json.dumps(schema), text)  # type: ignore[misc]
     return json.loads(text)
@@ -55,7 +55,7 @@ ROWS = [row for rows in SECTIONS.values() for row in rows]
 
 
 def has(found: Any, wanted: Any) -> bool:
-    """Whether an answer has what the page shows of it: of objects only some fields."""
+    """Whether a response contains what the page shows of it: of objects only some fields."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(name in found and has(found[name], wanted[name]) for name in wanted)
     if isinstance(wanted, list):

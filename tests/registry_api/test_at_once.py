@@ -1,4 +1,4 @@
-"""Requests by id that a connection answers without the application: nobody sees a difference."""
+"""Requests by id that a connection answers without the application: the responses are the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST = b"connection: close\r\n"
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
-    """The targets that were answered so."""
+    """Return the targets that were answered in this way."""
     found: list[bytes] = []
     known = Application.at_once
 
@@ -35,7 +35,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 
 
 def answer_of(connection: socket.socket) -> tuple[bytes, bytes]:
-    """Return head and body of the next answer."""
+    """Return head and body of the next response."""
     read = b""
     while b"\r\n\r\n" not in read:
         read += connection.recv(1)

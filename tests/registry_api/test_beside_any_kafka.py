@@ -1,4 +1,4 @@
-"""A registry beside any Kafka: unknown outcomes, writers that are no registry, a Kafka that does not answer."""
+"""A registry beside any Kafka: unknown outcomes, writers other than registries, a Kafka that does not answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def until(holds: Callable[[], Any]) -> None:
 
 
 def committed(broker: Broker) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """Return the keys and values of the topic, as a reader of committed records sees them."""
+    """Return the keys and values of the topic, as a read_committed consumer sees them."""
     settings = {"group.id": "a", "isolation.level": "read_committed", "enable.partition.eof": True}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, **settings})
     consumer.assign([TopicPartition("_schemas", 0, 0)])
@@ -111,7 +111,7 @@ def test_a_change_whose_outcome_is_unknown_is_made_once(broker: Broker, beside: 
     with broker.faults.disconnect(api, when, times=1) as fault:
         assert beside.http.register("c", record("C"))["id"] == 3
     assert fault.hits == 1
-    with broker.faults.disconnect(api, when, times=1):  # decided twice, a deletion would be refused
+    with broker.faults.disconnect(api, when, times=1):  # if it were decided twice, a deletion would be refused
         assert beside.http.ok("DELETE", "/subjects/c/versions/1") == 1
     assert beside.http.ok("DELETE", "/subjects/c/versions/1?permanent=true") == 1
     keys = [(key["subject"], None if value is None else value["deleted"]) for key, value in committed(broker)]
@@ -119,7 +119,7 @@ def test_a_change_whose_outcome_is_unknown_is_made_once(broker: Broker, beside: 
 
 
 def test_a_commit_that_is_known_only_from_the_log(broker: Broker, beside: Beside) -> None:
-    """The answers to EndTxn are lost; the change is in the log, and is answered, not made anew."""
+    """The answers to EndTxn are lost; the change is in the log, and is confirmed, not repeated."""
     beside.http.register("a", record("A"))
     with broker.faults.disconnect("EndTxn", "before") as fault:
         answers: list[Any] = []
@@ -154,7 +154,7 @@ def test_a_right_that_is_missing_is_named(broker: Broker, beside: Beside) -> Non
 
 
 def test_what_others_write_counts_at_once(broker: Broker, beside: Beside) -> None:
-    """A registry that fences nobody, as Confluent's, or a mirror, writes between two changes."""
+    """A registry that fences nobody, like Confluent's, or a mirror, writes between two changes."""
     beside.http.register("a", record("A"))
     written(broker, *version_of("b", 1, 7, "B"))
     assert beside.http.register("c", record("C"))["id"] == 8
@@ -216,7 +216,8 @@ def test_a_topic_that_is_deleted_is_made_anew(broker: Broker, beside: Beside) ->
 
 
 def test_a_transaction_that_somebody_leaves_open(broker: Broker) -> None:
-    """Nothing behind its beginning is committed for readers: no is said after a while, and changes wait for its end."""
+    """Nothing after its beginning is committed for readers: requests fail after a while, and changes wait for its end.
+    """
     with Beside(broker.bootstrap_servers, patience_s=3) as beside:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "other"})
         producer.init_transactions(PATIENCE_S)
@@ -233,7 +234,7 @@ def test_a_transaction_that_somebody_leaves_open(broker: Broker) -> None:
 
 
 def test_a_kafka_that_does_not_answer(tmp_path: Any) -> None:
-    """Reads go on; what needs Kafka is refused in bounded time; nothing is left behind."""
+    """Reads continue; requests that need Kafka fail in bounded time; nothing is left behind."""
     threads = threading.active_count()
     with Broker(data_dir=str(tmp_path)) as broker:
         files = len(os.listdir("/dev/fd"))
@@ -257,7 +258,7 @@ def test_a_kafka_that_does_not_answer(tmp_path: Any) -> None:
 
 
 def test_requests_end_with_the_store(broker: Broker, beside: Beside) -> None:
-    """Those that wait for Kafka, and those that come later, are refused at once."""
+    """Requests that wait for Kafka, and later ones, fail immediately."""
     answers: list[tuple[int, str]] = []
 
     def ask(method: str, path: str, body: Any = None) -> None:
@@ -284,7 +285,7 @@ def test_requests_end_with_the_store(broker: Broker, beside: Beside) -> None:
     ("seed", "rate", "count"), [(1, 0.1, 40), *((seed, 0.2, 100) for seed in range(2, 7) if FORM == "long")]
 )
 def test_a_storm_of_faults(broker: Broker, seed: int, rate: float, count: int) -> None:
-    """Answers late, lost and refused, of every kind of request: each schema is written once, and ids have no gap."""
+    """Responses are late, lost and refused, for every API: each schema is written once, and ids have no gap."""
     with Beside(broker.bootstrap_servers) as one, Beside(broker.bootstrap_servers) as other:
         urls = [one.server.url, other.server.url]
         with Clients(urls, 4) as clients, broker.faults.storm(seed=seed, rate=rate):
@@ -342,7 +343,7 @@ def test_beside_a_cluster_whose_leaders_are_killed() -> None:
 
 
 def _is_whole(cluster: Cluster) -> bool:
-    """Whether all replicas are in sync according to all brokers: the next one that is killed is not the last."""
+    """Whether all brokers report all replicas as in sync: the next killed broker is not the last one."""
     states = [each.node.member.state for each in cluster.brokers.values()]
     return all(
         len(partition.isr) == len(partition.replicas)

@@ -38,18 +38,18 @@ def connected(registry: Http) -> Iterator[socket.socket]:
 
 
 def answered(connection: socket.socket) -> bytes:
-    """Return all that arrives until the server closes."""
+    """Return all bytes that arrive until the server closes."""
     answer = b""
     try:
         while piece := connection.recv(65536):
             answer += piece
-    except ConnectionResetError:  # it did not read all
+    except ConnectionResetError:  # it did not read everything
         pass
     return answer
 
 
 def sent(connection: socket.socket, piece: bytes, most: int) -> int:
-    """Send a piece again and again until the server closes, or `most` bytes; return how many bytes it took."""
+    """Send a piece repeatedly until the server closes, or up to `most` bytes; return the number of accepted bytes."""
     took = 0
     try:
         while took < most:
@@ -180,7 +180,7 @@ def test_a_body_is_not_waited_for_before_its_turn(registry: Http, monkeypatch: p
 @pytest.mark.parametrize("in_pieces", [False, True])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_behind_a_request_to_upgrade_is_its_body(registry: Http, chunked: bool, in_pieces: bool) -> None:
-    """Java's HttpClient asks for HTTP/2 so; the body must be neither lost nor taken for another request."""
+    """Java's HttpClient requests HTTP/2 in this way; the body must neither be lost nor mistaken for another request."""
     body = SCHEMA + b" " * 10 + b"\r\n"
     framing = b"transfer-encoding: chunked\r\n" if chunked else b"content-length: %d\r\n" % len(body)
     head = POST.replace(b"/a ", b"/a/versions ") + UPGRADE + framing + b"\r\n"

@@ -1,4 +1,5 @@
-"""Requests that go on to the leader's registry: what is kept, what is tried again, and what ends in bounded time."""
+"""Requests that are forwarded to the leader's registry: what is kept, what is retried, and what ends in bounded time.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ OWN, OTHER = 1, 2
 
 
 class NoStore:
-    """A store that is never asked here."""
+    """A store that no test here uses."""
 
     async def ask(self, _question: Any) -> Any:
         raise AssertionError
@@ -37,7 +38,7 @@ class NoStore:
 
 @dataclass
 class Leader:
-    """What a test says of the leader; `places` are told one after the other, the last one again and again."""
+    """The leader according to the test; `places` are returned one after the other, the last one repeatedly."""
 
     places: list[Place]
     node_id: int = OWN
@@ -60,7 +61,7 @@ class Seen:
 
 
 class Upstream:
-    """The leader's registry: notes requests, and answers with the next of `answers`, else with what it was asked."""
+    """The leader's registry: records requests, and returns the next of `answers`, or else the request itself."""
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []

@@ -1,4 +1,4 @@
-"""Several registries beside one Kafka, and their ends: ids are dense and unique, and nothing acknowledged is lost."""
+"""Several registries beside one Kafka, and their ends: ids are dense and unique, and no acknowledged schema is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def broker_at(directory: Path) -> tuple[Process, str]:
 
 
 def tortured(directory: Path, kills: int, seed: int) -> None:
-    """Kill registries and the broker, again and again, while clients register."""
+    """Kill registries and the broker repeatedly, while clients register."""
     chance = random.Random(seed)
     broker, at = broker_at(directory)
     made = instances(directory, at)
@@ -54,14 +54,14 @@ def tortured(directory: Path, kills: int, seed: int) -> None:
                 victim = broker if number % 4 == 1 else made[chance.randrange(len(made))][0]
                 victim.kill()
                 if victim is not broker:
-                    clients.wait_for(10)  # the others go on
+                    clients.wait_for(10)  # the others continue
                 victim.start()
                 clients.wait_for(10)
         clients.judge(urls)
         for process, _ in made:
             status, took = process.end()
             assert status == 0
-            assert took < 5  # the machine may have more to do
+            assert took < 5  # the machine may be busy
 
 
 def test_ids_are_dense_and_unique_with_three_instances(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_large_bodies_are_refused_while_there_are_many(monkeypatch: pytest.Monke
 
 
 def test_a_long_list_is_sent_in_pieces(registry: Http) -> None:
-    """The JSON of 60 MB in one piece held the interpreter, and with it the broker's loop, for more than a second."""
+    """The JSON of 60 MB in one piece held the interpreter, and so the broker's loop, for more than a second."""
     schemas = [{"type": "record", "name": "R", "doc": str(number) * 70_000, "fields": []} for number in range(5)]
     for number, schema in enumerate(schemas):
         registry.register(f"s{number}", schema)

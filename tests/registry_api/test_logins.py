@@ -1,4 +1,4 @@
-"""Basic authentication at a broker's registry: who gets in, what a check costs, and what is remembered of it."""
+"""Basic authentication at a broker's registry: who may log in, what a check costs, and what is cached of it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_changed_password_counts_at_once() -> None:
 
 
 class Users:
-    """Users of a test, whose look-ups are counted; those of names that begin with "user"."""
+    """The users of a test, whose look-ups are counted; their names begin with "user"."""
 
     def __init__(self) -> None:
         self.credential = from_password("SCRAM-SHA-256", "secret", new_salt(), LEAST_ITERATIONS)

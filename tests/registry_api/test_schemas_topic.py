@@ -1,4 +1,4 @@
-"""A topic `_schemas` that exists before a broker's own registry was asked."""
+"""A topic `_schemas` that exists before a broker's own registry is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.registry_api.test_api import ONE, text
 def test_a_topic_that_would_lose_schemas_is_not_used(
     broker: Broker, registry: Http, partitions: int, config: dict[str, str], told: str
 ) -> None:
-    """A client that reads `_schemas` before the registry was ever asked has created it with the broker's defaults."""
+    """A client that reads `_schemas` before the registry is used has created it with the broker's defaults."""
     broker.topics.create("_schemas", partitions, config)
     for method, path in (("GET", "/subjects"), ("POST", "/subjects/a/versions")):
         code, message = registry.refused(method, path, {"schema": text(ONE)} if method == "POST" else None)

@@ -1,4 +1,4 @@
-"""What Confluent's registry answers where it is easily done otherwise: look-ups, versions, modes, contexts, aliases."""
+"""Confluent's answers in cases that are easy to get wrong: look-ups, versions, modes, contexts, aliases."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_latest_is_never_a_deleted_version(registry: Http) -> None:
 
 
 def test_no_schema_refers_to_what_was_deleted_meanwhile(registry: Http) -> None:
-    """One deletes a schema for good again and again, while others register schemas that refer to it."""
+    """One client permanently deletes a schema again and again, while others register schemas that refer to it."""
     holder = {"type": "record", "name": "Holder", "fields": [{"name": "one", "type": "One"}]}
     registry.ok("PUT", "/config", {"compatibility": "NONE"})
     registry.register("base", ONE)

@@ -1,4 +1,4 @@
-"""The registry over TLS, and requests that go on to another registry: verified, or not sent."""
+"""The registry over TLS, and requests that are forwarded to another registry: verified, or not sent."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def batch(*values: bytes, **fields: Any) -> bytes:
 
 
 class Network:
-    """Who hears whom. `cut` holds pairs of hosts, in the direction of the request; answers of theirs are lost too."""
+    """Which brokers reach each other. `cut` contains (client, server) pairs of hosts; their responses are lost too."""
 
     def __init__(self) -> None:
         self.served: dict[str, Callable[[Any, int, type[Any]], Any]] = {}
@@ -85,7 +85,7 @@ class Network:
         self.changed = asyncio.Event()
 
     def change(self) -> None:
-        """Let what is on its way be lost where nobody is any more."""
+        """Lose everything in transit to a broker that is gone."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -93,7 +93,7 @@ class Network:
         return target in self.served and source in self.served and (source, target) not in self.cut
 
     async def ask(self, source: str, target: str, request: Any, version: int, answer: type[Any], ms: float) -> Any:
-        """Carry a request and its answer; PeerUnavailable where either is lost."""
+        """Carry a request and its response; raises PeerUnavailable if either is lost."""
         if not self.reaches(source, target):
             await asyncio.sleep(0.001)
             raise PeerUnavailable(f"{target} cannot be reached from {source}")
@@ -142,7 +142,7 @@ class MemoryPeers:
 
 
 class Node:
-    """One broker: logs, replicas, and the handlers that speak of them."""
+    """One broker: logs, replicas, and their handlers."""
 
     def __init__(self, cluster: Cluster, node_id: int, directory: Path, config: ReplicationConfig = CONFIG) -> None:
         self.cluster = cluster
@@ -156,7 +156,7 @@ class Node:
         self.fatal: BaseException | None = None
 
     def start(self) -> None:
-        """Open what is on disk, and be there for others."""
+        """Open the logs on disk, and become reachable."""
         cluster, clock = self.cluster, VirtualClock()
         self.epoch = cluster.next_broker_epoch()
         self.logs = LogManager([LogDirectory(str(self.directory), node_id=self.id)], str(self.directory))
@@ -201,7 +201,7 @@ class Node:
         self.manager.begin()
 
     def stop(self, *, clean: bool) -> None:
-        """Be there no more; what was written stands in the files, as after a kill -9."""
+        """Become unreachable; the files keep what was written, as after a kill -9."""
         self.alive = False
         self.cluster.network.served.pop(self.host, None)
         self.cluster.network.change()
@@ -236,7 +236,7 @@ class Node:
         return found
 
     async def serve(self, request: Any, version: int, answer: type[Any]) -> Any:
-        """Answer a request through its bytes, as a connection does."""
+        """Answer a request through its encoded bytes, as a connection does."""
         header = RequestHeader(request.KEY, version, 1, "test")
         flexible = version in request.FLEXIBLE
         frame = bytearray(encode(header, 2 if flexible else 1) + encode(request, version))
@@ -264,7 +264,7 @@ def _joined(out: bytearray, spill: list[tuple[int, Any]]) -> bytes:
 
 @dataclass
 class Assigned:
-    """A partition as the controller has it."""
+    """A partition as the controller knows it."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -283,7 +283,7 @@ class Cluster:
     min_isr: int = 1
     unclean: bool = False
     log: dict[str, Any] = field(default_factory=dict)
-    """Settings of all topics, beside min.insync.replicas."""
+    """Settings of all topics, besides min.insync.replicas."""
 
     def __post_init__(self) -> None:
         handlers.load_all(in_cluster=True)
@@ -295,9 +295,9 @@ class Cluster:
         self.partitions: dict[Key, Assigned] = {}
         self.registered: set[int] = set()
         self.refuse: list[ErrorCode] = []
-        """What the next AlterPartition requests are answered at the top, or NONE."""
+        """The top-level error code of the next AlterPartition responses, or NONE."""
         self.not_let_in: dict[int, ErrorCode] = {}
-        """Who does not come in, and what a partition's change that has it is answered."""
+        """Brokers that may not join the ISR, and the error code of a change that includes them."""
         self.granted: list[tuple[Key, tuple[int, ...]]] = []
         self._epochs = 0
         self._sending: dict[int, asyncio.Task[None]] = {}
@@ -341,12 +341,12 @@ class Cluster:
     # --- brokers
 
     async def start(self, node_id: int) -> None:
-        """Let a broker come, or come back: it follows and leads what it has, offline partitions get a leader."""
+        """Start or restart a broker: it follows and leads its partitions, and offline partitions get a leader."""
         self.nodes[node_id].start()
         await self.register(node_id)
 
     async def register(self, node_id: int) -> None:
-        """Let the controller know of a broker that is there."""
+        """Register a running broker at the controller."""
         self.registered.add(node_id)
         self._publish()
         mine = [key for key, assigned in self.partitions.items() if node_id in assigned.replicas]
@@ -357,12 +357,12 @@ class Cluster:
         await asyncio.sleep(0)
 
     def kill(self, node_id: int, *, clean: bool = False) -> None:
-        """End a broker, and let the controller notice."""
+        """Kill a broker, and let the controller notice."""
         self.nodes[node_id].stop(clean=clean)
         self.unregister(node_id)
 
     def unregister(self, node_id: int) -> None:
-        """Let a broker's session expire, whether it lives or not."""
+        """Let a broker's session expire, whether it is alive or not."""
         self.registered.discard(node_id)
         for key, assigned in self.partitions.items():
             if node_id in assigned.isr or assigned.leader == node_id:
@@ -378,7 +378,7 @@ class Cluster:
     # --- the controller's decisions
 
     async def create(self, topic: str = "t", replicas: tuple[int, ...] = (1, 2, 3), partitions: int = 1) -> None:
-        """Create a topic, and wait until all its replicas know."""
+        """Create a topic, and wait until all its replicas know it."""
         self.topic_ids[topic] = uuid4().bytes
         keys = [(topic, index) for index in range(partitions)]
         for key in keys:
@@ -388,7 +388,7 @@ class Cluster:
         await self.told()
 
     def elect(self, key: Key, leader: int | None = None, *, keep: bool = False) -> None:
-        """Elect a live replica that is in sync; where none is, and that is allowed, any live one."""
+        """Elect a live in-sync replica; if there is none, and that is allowed, any live replica."""
         assigned = self.partitions[key]
         isr = tuple(each for each in assigned.isr if each in self.registered)
         if leader is None:
@@ -448,7 +448,7 @@ class Cluster:
             self._sending[broker] = asyncio.get_running_loop().create_task(self._send_all(broker, queue))
 
     async def _send_all(self, broker: int, queue: asyncio.Queue[LeaderAndIsrRequest]) -> None:
-        """Send a broker what it is to know, one after the other, again until it is answered or the broker is gone."""
+        """Send a broker its requests one after the other; repeat each until it is answered or the broker is gone."""
         while True:
             request = await queue.get()
             while broker in self.registered:
@@ -461,7 +461,7 @@ class Cluster:
             queue.task_done()
 
     async def told(self) -> None:
-        """Wait until every live broker has taken what it was told."""
+        """Wait until every live broker has processed its requests."""
         for queue in self._queues.values():
             await queue.join()
 
@@ -513,7 +513,7 @@ class Cluster:
         to: int | None = None,
         records: bytes | None = None,
     ) -> PartitionProduceResponse:
-        """Send a batch to the leader, or to some broker."""
+        """Send a batch to the leader, or to a given broker."""
         node = self.nodes[self.partitions[topic, index].leader if to is None else to]
         data = PartitionProduceData(index, batch(*values) if records is None else records)
         request = ProduceRequest(None, acks, timeout_ms, [TopicProduceData(topic, partition_data=[data])])
@@ -567,12 +567,12 @@ class Cluster:
         return set(self.partitions[key].isr)
 
     def contents(self, broker: int, key: Key = ("t", 0)) -> bytes:
-        """Return what stands in a partition's files."""
+        """Return the contents of a partition's files."""
         names = sorted((self.directory / str(broker) / f"{key[0]}-{key[1]}").glob("*.log"))
         return b"".join(name.read_bytes() for name in names)
 
     def are_equal(self, key: Key = ("t", 0)) -> bool:
-        """Whether all replicas hold the same bytes, and have them committed."""
+        """Whether all replicas have the same bytes, and have committed them."""
         logs = [self.nodes[each].partition(*key).log for each in self.partitions[key].replicas]
         ends = {(log.log_end_offset, log.high_watermark) for log in logs}
         if len(ends) > 1 or any(end != mark for end, mark in ends):
@@ -580,7 +580,7 @@ class Cluster:
         return len({self.contents(each, key) for each in self.partitions[key].replicas}) == 1
 
     async def until(self, what: Callable[[], bool], within_s: float = 60) -> None:
-        """Wait until something holds."""
+        """Wait until a condition is true."""
         end = asyncio.get_running_loop().time() + within_s
         while not what():
             if asyncio.get_running_loop().time() > end:

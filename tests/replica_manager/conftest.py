@@ -16,7 +16,7 @@ Test = Callable[[Cluster], Coroutine[Any, Any, None]]
 
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[..., None]:
-    """Run a test within a cluster that is there."""
+    """Run a test within a running cluster."""
 
     def play(test: Test, **settings: Any) -> None:
         async def main() -> None:

@@ -1,4 +1,4 @@
-"""Producers that wait for all in-sync replicas: when they are answered, and how."""
+"""Producers with acks=all: when they are answered, and with what."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.replica_manager.cluster import CONFIG, Cluster, as_of, batch, values
 def test_a_leader_with_a_full_disk_has_followers_although_nothing_was_ever_written(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A follower that led before has an epoch without records, which the leader has to know how to answer."""
+    """A follower that led before has an epoch without records, and the leader must be able to answer for it."""
 
     async def test(cluster: Cluster) -> None:
         await cluster.create()
@@ -54,7 +54,7 @@ def test_acks_all_times_out_and_what_it_wrote_stands(play: Callable[..., None]) 
         answer = await cluster.produce(b"one", timeout_ms=500)
         assert (answer.error_code, answer.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, 0)
         partition = cluster.nodes[1].partition()
-        assert len(partition.acks) == 1  # it takes no more room than a few others until the next look
+        assert len(partition.acks) == 1  # until the next check, it needs no more room than a few others
         cluster.network.cut.clear()
         await cluster.until(cluster.are_equal)
         assert not partition.acks
@@ -100,7 +100,7 @@ def test_too_few_in_sync_after_the_append(play: Callable[..., None]) -> None:
         await cluster.until(lambda: cluster.in_sync() == {1})
         cluster.network.cut.clear()
         answer = await waiting
-        # Both are back before enough were in sync again, or one of them was.
+        # Both returned before enough replicas were in sync again, or one of them was.
         assert answer.error_code in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         assert cluster.nodes[1].partition().log.high_watermark == 1
 
@@ -202,7 +202,7 @@ def test_a_request_of_many_partitions_waits_for_all_of_them_at_once(play: Callab
     async def test(cluster: Cluster) -> None:
         count = 100
         await cluster.create(partitions=count)
-        for each in ("broker2", "broker3"):  # a way there and back takes 10 ms
+        for each in ("broker2", "broker3"):  # a round trip takes 10 ms
             cluster.network.delay_s[each, "broker1"] = 0.01
         data = [PartitionProduceData(index, batch(b"one")) for index in range(count)]
         request = ProduceRequest(None, -1, 10_000, [TopicProduceData("t", partition_data=data)])

@@ -1,4 +1,4 @@
-"""Proposals on their way to the controller, whoever that is by then."""
+"""AlterPartition proposals in transit to the controller, whichever broker that is by then."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_MS = 30_000
 
 
 class Controller:
-    """The way to a broker that is asked as controller: one that is frozen does not answer."""
+    """The connection to the broker that is the controller; a frozen one does not answer."""
 
     def __init__(self, *, frozen: bool) -> None:
         self.frozen = frozen

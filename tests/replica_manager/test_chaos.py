@@ -1,4 +1,4 @@
-"""Brokers that die, return, are cut off and lose leadership at random, under producers: nothing acknowledged is lost.
+"""Brokers die, return, are cut off and lose leadership at random, under producers: nothing acknowledged is lost.
 
 The real managers, logs and handlers in virtual time (cluster.py); the same seed gives the same run.
 """
@@ -33,7 +33,7 @@ AGAIN = {
 
 
 class Chaos:
-    """One run: producers, faults, and what was promised."""
+    """One run: producers, faults, and the acknowledged records."""
 
     def __init__(self, cluster: Cluster, seed: int, partitions: int) -> None:
         self.cluster = cluster
@@ -45,7 +45,7 @@ class Chaos:
         self.values = 0
 
     async def produce(self, index: int) -> None:
-        """Produce to a partition, to whoever the controller says leads it, or to any broker."""
+        """Produce to a partition, at the leader that the controller names, or at any broker."""
         while not self.over:
             self.values += 1
             value = b"%d-" % self.values + bytes(self.random.randrange(200))
@@ -115,7 +115,7 @@ class Chaos:
         self.cluster.network.cut.clear()
 
     async def expire(self) -> None:
-        """Let a broker's session expire, which lives on, and go on leading what it led."""
+        """Let the session of a live broker expire, which continues to lead its partitions."""
         if len(self.cluster.registered) > 1:
             self.told["expired"] += 1
             self.cluster.unregister(self.random.choice(sorted(self.cluster.registered)))
@@ -128,7 +128,7 @@ class Chaos:
             self.cluster.elect(key, self.random.choice(candidates))
 
     def check(self) -> None:
-        """Below the lower of two high watermarks, two replicas hold the same (R2); leaders of an epoch are one (R3)."""
+        """Check that two replicas agree below the lower high watermark (R2), and that an epoch has one leader (R3)."""
         for key in self.keys:
             leaders: dict[int, int] = {}
             held = []
@@ -147,7 +147,7 @@ class Chaos:
                     assert [one.get(o) for o in range(common)] == [other.get(o) for o in range(common)]
 
     def check_once(self) -> None:
-        """Each value stands in the log once, in order; the last may not have been acknowledged."""
+        """Check that each value is in the log once, in order; the last one may not have been acknowledged."""
         for key in self.keys:
             there = contents(self.cluster.contents(1, key))
             assert [there[offset] for offset in sorted(there)] == [b"%d" % number for number in range(len(there))]

@@ -1,4 +1,4 @@
-"""LeaderAndIsr and StopReplica: what is refused, what changes nothing, what is deleted."""
+"""LeaderAndIsr and StopReplica: which are refused, which change nothing, and what is deleted."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_partition_without_a_leader_leads_no_more(play: Callable[..., None]) -
 
 
 def test_what_was_moved_to_others_is_left_though_nobody_said_to_stop(play: Callable[..., None]) -> None:
-    """Its session had expired when that came to its end, so that the controller told the others alone."""
+    """The broker's session had expired when the move ended, so the controller notified only the other brokers."""
 
     def moved(partition: ReplicatedPartition, epoch: int, replicas: list[int]) -> UpdateMetadataRequest:
         state = UpdateMetadataPartitionState(

@@ -1,4 +1,4 @@
-"""What a fetcher says, and what it need not say again."""
+"""What a fetcher sends in a session, and what it need not repeat."""
 
 from __future__ import annotations
 

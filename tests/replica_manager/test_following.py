@@ -1,4 +1,4 @@
-"""A follower: what it fetches, copies and cuts off, and which consumers it serves."""
+"""A follower: what it fetches, copies and truncates, and which consumers it serves."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_follower_with_an_empty_disk_copies_all_and_begins_where_the_leaders_l
 def test_a_follower_learns_of_the_high_watermark_that_came_with_the_order_to_cut_its_log(
     play: Callable[..., None],
 ) -> None:
-    """A leader tells a session of a high watermark once."""
+    """A leader sends a session a high watermark only once."""
 
     async def test(cluster: Cluster) -> None:
         await cluster.create()
@@ -70,7 +70,7 @@ def test_a_follower_learns_of_the_high_watermark_that_came_with_the_order_to_cut
         cluster.kill(1)
         await cluster.told()
         cluster.network.cut.clear()
-        await cluster.start(1)  # which has forgotten its high watermark
+        await cluster.start(1)  # which has lost its high watermark
         await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
         await cluster.until(cluster.are_equal)
         assert cluster.nodes[1].partition().log.high_watermark == 1

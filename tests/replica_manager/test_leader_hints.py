@@ -1,4 +1,4 @@
-"""Who leads now, told to clients that asked the wrong broker: from the replica or from the metadata, what is newer."""
+"""The current leader, returned to clients of the wrong broker: from the replica or the metadata, whichever is newer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = ("t", 0)
 
 
 async def told_to_producer(cluster: Cluster, broker: int) -> tuple[int, int, list[int]]:
-    """Return leader, leader epoch and the nodes that an address is told of."""
+    """Return leader, leader epoch and the nodes whose addresses are returned."""
     data = TopicProduceData("t", partition_data=[PartitionProduceData(0, batch(b"one"))])
     answer = await cluster.nodes[broker].serve(ProduceRequest(None, 1, 1000, [data]), 10, ProduceResponse)
     found = answer.responses[0].partition_responses[0]

@@ -1,4 +1,4 @@
-"""Leaders and followers over real logs: what is acknowledged, who is in sync, and what is left when brokers go."""
+"""Leaders and followers over real logs: acknowledged records, in-sync replicas, and what remains after failures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_follower_that_is_gone_leaves_the_in_sync_replicas_and_comes_back(play
         await cluster.create()
         await cluster.produce(b"one")
         node = cluster.nodes[3]
-        cluster.network.cut.add((node.host, "broker1"))  # nobody but the leader notices
+        cluster.network.cut.add((node.host, "broker1"))  # only the leader notices
         cluster.network.change()
         loop = asyncio.get_running_loop()
         before = loop.time()
@@ -121,7 +121,7 @@ def test_what_only_a_dead_leader_had_is_cut_off_when_it_returns(play: Callable[.
 
 
 def test_a_leader_that_wrote_nothing_follows_a_later_one(play: Callable[..., None]) -> None:
-    """Its log has an epoch at its end that no other log knows."""
+    """Its log ends with an epoch that no other log knows."""
 
     async def test(cluster: Cluster) -> None:
         await cluster.create()
@@ -180,7 +180,7 @@ def test_a_leader_that_the_controller_does_not_hear_acknowledges_nothing_alone(p
         cluster.network.change()
         answer = await cluster.produce(b"two", timeout_ms=30_000, to=1)
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-        cluster.unregister(1)  # its session expires; it lives on
+        cluster.unregister(1)  # its session expires; it is still alive
         await cluster.told()
         cluster.network.cut -= {("broker2", "broker1"), ("broker3", "broker1")}
         assert (await cluster.produce(b"three", to=2)).error_code == 0

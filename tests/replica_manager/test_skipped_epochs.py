@@ -1,4 +1,4 @@
-"""A leader that was not told of the epochs in between believes nothing that it knew of its followers before them."""
+"""A leader that missed the epochs in between discards what it knew of its followers before them."""
 
 from __future__ import annotations
 

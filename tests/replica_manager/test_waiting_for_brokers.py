@@ -1,4 +1,5 @@
-"""For whom a leader waits that is not in sync: who is about to come in, as long as it lives and may."""
+"""Which out-of-sync replicas a leader waits for: those about to join the ISR, as long as they are alive and allowed to.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from tests.replica_manager.cluster import Cluster
 from tests.replica_manager.virtual_time import run
 
 MOMENT_S = 2.0
-"""Far less than replica.lag.time.max.ms, for which a leader would wait else."""
+"""Far less than replica.lag.time.max.ms, for which a leader would otherwise wait."""
 
 
 async def follow_without_being_let_in(cluster: Cluster, refusal: ErrorCode) -> None:
-    """Have broker 3 copy all that there is, and the controller refuse it among those in sync."""
+    """Let broker 3 copy everything, while the controller refuses it in the ISR."""
     await cluster.create()
     cluster.network.cut.add(("broker3", "broker1"))
     cluster.network.change()
@@ -31,7 +32,7 @@ async def follow_without_being_let_in(cluster: Cluster, refusal: ErrorCode) -> N
 
 @pytest.mark.parametrize("unregistered", [False, True])
 def test_acks_all_does_not_wait_for_who_stopped_without_being_in_sync(tmp_path: Path, unregistered: bool) -> None:
-    """It leaves in good order (the controller lets it in no more), or it is gone before it could come in."""
+    """It shuts down cleanly (the controller no longer adds it), or it is gone before it could join the ISR."""
     refusal = ErrorCode.OPERATION_NOT_ATTEMPTED if unregistered else ErrorCode.INELIGIBLE_REPLICA
 
     async def main() -> None:

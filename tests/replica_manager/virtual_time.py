@@ -1,4 +1,4 @@
-"""An event loop whose time passes as soon as nothing is left to do: waits cost nothing, and runs repeat exactly."""
+"""An event loop whose time jumps as soon as nothing is left to do: waits cost nothing, and runs repeat exactly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ START_MS = 1_700_000_000_000
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Everything of asyncio, but for threads, which it does not wait for."""
+    """All of asyncio's loop, except that it does not wait for threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class VirtualClock:
 
 
 def run(main: Coroutine[Any, Any, T], within_s: float = 3600) -> T:
-    """Run to the end; TimeoutError if that takes more than so much of the loop's own time."""
+    """Run to the end; raises TimeoutError if that exceeds a limit of the loop's own time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(_limited(main, within_s))
 

@@ -1,4 +1,4 @@
-"""The follower's side, answer by answer."""
+"""The follower's side, response by response."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_records_are_appended_and_the_next_fetch_is_behind_them(way: Following) 
     assert answer(way) == Append()
     way.appended(25, 4)
     assert (way.fetch_offset, way.last_fetched_epoch) == (25, 4)
-    assert answer(way) == Ignore()  # an answer to what was asked before
+    assert answer(way) == Ignore()  # a response to an earlier request
 
 
 def test_a_log_that_parts_from_the_leaders_is_cut_and_nothing_else_of_the_answer_counts(way: Following) -> None:
@@ -69,7 +69,7 @@ def test_most_errors_pass(way: Following, error: ErrorCode) -> None:
 
 
 def test_an_old_epoch_waits_for_the_controller(way: Following) -> None:
-    assert answer(way, ErrorCode.FENCED_LEADER_EPOCH, epoch=3) == BackOff()  # asked before the epoch was known
+    assert answer(way, ErrorCode.FENCED_LEADER_EPOCH, epoch=3) == BackOff()  # requested before the epoch was known
     assert answer(way, ErrorCode.FENCED_LEADER_EPOCH) == GiveUp()
     assert way.condition is Condition.FAILED
     assert answer(way) == Ignore()

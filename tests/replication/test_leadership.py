@@ -12,7 +12,7 @@ ALL = (1, 2, 3)
 
 
 def leading(isr: tuple[int, ...] = ALL, end: int = 10, epoch: int = 5, now: int = 0) -> Leadership:
-    """Return broker 1, leading from offset `end` on."""
+    """Return broker 1 as leader from offset `end` on."""
     leadership = Leadership(1)
     assert leadership.lead(Granted(epoch, 7, frozenset(isr)), ALL, end, now, is_new_leader=True)
     return leadership
@@ -34,7 +34,7 @@ def test_the_high_watermark_waits_for_all_in_sync() -> None:
 def test_the_high_watermark_waits_for_who_is_about_to_be_in_sync_and_for_nobody_else() -> None:
     leadership = leading(isr=(1, 2))
     leadership.fetched(2, 12, 0, 12, 0)
-    assert mark(leadership, 12) == 12  # 3 was never heard of
+    assert mark(leadership, 12) == 12  # 3 is unknown
     leadership.fetched(3, 12, 0, 12, 1)
     leadership.fetched(2, 14, 0, 14, 1)
     assert mark(leadership, 14, now=1) == 12
@@ -44,7 +44,7 @@ def test_the_high_watermark_waits_for_who_is_about_to_be_in_sync_and_for_nobody_
 
 
 def test_the_high_watermark_waits_for_who_was_moved_away_and_is_in_sync_still() -> None:
-    """A controller that takes over now finds it in sync, and among the replicas that the topic's znode has."""
+    """A controller that takes over now finds it in sync, and among the replicas in the topic's znode."""
     leadership = leading(isr=(1, 2, 3))
     for follower in (2, 3):
         leadership.fetched(follower, 12, 0, 12, 0)
@@ -134,7 +134,7 @@ def test_who_has_all_is_in_sync_however_long_ago_it_asked() -> None:
 
 
 def test_who_always_has_what_there_was_when_it_last_asked_is_in_sync() -> None:
-    """Small batches come all the time, so that no fetch ever finds the end."""
+    """Small batches arrive all the time, so that no fetch ever reaches the end."""
     leadership = leading(isr=(1, 2), end=10)
     for second in range(1, 10):
         leadership.fetched(2, 10 * second, 0, 10 * second + 10, second * 900)
@@ -162,7 +162,7 @@ def test_a_refusal_leaves_open_what_may_have_been_granted(error: ErrorCode, agai
     assert proposal is not None
     assert leadership.refused(proposal, error) is again
     assert (leadership.proposed is proposal) is open_still
-    assert not leadership.refused(Proposal(5, 7, frozenset((1,))), error)  # an answer to another one
+    assert not leadership.refused(Proposal(5, 7, frozenset((1,))), error)  # a response to another proposal
 
 
 def test_what_is_older_than_known_changes_nothing() -> None:
@@ -233,5 +233,5 @@ def test_the_low_watermark_is_that_of_all_who_live() -> None:
     ],
 )
 def test_a_clients_leader_epoch_beside_a_replicas_own(epoch: int, code: ErrorCode) -> None:
-    """As Apache Kafka 4.4 answers it."""
+    """As Apache Kafka 4.4 answers."""
     assert compare_epochs(epoch, 3) is code

@@ -1,7 +1,7 @@
-"""One partition in a world of queues: brokers with the real state machines of both sides, a controller, lost messages.
+"""One partition in a world of queues: brokers with the real state machines, a controller, lost messages.
 
 Each step does one thing at random: something is produced, a message arrives or is lost, time passes, a broker dies or
-comes back, leadership moves. After each, what replication promises is checked; see `check`.
+returns, leadership moves. After each step, the promises of replication are checked; see `check`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ MOST_MESSAGES = 40
 
 
 class Broken(AssertionError):  # noqa: N818 - says what does not hold
-    """A promise does not hold; the message names it."""
+    """A promise is broken; the message names it."""
 
 
 class Epochs(LeaderEpochCache):
-    """The real one, on no disk."""
+    """The real epochs, without a disk."""
 
     def _write(self, *, sync: bool = True) -> None:
         pass
@@ -44,7 +44,7 @@ class Epochs(LeaderEpochCache):
 
 @dataclass(eq=False)
 class Node:
-    """One broker's replica. Its log survives a crash; what it knew does not."""
+    """One broker's replica. Its log survives a crash; its other state does not."""
 
     id: int
     log: list[tuple[int, int]] = field(default_factory=list)
@@ -55,12 +55,12 @@ class Node:
     leadership: Leadership = field(init=False)
     following: Following | None = None
     registration: int = 0
-    """What the controller writes to is this one; a request to an earlier one is refused (STALE_BROKER_EPOCH)."""
+    """The registration that the controller addresses; a request to an earlier one is refused (STALE_BROKER_EPOCH)."""
     told_epoch: int = -1
     asked: int = 0
-    """How many times it has asked for records: the last alone is waited for, as by a fetcher with one connection."""
+    """The number of its fetches: it waits only for the last one, like a fetcher with one connection."""
     waiting: list[tuple[int, int]] = field(default_factory=list)
-    """What acks=all was asked for: (required offset, value)."""
+    """Pending acks=all requests: (required offset, value)."""
 
     def __post_init__(self) -> None:
         self.leadership = Leadership(self.id)
@@ -81,7 +81,7 @@ class Node:
 
 @dataclass
 class World:
-    """`unclean` lets the controller elect whoever lives; then records may be lost, and only agreement is checked."""
+    """`unclean` allows any live leader; then records may be lost, and only agreement is checked."""
 
     seed: int
     min_isr: int = 2
@@ -303,7 +303,7 @@ class World:
             self._repeat()
 
     def _repeat(self) -> None:
-        """Send again what was not answered in time."""
+        """Repeat requests that were not answered in time."""
         for node in self.nodes.values():
             if node.alive and node.leading:
                 self._propose(node, node.leadership.proposed)
@@ -313,7 +313,7 @@ class World:
             self._send("alter", 0, node.id, proposal)
 
     def _crash(self) -> None:
-        """Kill a broker; the controller hears of it now, or of a frozen one that lives on unheard."""
+        """Kill a broker; the controller learns of it now, or considers a live, frozen broker dead."""
         node = self.nodes[self.random.choice(NODES)]
         if node.id not in self.registered:
             return
@@ -391,7 +391,7 @@ class World:
                     raise Broken(f"R2: {one.id} and {other.id} differ below {common}")
 
     def settle(self) -> None:
-        """Let all brokers come back and everything arrive; then all logs must be the same."""
+        """Let all brokers return and all messages arrive; then all logs must be equal."""
         for node in self.nodes.values():
             if node.id not in self.registered:
                 self._register(node)

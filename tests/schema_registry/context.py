@@ -26,7 +26,7 @@ class Context(Still[RegistryShard]):
         return Context(self.log)
 
     def compacted(self) -> Context:
-        """Return a registry that replays the newest record of each key only, as compaction leaves them."""
+        """Return a registry that replays only the newest record of each key, as after compaction."""
         newest = {record.key: at for at, record in enumerate(self.log)}
         return Context([record for at, record in enumerate(self.log) if newest[record.key] == at])
 
@@ -34,7 +34,7 @@ class Context(Still[RegistryShard]):
         return self.ask(lambda shard, _now: decide(shard))
 
     def register(self, subject: str, schema: str, **more: Any) -> Any:
-        """Register a schema that nothing speaks against; `references` are (subject, version)."""
+        """Register a schema that is compatible; `references` are (subject, version)."""
         references = tuple(Reference(name, name, version) for name, version in more.pop("references", ()))
         content = Content(schema, more.pop("schema_type", "AVRO"), references, more.pop("metadata", None))
         revision = more.pop("revision", self.state.revision(subject))

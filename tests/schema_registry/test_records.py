@@ -1,4 +1,4 @@
-"""What is read from `_schemas`: others may write there, so no record may keep the registry from loading."""
+"""Reading `_schemas`: others may write to it, so no record may prevent the registry from loading."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_metadata_and_rules_that_say_the_same_are_the_same():
 
 
 def test_an_empty_value_deletes_as_none_does():
-    """Karapace writes one to delete a version for good."""
+    """Karapace writes one to delete a version permanently."""
     for gone in (None, b""):
         state = State()
         state.apply(("SCHEMA", "a", 1), json.dumps(GOOD).encode())

@@ -1,4 +1,4 @@
-"""The state as another thread's server looks at it, while the loop of the broker decides."""
+"""The state as another thread's server reads it, while the broker's loop decides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.coordination.world import FakeWriter, ManualClock
 
 
 async def _created() -> None:
-    """Have a topic."""
+    """Create a topic."""
 
 
 def service_of(writer: FakeWriter) -> RegistryService:
@@ -25,7 +25,7 @@ def service_of(writer: FakeWriter) -> RegistryService:
 
 
 async def turns() -> None:
-    """Let all others have more turns of the loop than they need."""
+    """Let all other tasks have more turns of the loop than they need."""
     for _ in range(20):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""The decisions of a registry, and what is left of them after a restart and after compaction."""
+"""The decisions of a registry, and what remains of them after a restart and after compaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def code(reply: object) -> int:
 
 
 def seen(state: State) -> object:
-    """Return all that clients can see of a state."""
+    """Return everything that clients can see of a state."""
     names = sorted(state.subjects())
     return (
         {name: state.versions(name, deleted=True) for name in names},
@@ -245,7 +245,7 @@ def test_a_record_that_cannot_be_read_is_an_error_and_changes_nothing():
 
 
 def test_a_second_schema_with_an_id_is_ignored():
-    """A registry that was split from its topic for a while has given an id twice."""
+    """A registry that was cut off from its topic for a while has assigned an id twice."""
     context = Context()
     context.register("a", "1")
     value = b'{"subject":"b","version":1,"id":1,"schema":"2","deleted":false}'

@@ -18,7 +18,7 @@ PLACE = SharePartition("g", TOPIC, 0)
 
 
 class Context(Still[ShareShard]):
-    """Share partitions of a shard. `pruned` collects the offsets below which records were to be deleted."""
+    """Share partitions of a shard. `pruned` collects the offsets below which records should be deleted."""
 
     def __init__(
         self, updates_per_snapshot: int = 3, log: Sequence[CoordinatorRecord] = (), now: int = START_MS

@@ -49,7 +49,7 @@ def operations(rng, count):
 
 
 def answered(context, words):
-    """Return this shard's answer to an operation as the program prints it."""
+    """Return this shard's answer to an operation in the form that the program prints."""
     context.runtime._timers.close()  # the steps decide when idle states are snapshotted
     kind, context.now = words[0], words[1]
     before = len(context.log)

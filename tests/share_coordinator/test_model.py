@@ -27,7 +27,7 @@ BATCHES = st.lists(
 
 
 class Model:
-    """What is known of a share partition: the strongest state of each single offset."""
+    """The known state of a share partition: the strongest state of each offset."""
 
     def __init__(self, epoch, start):
         self.leader_epoch, self.state_epoch, self.start, self.offsets = 0, epoch, start, {}
@@ -41,7 +41,7 @@ class Model:
 
 
 class Shares(RuleBasedStateMachine):
-    """What is checked: answers, the state of each offset, fences, and that a restart changes no state."""
+    """Checks answers, the state of each offset, fences, and that a restart changes no state."""
 
     def __init__(self):
         super().__init__()

@@ -1,6 +1,7 @@
 """`python -m tests.simulation`: see the package's docstring.
 
-Each world is run in a process of its own, forked from this one: so a seed alone and a seed after others are the same.
+Each world runs in its own process, forked from this one, so that a seed alone and a seed after others have the same
+outcome.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ STEPS_EACH = 40_000
 def main() -> int:
     options = _options()
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # Sets of names are in the same order in every run.
+        # With this, sets of names have the same order in every run.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
     from tests.simulation import machine

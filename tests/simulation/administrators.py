@@ -33,16 +33,16 @@ REPLICAS = {TOPIC: 3, PAIRED: 3, MOVED: 2, LOOSE: 2, FLEETING: 3}
 CONFIGS = {LOOSE: {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}}
 _TIMEOUT_MS = 5000
 _TRIES = 10
-"""How many brokers are asked, one after the other, for the controller."""
+"""How many brokers are asked for the controller, one after the other."""
 
 
 class Administrator(Client):
-    """Asks whoever may be the controller."""
+    """Sends requests to the broker that may be the controller."""
 
     controller = -1
 
     async def of_controller(self, request: Any, version: int, answer: Any) -> Any:
-        """Ask once who was the controller last, or some broker; None where nobody answered."""
+        """Send a request once to the last known controller, or to some broker; return None if nobody answered."""
         if self.controller < 0:
             self.controller = self.random.choice(self._brokers)
         try:
@@ -58,7 +58,7 @@ class Administrator(Client):
         super().expect_again(code, what)
 
     async def create(self, topic: str) -> bytes:
-        """Create a topic; return its id, empty where another request of ours, or of others, has."""
+        """Create a topic; return its id, empty if another request, ours or another client's, has created it."""
         configs = [CreatableTopicConfig(name, value) for name, value in CONFIGS.get(topic, {}).items()]
         while True:
             wanted = CreatableTopic(topic, PARTITIONS, REPLICAS[topic], [], configs)
@@ -85,7 +85,8 @@ class Creator(Administrator):
 
 
 class Mover(Administrator):
-    """Moves the partitions of a topic to other brokers, takes some of it back, and has preferred leaders elected."""
+    """Moves the partitions of a topic to other brokers, cancels some of the moves, and has preferred leaders elected.
+    """
 
     async def work(self) -> None:
         while not self.book.over:
@@ -136,7 +137,7 @@ class Mover(Administrator):
 
 
 class Recreator(Administrator):
-    """Creates a topic, fills it, reads it, deletes it, and creates it again: nothing old is ever read (R18)."""
+    """Creates a topic, fills it, reads it, deletes it, and creates it again: no old record is ever read (R18)."""
 
     async def work(self) -> None:
         number = 0
@@ -152,7 +153,7 @@ class Recreator(Administrator):
             await self._delete()
 
     async def _fill(self, index: int, number: int, topic_id: bytes) -> None:
-        """Have records acknowledged, and read them; what may have been deleted meanwhile is left."""
+        """Have records acknowledged, and read them; records that may have been deleted meanwhile are skipped."""
         acked = 0
         for each in range(3):
             batch = build_batch([(self.book.now_ms(), None, b"%d:%d" % (number, each), ())])

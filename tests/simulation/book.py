@@ -1,8 +1,8 @@
-"""What the clients of a simulated cluster were told, and how each of them asks.
+"""What the brokers answered to the clients of a simulated cluster, and how each client sends requests.
 
-Owns the book that all clients of a world keep together, and a client's ways to the brokers. They speak the protocol
-over the brokers' own way to each other (peers/connection.py), and ask again whatever was not answered. Never harms a
-broker.
+Owns the book that all clients of a world share, and a client's connections to the brokers. The clients speak the
+protocol over the brokers' own code for requests to each other (peers/connection.py), and retry every request that was
+not answered. Never harms a broker.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.simulation.violation import Violation
 TOPIC = "records"
 PAIRED = "paired"
 MOVED = "moved"
-"""Its replicas are moved."""
+"""The topic's replicas are moved."""
 LOOSE = "loose"
-"""Rather loses records than to be without a leader."""
+"""The topic loses records rather than being without a leader."""
 FLEETING = "fleeting"
-"""Is deleted, and created again."""
+"""The topic is deleted and created again."""
 PARTITIONS = 3
 _ASK_MS = 4000
 E = ErrorCode
@@ -61,26 +61,26 @@ AGAIN = frozenset(
 
 @dataclass
 class Book:
-    """What the clients of a world were told."""
+    """What the brokers answered to the clients of a world."""
 
     now_ms: Any
     judge: Any
-    """Hears what was acknowledged and what was read: Invariants."""
+    """Receives what was acknowledged and what was read: Invariants."""
     over: bool = False
-    """Whether producers are to come to an end."""
+    """Whether producers must finish."""
     finished: bool = False
-    """Whether consumers are."""
+    """Whether consumers must finish."""
     counts: Counter[str] = field(default_factory=Counter)
     acked: dict[tuple[str, int, str], dict[int, int]] = field(default_factory=dict)
-    """(topic, partition, producer) -> number -> offset, -1 where the answer did not tell."""
+    """(topic, partition, producer) -> number -> offset, or -1 if the response did not contain it."""
     read: dict[int, int] = field(default_factory=dict)
-    """Partition -> up to where a consumer has read."""
+    """Partition -> the offset up to which a consumer has read."""
     transactions: dict[int, str] = field(default_factory=dict)
-    """Number -> what became of it, as its producer knows."""
+    """Number -> the transaction's outcome, as far as its producer knows."""
 
 
 class Client:
-    """One client: its ways to the brokers, and who leads what as far as it knows."""
+    """One client: its connections to the brokers, and the leaders that it knows."""
 
     def __init__(self, loop: SimLoop, random: Random, book: Book, name: str, brokers: list[int]) -> None:
         self.loop, self.random, self.book, self.name = loop, random, book, name
@@ -91,7 +91,7 @@ class Client:
         self._epochs: dict[tuple[str, int], int] = {}
         self.coordinator = -1
         self.trouble = ""
-        """Why it was not served the last time."""
+        """Why its last request failed."""
 
     def begin(self) -> asyncio.Task[None]:
         return self.loop.create_task(self.work(), context=self.life.context)
@@ -113,7 +113,7 @@ class Client:
         await asyncio.sleep(self.random.uniform(0.2, 1) * seconds)
 
     async def refresh(self, topic: str) -> None:
-        """Ask some broker who leads."""
+        """Ask some broker for the leaders."""
         request = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
         try:
             found = await self.ask(self.random.choice(self._brokers), request, 9, MetadataResponse)
@@ -122,12 +122,12 @@ class Client:
             return
         for each in found.topics[0].partitions:
             key = topic, each.partition_index
-            if each.leader_epoch >= self._epochs.get(key, -1):  # as Java's clients: who is behind is not believed
+            if each.leader_epoch >= self._epochs.get(key, -1):  # as in Java's clients: older leader epochs are ignored
                 self.leaders[key], self._epochs[key] = each.leader_id, each.leader_epoch
         await self.rest()
 
     async def of_leader(self, topic: str, index: int, request: Any, version: int, answer: Any) -> Any:
-        """Ask a partition's leader once; None where nothing came of it."""
+        """Send a request to a partition's leader once; return None if there is no result."""
         leader = self.leaders.get((topic, index), -1)
         if leader < 0:
             await self.refresh(topic)
@@ -140,7 +140,7 @@ class Client:
             return None
 
     async def of_coordinator(self, key: str, kind: int, request: Any, version: int, answer: Any) -> Any:
-        """Ask a coordinator once; None where nothing came of it."""
+        """Send a request to a coordinator once; return None if there is no result."""
         try:
             if self.coordinator < 0:
                 asked = FindCoordinatorRequest(key=key, key_type=kind)
@@ -157,7 +157,7 @@ class Client:
             return None
 
     def expect_again(self, code: int, what: str) -> None:
-        """Raise Violation for an error that a healthy client is never to see."""
+        """Raise Violation for an error that a healthy client must never receive."""
         if code not in AGAIN:
             raise Violation(f"{self.name}: {what} was answered {ErrorCode(code).name}")
         self.trouble = f"{self.loop.time():.3f} {what}: {ErrorCode(code).name}"

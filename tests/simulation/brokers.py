@@ -1,7 +1,7 @@
 """Brokers of a simulated world as processes: started, killed, frozen, stopped.
 
-Owns from when to when a broker lives, and what of it stays: its directory, and its session for as long as ZooKeeper
-waits. Never looks into one: invariants.py does.
+Owns when a broker lives, and what stays of it: its directory, and its session until ZooKeeper ends it. Never inspects a
+broker: invariants.py does.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ _log_dirs = composition.log_dirs
 
 
 def _noting_log_dirs(*args: Any) -> Any:
-    """Open a broker's logs, and note whose they are: a broker may be killed before it is put together."""
+    """Open a broker's logs, and note its owner: a broker may be killed before it is complete."""
     logs = _log_dirs(*args)
     LIFE.get().broker.logs = logs
     return logs
 
 
 class SimNode(ClusterNode):
-    """A real node, which is looked at from its first moment on."""
+    """A real node, which is inspected from its first moment on."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         broker: SimBroker = LIFE.get().broker
         broker.node = self
-        # Whoever runs a broker ends it then: `kbroker start`.
+        # The process that runs the broker then ends it, like `kbroker start`.
         self.failed.add_done_callback(lambda failed: broker.on_failed(broker, failed.result()))
 
 
@@ -92,7 +92,7 @@ class SimClock:
 
 
 class SimBroker:
-    """One broker over all its lives. `node` is there while it serves."""
+    """One broker over all its lives. `node` is set while it serves."""
 
     deaths = 0
 
@@ -116,9 +116,9 @@ class SimBroker:
         self.node: ClusterNode | None = None
         self.logs: Any = None
         self.refused: list[str] = []
-        """Why starts were refused."""
+        """Why starts failed."""
         self.on_failed: Callable[[SimBroker, str], None] = lambda _broker, _why: None
-        """Hears that a broker cannot go on, and why."""
+        """Called with the reason when a broker cannot continue."""
         self._starting: asyncio.Task[None] | None = None
 
     @property
@@ -131,7 +131,7 @@ class SimBroker:
         return self.is_up and self._starting is not None and self._starting.done()
 
     def start(self) -> None:
-        """Start a process; `node` is there once it serves."""
+        """Start a process; `node` is set once it serves."""
         assert self.life is None
         self.lives += 1
         life = self.life = Life(self.host, self.lives)
@@ -152,7 +152,7 @@ class SimBroker:
                 await asyncio.sleep(_RETRY_S)
 
     async def kill(self) -> None:
-        """End as by SIGKILL, at whatever moment: nothing more is sent, written or heard."""
+        """End as by SIGKILL, at any moment: nothing more is sent, written or received."""
         life, node, tree = self.life, self.node, self.tree
         assert life is not None
         life.dying = True
@@ -180,7 +180,7 @@ class SimBroker:
         await asyncio.wait([self._starting])
 
     async def stop(self) -> None:
-        """Stop in order, as by SIGTERM."""
+        """Stop with a clean shutdown, as by SIGTERM."""
         life, node = self.life, self.node
         assert life is not None
         assert node is not None
@@ -201,11 +201,11 @@ class SimBroker:
         self.life = self.tree = self.logs = self._starting = None
         SimBroker.deaths += 1
         if SimBroker.deaths % _COLLECT_EVERY == 0:
-            # In the dead's own context: what its generators schedule when they are closed is never run.
+            # In the dead process's own context, so that nothing which its generators schedule on close ever runs.
             life.context.run(gc.collect)
 
     def freeze(self) -> None:
-        """Run nothing, as by SIGSTOP; the kernel goes on to take what comes."""
+        """Run nothing, as after SIGSTOP; the kernel still accepts incoming bytes."""
         assert self.life is not None
         self.life.frozen = True
         if self.tree is not None:
@@ -220,6 +220,6 @@ class SimBroker:
 
 
 def install(network: Any) -> None:
-    """Have brokers listen in a simulated network, and tell of their logs."""
+    """Make brokers listen in a simulated network, and report their logs."""
     composition.bind = network.bind  # type: ignore[attr-defined]
     composition.log_dirs = _noting_log_dirs  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""What goes wrong in a simulated world, and how it ends again.
+"""The faults of a simulated world, and how each of them ends.
 
-Owns the choice of faults and their length; each is over some virtual seconds after it began, or at `mend`. At most one
-broker of three is gone at a time as far as faults go, but they may follow each other fast.
+Owns the choice of faults and their length; each ends some virtual seconds after it began, or at `mend`. Faults take
+down at most one broker of three at a time, but they may follow each other quickly.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class Faults:
         self._note = note
         self._in_sync = in_sync
         self._calm: Callable[[], bool] | None = None
-        """Nothing else goes wrong until this has been done: it tells whether it has."""
+        """No other fault begins until this returns true."""
         self.kinds = kinds or list(KINDS)
         self.counts: Counter[str] = Counter()
         self._ends: dict[int, Callable[[], None]] = {}
         self._number = 0
         self.clients: list[str] = []
-        """Hosts of clients."""
+        """The hosts of the clients."""
         self.tasks: list[asyncio.Task[None]] = []
-        """What goes on in the background."""
+        """The background tasks."""
         self._busy: set[int] = set()
-        """Brokers that are being killed, stopped or started by a fault."""
+        """Brokers that a fault is killing, stopping or starting."""
         for each in brokers.values():
             each.on_failed = self._has_failed
 
@@ -61,7 +61,7 @@ class Faults:
             self.counts[kind] += 1
 
     def mend(self) -> None:
-        """End all that goes on; brokers that are gone come back."""
+        """End all current faults; dead brokers start again."""
         for end in list(self._ends.values()):
             end()
         self._ends.clear()
@@ -80,7 +80,7 @@ class Faults:
         self._loop.in_world(seconds, over)
 
     def _long(self) -> float:
-        """Return for how long: mostly shorter than a session, sometimes beyond its end."""
+        """Return a length: mostly shorter than a session timeout, sometimes longer."""
         return self._random.choice((0.05, 0.5, 2.0, 6.0)) * self._random.uniform(0.3, 1.5)
 
     def _broker(self, fits: Callable[[SimBroker], bool]) -> SimBroker | None:
@@ -115,11 +115,11 @@ class Faults:
         self._busy.discard(broker.node_id)
 
     def _power(self) -> bool:
-        """A machine loses power, and what was not synced, while all others are in sync: they stay until it is, too.
+        """A machine loses power and its unsynced bytes while all replicas are in sync; the others stay up meanwhile.
 
-        Nothing is synced before it is acknowledged, so records that all in sync lose are lost, as with Apache Kafka. It
-        is back some seconds after its session has ended, as a machine that boots: what comes back sooner, and was the
-        controller, is still taken for who was in sync by the next one, also as with Apache Kafka.
+        Nothing is synced before it is acknowledged, so records that all replicas in sync lose are lost, as with Apache
+        Kafka. The broker returns some seconds after its session has ended, like a machine that boots. If a former
+        controller returned earlier, the next controller would still count it as in sync, also as with Apache Kafka.
         """
 
         def lose() -> bool:
@@ -152,7 +152,7 @@ class Faults:
         self._for(self._long(), lambda: self._return(broker))
 
     def _has_failed(self, broker: SimBroker, why: str) -> None:
-        """A broker cannot go on, and ends itself; who looks after it starts it again."""
+        """A broker cannot continue and ends itself; its supervisor starts it again."""
         if broker.node_id in self._busy:
             return
         self._note(f"{broker.host} ends: {why}")
@@ -182,7 +182,7 @@ class Faults:
         return True
 
     def _cut(self) -> bool:
-        """No way from one host to another, be it a broker's or the clients', while there is one back."""
+        """Cut one direction between two hosts, brokers or clients; the other direction stays open."""
         hosts = [each.host for each in self._brokers.values()]
         source, target = self._random.sample(hosts, 2)
         self._note(f"cut {source} -> {target}")
@@ -196,7 +196,7 @@ class Faults:
         return True
 
     def _client_cut(self) -> bool:
-        """No way between a client and a broker, in one direction."""
+        """Cut one direction between a client and a broker."""
         broker = self._random.choice(list(self._brokers.values()))
         way = [broker.host, self._random.choice(self.clients)]
         self._random.shuffle(way)
@@ -211,7 +211,7 @@ class Faults:
         return True
 
     def _isolate(self) -> bool:
-        """A broker and the other brokers do not hear each other."""
+        """Cut a broker off from the other brokers, in both directions."""
         broker = self._broker(lambda _each: True)
         if broker is None:
             return False
@@ -232,7 +232,7 @@ class Faults:
         return True
 
     def _break(self) -> bool:
-        """A connection is dropped, with all that is on its way in it."""
+        """Drop a connection, with everything in transit on it."""
         return self._network.break_one()
 
     def _slow(self) -> bool:
@@ -245,7 +245,7 @@ class Faults:
         return True
 
     def _store_cut(self) -> bool:
-        """A broker has no way to ZooKeeper."""
+        """Cut a broker off from ZooKeeper."""
         broker = self._broker(lambda each: each.is_up and each.tree is not None)
         if broker is None or broker.tree is None:
             return False
@@ -261,7 +261,7 @@ class Faults:
         return True
 
     def _store_break(self) -> bool:
-        """A broker's connection to ZooKeeper breaks: whether a change was made is not known."""
+        """Break a broker's connection to ZooKeeper: the broker does not know whether a change was made."""
         broker = self._broker(lambda each: each.is_up and each.tree is not None)
         if broker is None or broker.tree is None:
             return False
@@ -270,7 +270,7 @@ class Faults:
         return True
 
     def _expire(self) -> bool:
-        """ZooKeeper ends a broker's session, while the broker goes on."""
+        """Make ZooKeeper expire a broker's session, while the broker keeps running."""
         broker = self._broker(lambda each: each.is_up and each.tree is not None)
         if broker is None or broker.tree is None:
             return False
@@ -279,7 +279,7 @@ class Faults:
         return True
 
     def _fill(self) -> bool:
-        """A broker's disk takes some more bytes, and then none for a while."""
+        """Let a broker's disk accept some more bytes, and then none for a while."""
         broker = self._broker(lambda each: each.is_up and each.life is not None and each.life.room is None)
         if broker is None or broker.life is None:
             return False
@@ -317,4 +317,4 @@ KINDS = {
     "fill": 2,
     "power": 1,
 }
-"""How often each is chosen."""
+"""The weight of each kind."""

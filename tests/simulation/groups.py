@@ -1,7 +1,8 @@
-"""Who commits offsets in a simulated cluster, and looks that what was committed never goes back.
+"""Committers of offsets in a simulated cluster, which check that committed offsets never go back.
 
-A coordinator that was replaced and has not heard of it tells what it knows, as Apache Kafka's does: what is behind is
-asked for again, and must not stay so. One that leads in the newest epoch, and knows it, is never behind (G4).
+A replaced coordinator that does not know it yet answers from its old state, as Apache Kafka's does: an offset that is
+too low is requested again, and must not stay too low. A coordinator that leads in the newest epoch, and knows it, never
+returns one that is too low (G4).
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ SHARED = "members"
 """A group whose members share the partitions."""
 _BEHIND_S = 20.0
 _LATE_S = 60.0
-"""After so long nothing comes any more of a request that nobody answered."""
+"""Seconds after which an unanswered request can have no effect any more."""
 _SESSION_MS, _REBALANCE_MS = 6000, 3000
 _REJOIN = frozenset({E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, E.REBALANCE_IN_PROGRESS})
 
 
 class Looker(Client):
-    """Looks at what a group has committed."""
+    """Reads the committed offsets of a group."""
 
     group = GROUP
     behind_since: float | None = None
@@ -53,14 +54,15 @@ class Looker(Client):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.unsure: list[tuple[float, int, int]] = []
-        """When which offset was committed for which partition, and nobody answered: it may still come to be."""
+        """Commits that nobody answered, with time, offset and partition: they may still take effect."""
 
     def missing(self) -> str:
-        """Return that committed offsets are behind; empty when they are not."""
+        """Return a text if committed offsets are too low; empty if they are not."""
         return "" if self.behind_since is None else f"committed offsets are behind since {self.behind_since:.3f}"
 
     async def look(self, acked: dict[int, int]) -> dict[int, int] | None:
-        """Return what is committed, by partition; None where nobody tells, or tells what is behind `acked`."""
+        """Return the committed offsets by partition; None if nobody answers, or if an offset is lower than in `acked`.
+        """
         now = self.loop.time()
         self.unsure[:] = [each for each in self.unsure if each[0] > now - _LATE_S]
         acked = dict(acked)
@@ -101,7 +103,7 @@ class Looker(Client):
         return None
 
     async def commit(self, offsets: dict[int, int], generation: int = -1, member_id: str = "") -> list[int] | None:
-        """Return the error of each partition; None where nobody answered."""
+        """Return the error of each partition; None if nobody answered."""
         parts = [
             OffsetCommitRequestPartition(index, offset, committed_metadata="") for index, offset in offsets.items()
         ]
@@ -116,7 +118,7 @@ class Looker(Client):
 
 
 class Committer(Looker):
-    """Commits what has been read for a group without members."""
+    """Commits what was read, for a group without members."""
 
     async def work(self) -> None:
         acked: dict[int, int] = {}
@@ -142,18 +144,18 @@ class Committer(Looker):
 
 @dataclass
 class Shared:
-    """What the members of a group were told, all together."""
+    """What the brokers answered to all members of a group."""
 
     owners: dict[int, dict[int, str]] = field(default_factory=dict)
-    """Generation -> partition -> whose it is."""
+    """Generation -> partition -> its owner."""
     synced: int = -1
-    """The newest generation whose assignment somebody has."""
+    """The newest generation whose assignment a member has received."""
     unsure: list[tuple[float, int, int]] = field(default_factory=list)
     acked: dict[int, int] = field(default_factory=dict)
     """Partition -> the highest offset whose commit was acknowledged."""
 
     def own(self, generation: int, member_id: str, partitions: list[int]) -> None:
-        """Hear what a member was assigned."""
+        """Note the assignment of a member."""
         owners = self.owners.setdefault(generation, {})
         for each in partitions:
             if owners.setdefault(each, member_id) != member_id:
@@ -161,7 +163,7 @@ class Shared:
         self.synced = max(self.synced, generation)
 
     def committed(self, asked_in: int, generation: int, offsets: dict[int, int]) -> None:
-        """Hear that a commit was acknowledged, asked for in `generation`, when `asked_in` was the newest."""
+        """Note the acknowledgement of a commit in `generation`, which was sent when `asked_in` was the newest."""
         if generation < asked_in:
             raise Violation(f"G2: a commit of generation {generation} is taken after {asked_in} had begun")
         for index, offset in offsets.items():
@@ -169,7 +171,7 @@ class Shared:
 
 
 class Member(Looker):
-    """Joins a group, and commits ever further for the partitions that it is assigned, in its generation."""
+    """Joins a group, and commits increasing offsets for its assigned partitions in its generation."""
 
     group = SHARED
     _VANISHES_EVERY = 25
@@ -194,10 +196,10 @@ class Member(Looker):
                 await self._consume({each: max(positions.get(each, -1), 0) for each in partitions})
 
     async def _join(self) -> list[int] | None:
-        """Join, and return what is assigned; None where that did not come to its end."""
+        """Join, and return the assignment; None if the join failed."""
         protocols = [JoinGroupRequestProtocol("range", self.name.encode())]
         request = JoinGroupRequest(self.group, _SESSION_MS, _REBALANCE_MS, self.member_id, None, "consumer", protocols)
-        # The answer waits for all members.
+        # The response waits for all members.
         joined = await self.of_coordinator(self.group, 0, request, 5, JoinGroupResponse)
         if joined is None:
             return None
@@ -227,7 +229,7 @@ class Member(Looker):
         return partitions
 
     async def _consume(self, positions: dict[int, int]) -> None:
-        """Go on until the generation is over."""
+        """Consume until the generation ends."""
         while not self.book.finished:
             await self.rest(0.4)
             if not self.random.randrange(self._VANISHES_EVERY):
@@ -248,7 +250,7 @@ class Member(Looker):
                 return
 
     async def _committed(self, offsets: dict[int, int]) -> bool:
-        """Commit; return whether the generation is over."""
+        """Commit; return whether the generation has ended."""
         asked_in = self._shared.synced
         codes = await self.commit(offsets, self.generation, self.member_id)
         if codes is None:
@@ -262,7 +264,7 @@ class Member(Looker):
         return any(code in _REJOIN for code in codes)
 
     async def _go(self) -> None:
-        """Leave the group, or vanish from it; come back as somebody else."""
+        """Leave the group, or vanish from it; rejoin as another member."""
         if self.random.randrange(2):
             request = LeaveGroupRequest(self.group, members=[MemberIdentity(self.member_id)])
             await self.of_coordinator(self.group, 0, request, 3, LeaveGroupResponse)

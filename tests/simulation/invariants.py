@@ -1,8 +1,7 @@
 """What must hold after every step, on the brokers' own objects (docs/replication.md: R1 to R5, R8 to R16; S7).
 
-Owns what was seen of each replica and of each partition. After a step only the broker that ran is looked at, and of it
-only the replicas that have changed. Batches are compared by what stands in the files. What is written about partitions
-is judged in states.py.
+Owns what was seen of each replica and each partition. After a step, only the broker that ran is checked, and only its
+changed replicas. Batches are compared by their bytes in the files. Changes of partition states are judged in states.py.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ Batch = tuple[int, int, int, int]
 
 @dataclass
 class Replica:
-    """What was last seen of one broker's replica."""
+    """The last known state of one broker's replica."""
 
     number: int = 0
-    """Of the broker's life."""
+    """The number of the broker's life."""
     log: Any = None
     start: int = 0
     end: int = 0
@@ -41,28 +40,28 @@ class Replica:
     leading: bool = False
     truncations: int = 0
     batches: list[Batch] = field(default_factory=list)
-    """What stands in its log from `start` on."""
+    """The batches in its log from `start` on."""
     judged: int = 0
-    """Below which its batches have been compared with what is committed."""
+    """Its batches below this offset have been compared with the committed ones."""
 
 
 @dataclass
 class Committed:
-    """What is known of a partition, whoever leads it."""
+    """What is known of a partition, whichever broker leads it."""
 
     end: int = 0
-    """The highest high watermark that any leader had."""
+    """The highest high watermark of any leader."""
     batches: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """First offset -> (last offset, leader epoch, checksum)."""
     leaders: dict[int, int] = field(default_factory=dict)
-    """Leader epoch -> who leads in it."""
+    """Leader epoch -> its leader."""
     appended: dict[tuple[int, int], tuple[int, int, Batch | None]] = field(default_factory=dict)
     """(first offset, leader epoch) -> (last offset, checksum, the batch before it)."""
 
 
 @dataclass
 class Known:
-    """What one broker's process was last seen to know."""
+    """What one broker's process last knew."""
 
     number: int = 0
     controller_epoch: int = 0
@@ -70,7 +69,7 @@ class Known:
 
 
 class Invariants:
-    """Looks at the brokers; raises Violation. `unclean` are topics that would rather lose records than wait."""
+    """Checks the brokers; raises Violation. `unclean` are topics that may lose records instead of waiting."""
 
     def __init__(self, brokers: dict[int, SimBroker], states: States, unclean: Collection[str] = ()) -> None:
         self._brokers = brokers
@@ -82,7 +81,7 @@ class Invariants:
         self.checks = 0
 
     def after(self, life: Life | None) -> None:
-        """Look at the broker that has just run."""
+        """Check the broker that has just run."""
         if self.states.violation is not None:
             raise self.states.violation
         if life is None or life.broker is None or life.dying:
@@ -110,7 +109,7 @@ class Invariants:
     # --- what a broker was told
 
     def _judge_known(self, broker: int, number: int, node: Any) -> None:
-        """What an older controller says, or says of an older epoch, changes nothing."""
+        """Check that requests of an older controller, or with an older epoch, change nothing."""
         epoch, state = node.replica_manager.controller_epoch, node.member.state
         known = self._known.get(broker)
         if known is None or known.number != number:
@@ -129,7 +128,7 @@ class Invariants:
             if old is topic or old is None or old.topic_id != topic.topic_id:
                 continue
             for index, (was, now) in enumerate(zip(old.partitions, topic.partitions, strict=False)):
-                deleted = not now.replicas  # told to be gone, while others of the topic are not yet
+                deleted = not now.replicas  # reported as deleted before other partitions of the topic
                 if not deleted and (now.leader_epoch, now.partition_epoch) < (was.leader_epoch, was.partition_epoch):
                     raise Violation(f"R15: {broker} is told {now} of {name}-{index} after {was}")
 
@@ -163,7 +162,7 @@ class Invariants:
             self._judge_in_sync(name, key, committed)
 
     def _judge_steps(self, name: str, broker: int, partition: Any, seen: Replica, *, clean: bool) -> None:
-        """Nothing of a replica goes back while its process lives."""
+        """Check that no value of a replica goes back while its process lives."""
         mark, epoch = partition.log.high_watermark, partition.leader_epoch
         if clean and mark < seen.mark:
             raise Violation(f"R14: {name} on {broker}: the high watermark goes back from {seen.mark} to {mark}")
@@ -177,13 +176,13 @@ class Invariants:
     def _follow_log(
         self, name: str, broker: int, partition: Any, seen: Replica, committed: Committed, *, anew: bool
     ) -> None:
-        """Take over what was appended or cut off since."""
+        """Record what was appended or truncated since the last check."""
         log = partition.log
         end = log.log_end_offset
         if anew:
             seen.batches, seen.judged = [], 0
         batches = seen.batches
-        # What was cut may have been written anew in the same step: it is read again from the high watermark on.
+        # A truncated part may have been rewritten in the same step: it is read again from the high watermark on.
         kept = end if log.truncations == seen.truncations else min(end, seen.mark)
         seen.truncations = log.truncations
         while batches and batches[-1][1] >= kept:
@@ -217,7 +216,7 @@ class Invariants:
     def _judge_batch(
         self, name: str, broker: int, partition: Any, before: Batch | None, batch: Batch, committed: Committed
     ) -> None:
-        """Where two logs have a batch of the same offset and epoch, they are equal up to there."""
+        """Check that two logs with a batch of the same offset and epoch are equal up to it."""
         base, last, epoch, checksum = batch
         if before is not None and epoch < before[2]:
             raise Violation(f"R3: {name} on {broker}: epoch {epoch} after {before[2]}")
@@ -244,7 +243,8 @@ class Invariants:
         self._judge_told(name, broker, key, partition)
         if clean and (epoch != seen.epoch or not seen.leading):
             newest = self.states.newest(key)
-            # One that was frozen, or is told late, may be behind by now; who leads by the newest epoch must have all.
+            # A leader that was frozen, or learns late, may be behind now; the leader of the newest epoch must have
+            # everything.
             if newest is not None and newest.leader_epoch == epoch and log.log_end_offset < committed.end:
                 end = log.log_end_offset
                 raise Violation(f"R1: {broker} leads {name} in {epoch} from {end}, committed is {committed.end}")
@@ -252,7 +252,7 @@ class Invariants:
             committed.end = log.high_watermark
 
     def _judge_told(self, name: str, broker: int, key: Key, partition: Any) -> None:
-        """The in-sync replicas that a leader counts on were written, with this version, for its epoch."""
+        """Check that the in-sync replicas that a leader uses were written, with this version and for its epoch."""
         leadership = partition.leadership
         written = self.states.history.get(key, {}).get(leadership.partition_epoch)
         told = broker, partition.leader_epoch, leadership.isr
@@ -261,7 +261,7 @@ class Invariants:
             raise Violation(f"R8: {name} is led by {told} at partition epoch {version}, which was {written}")
 
     def _judge_commit(self, name: str, broker: int, key: Key, partition: Any, seen: Replica, *, clean: bool) -> None:
-        """What is committed now is in the log of everybody in sync, and those are enough."""
+        """Check that every in-sync replica has what is newly committed, and that there are enough of them."""
         mark, leadership = partition.log.high_watermark, partition.leadership
         enough = min(partition.log.config.min_insync_replicas, len(leadership.replicas))
         if len(leadership.isr) < enough:
@@ -282,7 +282,7 @@ class Invariants:
                 )
 
     def _compare(self, name: str, broker: int, seen: Replica, committed: Committed, mark: int) -> None:
-        """Compare with what others have below their high watermarks."""
+        """Compare with the other replicas below their high watermarks."""
         first = bisect_left(seen.batches, (seen.judged, -1, -1, -1))
         for base, last, epoch, checksum in seen.batches[first:]:
             if last >= mark:
@@ -297,7 +297,7 @@ class Invariants:
     # --- who is in sync
 
     def _judge_in_sync(self, name: str, key: Key, committed: Committed) -> None:
-        """Everybody in sync has what is committed."""
+        """Check that every in-sync replica has what is committed."""
         state = self.states.newest(key)
         if state is None:
             return
@@ -307,7 +307,7 @@ class Invariants:
                 raise Violation(f"R1: {name}: {broker} is in sync and ends at {seen.end}, committed is {committed.end}")
 
     def may_come_in(self, key: Key, broker: int) -> str:
-        """Return why a broker must not come in sync: it lacks what is committed, or its leader's epoch."""
+        """Return why a broker must not become in sync: it lacks committed records, or its leader's epoch."""
         seen, committed, state = self.replicas.get((broker, key)), self.partitions.get(key), self.states.newest(key)
         end = 0 if seen is None else seen.end
         if committed is not None and key[0] not in self._unclean and end < committed.end:
@@ -322,7 +322,7 @@ class Invariants:
     # --- what clients are told
 
     def acknowledged(self, topic: str, index: int, base: int, count: int) -> None:
-        """Hear that records were acknowledged with acks=all: they are committed, as one batch."""
+        """Note that records were acknowledged with acks=all: they are committed, as one batch."""
         for key, committed in self.partitions.items():
             if key[:2] == (topic, index):
                 known = committed.batches.get(base)
@@ -331,19 +331,20 @@ class Invariants:
         raise Violation(f"R1: {base} to {base + count - 1} of {topic}-{index} are acknowledged and not committed")
 
     def read(self, topic: str, index: int, offset: int) -> None:
-        """Hear that a consumer read a record: it is committed."""
+        """Note that a consumer read a record: it is committed."""
         if not any(key[:2] == (topic, index) and offset < each.end for key, each in self.partitions.items()):
             raise Violation(f"R4: {offset} of {topic}-{index} was read and is not committed")
 
     def coordinates(self, broker: int, group: str) -> int:
-        """Return the epoch in which a broker coordinates a group; -1 where it does not, or somebody is elected."""
+        """Return the epoch in which a broker coordinates a group; -1 if it does not, or if an election is in progress.
+        """
         if broker not in self._brokers:
             return -1
         index = partition_for(group, int(self._brokers[broker].settings["offsets.topic.num.partitions"]))
         return self.leads(broker, OFFSETS_TOPIC, index)
 
     def leads(self, broker: int, topic: str, index: int) -> int:
-        """Return the epoch in which a broker leads a partition; -1 where it does not, or somebody is elected."""
+        """Return the epoch in which a broker leads a partition; -1 if it does not, or if an election is in progress."""
         node = self._brokers[broker].node if broker in self._brokers else None
         if node is None:
             return -1
@@ -360,7 +361,7 @@ class Invariants:
         return self.states.assigned(key)
 
     def out_of_sync(self) -> str:
-        """Return which partition lacks a leader or a replica in sync; empty when none does."""
+        """Return which partition lacks a leader or an in-sync replica; empty if none does."""
         for key in self.partitions:
             state, replicas = self.states.newest(key), self._hosts(key)
             if self.states.is_moving(key):
@@ -370,7 +371,7 @@ class Invariants:
         return ""
 
     def whole(self) -> str:
-        """Return what is not yet as it is to be once all is well; empty when nothing is missing."""
+        """Return what is not yet as it must be once all faults are over; empty if nothing is missing."""
         if out := self.out_of_sync():
             return out
         if left := self._left_over():
@@ -383,7 +384,7 @@ class Invariants:
         return ""
 
     def _left_over(self) -> str:
-        """Return which broker still has a replica that was moved away or deleted; empty when none does."""
+        """Return which broker still has a replica that was moved away or deleted; empty if none does."""
         for number, broker in self._brokers.items():
             hosted = {} if broker.node is None else broker.node.replicas._partitions
             for (topic, index), partition in hosted.items():
@@ -392,7 +393,7 @@ class Invariants:
         return ""
 
     def judge_files(self) -> int:
-        """Compare the replicas batch for batch; return how many batches there are."""
+        """Compare the replicas batch by batch; return the number of batches."""
         count = 0
         for key in self.partitions:
             logs = [self.replicas[each, key].batches for each in self._hosts(key)]

@@ -1,8 +1,8 @@
-"""An event loop for many processes, on time that jumps to the next timer once nothing is left to do.
+"""An event loop for many processes, whose time jumps to the next timer once nothing is left to do.
 
-Owns what runs next: callbacks in the order in which they were scheduled, timers by their time and then in that order.
-What was scheduled within a process (`Life`, by the callback's context) does not run once that is dead, and waits while
-it is frozen. Never decides what happens to a process or a message.
+Owns the order of execution: callbacks in the order in which they were scheduled, timers by time and then in that order.
+A callback that was scheduled within a process (`Life`, by the callback's context) does not run once the process is
+dead, and waits while it is frozen. Never decides what happens to a process or a message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.simulation.machine import LIFE
 
 
 class Stuck(AssertionError):  # noqa: N818 - says what has happened
-    """Nothing will ever happen any more, and somebody waits."""
+    """Nothing can ever happen any more, and a task waits."""
 
 
 class Life:
@@ -30,12 +30,12 @@ class Life:
         self.number = number
         self.dead = False
         self.dying = False
-        """Cut off from everything, and only putting away what it holds."""
+        """The process is cut off from everything, and only releases its resources."""
         self.frozen = False
         self.held: list[asyncio.Handle] = []
-        """What would run if it were not frozen."""
+        """The callbacks that wait while the process is frozen."""
         self.room: int | None = None
-        """How many bytes its disk still takes; None: as many as there are."""
+        """How many more bytes its disk accepts; None: no limit."""
         self.refused_writes = 0
         self.broker: Any = None
         self.context = contextvars.Context()
@@ -56,9 +56,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self._numbers = count()
         self._cancelled_timers = 0
         self.running: Life | None = None
-        """Whose callback runs."""
+        """The process whose callback runs."""
         self.world = contextvars.Context()
-        """In which the world's own callbacks run."""
+        """The context in which the world's own callbacks run."""
 
     def time(self) -> float:
         return self.passed
@@ -75,7 +75,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def in_world(self, delay: float, callback: Any, *args: Any) -> asyncio.TimerHandle:
-        """Have the world do something in so many seconds."""
+        """Schedule a callback of the world after this many seconds."""
         return self.call_at(self.passed + delay, callback, *args, context=self.world)
 
     def _timer_handle_cancelled(self, _handle: Any) -> None:
@@ -89,12 +89,12 @@ class SimLoop(asyncio.BaseEventLoop):
         self._cancelled_timers = 0
 
     def forget(self, life: Life) -> None:
-        """Drop what a dead process has scheduled."""
+        """Drop the scheduled callbacks of a dead process."""
         life.held.clear()
         self._keep_timers(lambda timer: timer._context.get(LIFE) is not life)
 
     def thaw(self, life: Life) -> None:
-        """Let a frozen process run on."""
+        """Let a frozen process continue."""
         life.frozen = False
         held, life.held = life.held, []
         self._ready.extend(held)
@@ -160,7 +160,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return bool(self.network.remove_writer(fd))
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:  # type: ignore[override]
-        """Return the address as it is: no name is looked up."""
+        """Return the address unchanged: no name is resolved."""
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:

@@ -1,7 +1,7 @@
-"""What the brokers take from the machine and from Python: time, chance, threads, files. All of it from one seed here.
+"""What the brokers use of the machine and of Python: time, randomness, threads, files; here all of it from one seed.
 
-Owns the replacements of a handful of functions of the standard library; `install` has to run before anything of
-kbroker is imported, in a process that does nothing else. Never knows a broker: whoever runs is in `LIFE`.
+Owns the replacements of a few functions of the standard library. `install` must run before any module of kbroker is
+imported, in a process that does nothing else. Never knows a broker: the running process is in `LIFE`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIFE: contextvars.ContextVar[Any] = contextvars.ContextVar("life", default=None)
 
 START_S = 1_700_000_000
 _TICK = 0.000_02
-"""Seconds that seem to pass each time somebody looks how long something takes: so work is divided as it would be."""
+"""Seconds that seem to pass at each measurement of a duration, so that work is divided as in reality."""
 
 _pwrite, _pwritev, _fallocate, _sendfile = os.pwrite, os.pwritev, os.posix_fallocate, os.sendfile
 _scandir, _listdir, _replace, _rename = os.scandir, os.listdir, os.replace, os.rename
@@ -31,17 +31,17 @@ _Random = random.Random
 
 
 class Machine:
-    """The state behind the replacements; there is one a process."""
+    """The state of the replacements; there is one in each process."""
 
     def __init__(self) -> None:
         self.loop: Any = None
         self.random = _Random(0)
         self.looks = 0
         self.synced: dict[str, int] = {}
-        """By path: how many bytes of a file were brought to the disk."""
+        """By path: how many bytes of a file were synced."""
 
     def begin(self, loop: Any, seed: int) -> None:
-        """Begin another world."""
+        """Begin a new world."""
         self.loop, self.looks = loop, 0
         self.synced.clear()
         self.random = _Random(f"machine {seed}")
@@ -67,9 +67,9 @@ class Machine:
             self.synced[str(target)] = known
 
     def lose_power(self, directory: str) -> int:
-        """Cut off, in files that nobody has open, what was never synced; return how many files lose something.
+        """Truncate files that nobody has open to their synced bytes; return how many files lose something.
 
-        Names stay, and so does what was overwritten: of that a disk may have either.
+        Names stay, and so do overwritten bytes: a disk may have either version of them.
         """
         count = 0
         for where, _, names in os.walk(directory):
@@ -99,7 +99,7 @@ class _Seeded(_Random):
 
 
 class _Job(concurrent.futures.Future):  # type: ignore[type-arg]
-    """Work of a thread: done in a later step of the loop, or at once by whoever waits for it."""
+    """Work of a thread: it is done in a later step of the loop, or immediately by a caller that waits for it."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class _Job(concurrent.futures.Future):  # type: ignore[type-arg]
 
 
 class Threads(concurrent.futures.Executor):
-    """A ThreadPoolExecutor without threads: one job after the other, some moments after it was submitted."""
+    """A ThreadPoolExecutor without threads: it runs one job after the other, some moments after it was submitted."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         self._jobs: deque[_Job] = deque()
@@ -155,7 +155,7 @@ class Threads(concurrent.futures.Executor):
 
 
 class _Entries:
-    """What os.scandir returns, in the order of names."""
+    """The result of os.scandir, ordered by name."""
 
     def __init__(self, path: Any) -> None:
         with _scandir(path) as found:
@@ -178,7 +178,7 @@ class _Entries:
 
 
 def _room(size: int) -> int:
-    """Return how much of `size` bytes the disk of whoever runs takes. Raises OSError."""
+    """Return how many of `size` bytes the disk of the running process accepts. Raises OSError."""
     life = LIFE.get()
     if life is None or life.room is None:
         return size
@@ -225,7 +225,7 @@ def _renamed(source: Any, target: Any, **more: Any) -> None:
 
 
 def install() -> None:
-    """Put the replacements in place."""
+    """Install the replacements."""
     time.time = lambda: START_S + machine.now()
     time.time_ns = lambda: int((START_S + machine.now()) * 1_000_000_000)
     time.monotonic = machine.now

@@ -1,8 +1,9 @@
-"""TCP between the hosts of a simulated world: in order and whole within a connection, in no order between them.
+"""TCP between the hosts of a simulated world: ordered and complete within a connection, unordered between them.
 
-Owns what is on its way and who is cut off from whom. A message of a connection is never lost alone: while there is no
-way it waits, as TCP sends it again, and a connection that breaks takes all that is on its way along. The server's side
-is a socket (`Socket`, `Listener`), the asking side a transport; both end at brokers' and clients' real code.
+Owns what is in transit, and which hosts are cut off from each other. A message of a connection is never lost alone:
+while a way is cut it waits, because TCP retransmits, and a connection that breaks loses everything in transit. The
+server's side is a socket (`Socket`, `Listener`), the client's side a transport; both end at brokers' and clients' real
+code.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from tests.simulation.loop import Life, SimLoop
 from tests.simulation.machine import LIFE, Fd
 
 WINDOW = 64 * 1024
-"""Bytes that are on their way, or wait to be read, before a socket takes no more."""
+"""Bytes in transit, or waiting to be read, at which a socket accepts no more."""
 _FIN, _RESET = "fin", "reset"
 
 
 class Pipe:
-    """One direction of a connection. What was sent arrives in order; only when is a matter of chance."""
+    """One direction of a connection. Bytes arrive in the order of sending; only the time is random."""
 
     def __init__(self, network: Network, source: str, target: str) -> None:
         self._network = network
@@ -54,12 +55,12 @@ class Pipe:
             self.receiver.received(what)
 
     def took(self, size: int) -> None:
-        """Note that the receiver has read so many bytes."""
+        """Note that the receiver has read this many bytes."""
         self.unread -= size
         self.sender.has_room()
 
     def reset(self) -> None:
-        """Have the other side hear that the connection is gone; what is on its way is lost."""
+        """Notify the other side that the connection is gone; everything in transit is lost."""
         self.queue.clear()
         self.send(_RESET)
 
@@ -81,7 +82,7 @@ class _End:
         pass
 
     def vanish(self) -> None:
-        """The process is gone: its kernel tells the other side."""
+        """The process is gone: its kernel notifies the other side."""
         if not self.is_closed:
             self.is_closed = True
             self.network.ends.pop(self, None)
@@ -89,7 +90,7 @@ class _End:
 
 
 class Socket(_End):
-    """The side that was connected to."""
+    """The side that accepted the connection."""
 
     def __init__(self, network: Network, out: Pipe, way_in: Pipe, host: str, peer: tuple[str, int]) -> None:
         super().__init__(network, out, way_in, host)
@@ -132,7 +133,7 @@ class Socket(_End):
     def vanish(self) -> None:
         if not self.is_closed:
             super().vanish()
-            self.reader = self.writer = None  # nobody is told any more, who could not take them away either
+            self.reader = self.writer = None  # nobody is notified any more, nor could remove them
             self.network.free_fd(self.fd)
 
     # --- as a socket
@@ -236,7 +237,7 @@ class Listener:
 
 
 class Transport(_End):
-    """The side that connects: it calls its protocol in the process that connected."""
+    """The side that connects: it calls its protocol in the context of the process that connected."""
 
     def __init__(self, network: Network, out: Pipe, way_in: Pipe, host: str, context: contextvars.Context) -> None:
         super().__init__(network, out, way_in, host)
@@ -308,17 +309,17 @@ class Network:
         self._to_look: dict[Any, None] = {}
         self._ports = count(40_000)
         self.cuts: Counter[tuple[str, str]] = Counter()
-        """Which ways there are none of; by how many faults."""
+        """The cut directions, with the number of faults that cut each."""
         self._waiting: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self.slow: dict[str, float] = {}
-        """Hosts from which everything takes longer, by how many seconds on average."""
+        """Hosts whose packets take longer, with the average delay in seconds."""
         self.messages = 0
         self.on_delivered: Callable[[Pipe, bytes], None] = lambda _pipe, _data: None
 
     # --- ways
 
     def carry(self, source: str, target: str, deliver: Callable[[], None]) -> None:
-        """Have `deliver` called once a packet has come from host to host."""
+        """Schedule `deliver` for when a packet arrives from one host at another."""
         delay = self.random.expovariate(1 / 0.0015) + 0.0002
         if self.random.random() < 0.01:
             delay += self.random.uniform(0, 0.1)
@@ -346,9 +347,9 @@ class Network:
         self.on_delivered(pipe, data)
 
     def vanish(self, host: str) -> None:
-        """A host's process is gone, and with it its sockets. Their numbers stay taken until `reuse_fds`.
+        """Remove a host's dead process with its sockets. Their numbers stay in use until `reuse_fds`.
 
-        What is left of the process runs on for a while, and does this and that with the numbers that it knows.
+        The rest of the process still runs for a while, and may use the numbers that it knows.
         """
         self._vanishing = self._held.setdefault(host, [])
         for listener in [each for each in self.listeners.values() if each.address[0] == host]:
@@ -358,7 +359,7 @@ class Network:
         self._vanishing = None
 
     def break_one(self) -> bool:
-        """Break a connection, both ways; return whether there was one."""
+        """Break a connection in both directions; return whether there was one."""
         if not self.ends:
             return False
         end = self.random.choice(list(self.ends))
@@ -381,7 +382,7 @@ class Network:
         transport = await future
         transport.protocol = protocol = factory()
         protocol.connection_made(transport)
-        if transport.is_closed:  # it broke before anybody heard of it
+        if transport.is_closed:  # it broke before its end knew of it
             self.loop.call_soon(protocol.connection_lost, ConnectionResetError("Connection reset by peer"))
         return transport, protocol
 
@@ -421,7 +422,7 @@ class Network:
             self._vanishing.append(int(fd))
 
     def reuse_fds(self, host: str) -> None:
-        """Let others have the numbers that a dead process held: nothing of it can use them any more."""
+        """Release the numbers of a dead process: nothing of it can use them any more."""
         for fd in self._held.pop(host, []):
             heapq.heappush(self._free, fd)
 
@@ -452,7 +453,7 @@ class Network:
         return True
 
     def look(self, sock: Any) -> None:
-        """Have the next turn see whether a socket can be read or written."""
+        """Let the next turn of the loop check whether a socket can be read or written."""
         self._to_look[sock] = None
 
     def look_again(self, life: Life) -> None:
@@ -462,7 +463,7 @@ class Network:
                 self.look(sock)
 
     def poll(self, ready: deque[asyncio.Handle]) -> None:
-        """Add whom a poller would tell: again in each turn, for as long as there is something to tell."""
+        """Add the sockets that a poller would report: again in each turn, as long as they are ready."""
         for sock in list(self._to_look):
             told = False
             for handle, can in ((sock.reader, sock.readable), (sock.writer, sock.writable)):

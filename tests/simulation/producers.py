@@ -1,4 +1,4 @@
-"""Producers of a simulated cluster, which note what was acknowledged and what became of their transactions."""
+"""Producers of a simulated cluster, which note acknowledgements and the outcomes of their transactions."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ from tests.simulation.violation import Violation
 
 _PRODUCE_MS = 3000
 _TRANSACTION_MS = 900_000
-"""No transaction is to be ended by its time: that is tried elsewhere."""
+"""No transaction may time out: other tests try that."""
 
 
 class Unverified(Exception):  # noqa: N818
-    """A leader did not find a partition in the transaction, or another epoch: it has to be aborted.
+    """A leader could not verify a partition in the transaction, or its epoch: the transaction must be aborted.
 
-    One that was replaced, has not heard of it, and was the coordinator as well, asks itself; Apache Kafka's does, too.
+    A replaced leader that does not know it yet, and was the coordinator as well, asks itself; Apache Kafka's does so,
+    too.
     """
 
 
 class Producer(Client):
-    """Idempotent, one batch under way at a time, asked again until it is acknowledged."""
+    """An idempotent producer with one batch in flight, which it retries until the batch is acknowledged."""
 
     producer_id = producer_epoch = -1
 
@@ -88,7 +89,7 @@ class Producer(Client):
     async def append(
         self, topic: str, index: int, sequence: int, values: list[bytes], transactional_id: str | None = None
     ) -> int:
-        """Have a batch acknowledged; return its offset, -1 where the answer does not tell."""
+        """Send a batch until it is acknowledged; return its offset, -1 if the response does not contain it."""
         now = self.book.now_ms()
         batch = build_batch(
             [(now, None, value, ()) for value in values],
@@ -118,7 +119,7 @@ class Producer(Client):
 
 
 class Paired(Producer):
-    """Transactional: a record in each partition, or in none."""
+    """A transactional producer: it writes a record into each partition, or into none."""
 
     ABORTED_EVERY = 4
 
@@ -138,7 +139,7 @@ class Paired(Producer):
                 await self._end(committed)
             except Unverified:
                 self.book.counts["aborted as not verified"] += 1
-                await self.begin_producer(self.name)  # which aborts what is open
+                await self.begin_producer(self.name)  # which aborts the open transaction
                 sequences = [0] * PARTITIONS
             self.book.transactions[number] = "committed" if committed else "aborted"
             self.book.counts["transactions"] += 1
@@ -185,7 +186,7 @@ class Paired(Producer):
 
 
 class Hasty(Producer):
-    """Waits for the leader alone (acks=1), whose topic would rather lose records than refuse them."""
+    """A producer with acks=1, whose topic may lose records instead of refusing them."""
 
     async def work(self) -> None:
         number = 0

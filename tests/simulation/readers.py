@@ -1,4 +1,4 @@
-"""Readers of a simulated cluster, which judge what they read as they read it: nothing twice, torn, or out of order."""
+"""Readers of a simulated cluster, which judge the records as they read them: none twice, torn, or out of order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.violation import Violation
 
 
 class Reader(Client):
-    """Reads a partition from its start up to the high watermark, and judges order and completeness as it goes."""
+    """Reads a partition from its start to the high watermark, and judges order and completeness meanwhile."""
 
     def __init__(self, *args: Any, topic: str, index: int, committed: bool = False) -> None:
         super().__init__(*args)
@@ -78,7 +78,7 @@ class Reader(Client):
         self.book.counts["read"] += 1
 
     def missing(self) -> str:
-        """Return what was acknowledged and has not been read; empty when nothing is."""
+        """Return what was acknowledged and has not been read; empty if nothing is missing."""
         for (topic, index, name), numbers in self.book.acked.items():
             if (topic, index) != (self.topic, self.index) or not numbers:
                 continue
@@ -92,7 +92,7 @@ class Reader(Client):
 
 
 class PairedReader(Reader):
-    """Reads what is committed of the transactions."""
+    """Reads the committed records of the transactions."""
 
     def __init__(self, *args: Any, index: int) -> None:
         super().__init__(*args, topic=PAIRED, index=index, committed=True)
@@ -113,7 +113,7 @@ class PairedReader(Reader):
 
 
 class LooseReader(Reader):
-    """Reads what may be lost: it begins anew where the log has become shorter, and only looks that nothing is torn."""
+    """Reads a topic that may lose records: it starts over if the log is shorter, and checks for torn records."""
 
     def __init__(self, *args: Any, index: int) -> None:
         super().__init__(*args, topic=LOOSE, index=index)

@@ -1,7 +1,7 @@
-"""Members of a share group in a simulated cluster: what was accepted, and answered so, never comes again.
+"""Members of a share group in a simulated cluster: a record whose acceptance was confirmed is never delivered again.
 
-A leader that was replaced and has not heard of it delivers from its memory, as Apache Kafka's does; what its members
-acknowledge is refused. So only a leader of the newest epoch, which knows that, is judged.
+A replaced leader that does not know it yet delivers from its memory, as Apache Kafka's does; it refuses its members'
+acknowledgements. So only a leader of the newest epoch that knows it is judged.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _ACCEPT, _RELEASE = 1, 2
 _REJOIN = frozenset({E.UNKNOWN_MEMBER_ID, E.FENCED_MEMBER_EPOCH})
 _NO_SESSION = frozenset({E.SHARE_SESSION_NOT_FOUND, E.INVALID_SHARE_SESSION_EPOCH, E.SHARE_SESSION_LIMIT_REACHED})
 _NOT_HELD = frozenset({E.INVALID_RECORD_STATE, E.UNKNOWN_TOPIC_OR_PARTITION, E.NOT_LEADER_OR_FOLLOWER})
-"""Why an acknowledgement is refused to a member whose lock or session has ended, or whose leader has changed."""
+"""Errors of an acknowledgement whose member's lock or session has ended, or whose leader has changed."""
 
 
 @dataclass
 class Story:
-    """What the members were told, all together."""
+    """What the brokers answered to all members."""
 
     moments: Any = field(default_factory=itertools.count)
     accepted: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(partition, offset) -> when its acceptance was answered."""
+    """(partition, offset) -> the time when its acceptance was confirmed."""
 
 
 class ShareMember(Client):
-    """Joins a share group, and accepts or releases what it gets, one partition after the other."""
+    """Joins a share group, and accepts or releases the records that it receives, one partition after the other."""
 
     _VANISHES_EVERY = 40
 
@@ -66,7 +66,7 @@ class ShareMember(Client):
         self._lag: str = "the lag of a share group is unknown"
 
     def missing(self) -> str:
-        """Return that records are neither done nor given up; empty when all are."""
+        """Return a text if records are neither accepted nor archived; empty if there are none."""
         return self._lag
 
     async def work(self) -> None:
@@ -80,7 +80,7 @@ class ShareMember(Client):
                     await self._consume(index)
                 await self._look()
                 if not self.random.randrange(self._VANISHES_EVERY):
-                    self._member_id = ""  # what it was is removed once its session has timed out
+                    self._member_id = ""  # the old member is removed once its session has timed out
                 await self.rest(0.3)
 
     async def _learn_topic(self) -> None:
@@ -94,7 +94,7 @@ class ShareMember(Client):
         await self.rest()
 
     async def _beat(self) -> bool:
-        """Send a heartbeat; return whether it was answered well."""
+        """Send a heartbeat; return whether it succeeded."""
         if not self._member_id:
             self._member_id, self._epoch = str(uuid.UUID(int=self.random.getrandbits(128))), 0
         names = None if self._epoch else [TOPIC]
@@ -161,7 +161,7 @@ class ShareMember(Client):
                 raise Violation(f"share: {offset} of {index} was accepted, and comes again in the newest epoch {epoch}")
 
     async def _acknowledge(self, leader: int, index: int, first: int, last: int, session: int) -> bool:
-        """Accept or release records; return whether the session goes on."""
+        """Accept or release records; return whether the session continues."""
         kind = _ACCEPT if self.random.random() < 0.85 else _RELEASE
         batches = [AcknowledgementBatch(first, last, [kind])]
         request = ShareAcknowledgeRequest(
@@ -192,7 +192,7 @@ class ShareMember(Client):
         return True
 
     async def _look(self) -> None:
-        """Look at the group's lag, once no record comes any more."""
+        """Check the group's lag, once no more records arrive."""
         if not self.book.over:
             return
         topics = [DescribeShareGroupOffsetsRequestTopic(TOPIC, list(range(PARTITIONS)))]

@@ -1,7 +1,7 @@
-"""What controllers may write about a partition, looked at with every write (docs/replication.md: R6 to R9, R16, R17).
+"""What controllers may write about a partition, checked at every write (docs/replication.md: R6 to R9, R16, R17).
 
-Owns every state that a partition ever had, by its version. What is wrong is kept in `violation`, as whoever writes must
-not hear of it; the next look at the brokers raises it.
+Owns every state that a partition ever had, by its version. A violation is kept in `violation`, because the writer must
+not notice it; the next check of the brokers raises it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kbroker.controller.znodes import CONTROLLER_EPOCH, TOPICS, Assignment, Lead
 from tests.simulation.violation import Violation
 
 Key = tuple[str, int, bytes]
-"""A partition of one topic of that name: the name, the number, and the topic's id."""
+"""A partition of one topic: the topic's name, the partition's number, and the topic's id."""
 
 
 class WatchedEnsemble(MemoryEnsemble):
-    """An ensemble that tells of what was written: `on_commit(session, changes)`."""
+    """An ensemble that reports what was written: `on_commit(session, changes)`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,8 +36,9 @@ class WatchedEnsemble(MemoryEnsemble):
 class States:
     """Judges what is written.
 
-    `unclean` are the topics that would rather lose records than be without a leader. `may_come_in(key, broker)` returns
-    why a broker may not come in sync, `usable(session, broker)` whether whoever has this session may choose a broker.
+    `unclean` are the topics that may lose records instead of being without a leader. `may_come_in(key, broker)` returns
+    why a broker must not become in sync, `usable(session, broker)` whether the owner of this session may choose a
+    broker.
     """
 
     def __init__(self, ensemble: MemoryEnsemble, unclean: Collection[str] = ()) -> None:
@@ -52,7 +53,7 @@ class States:
         self.counts = {"unclean elections": 0, "reassignments": 0}
 
     def committed(self, session: int, changes: Sequence[Change]) -> None:
-        """Judge what was written together."""
+        """Judge the changes of one transaction."""
         try:
             for change in changes:
                 if not change.path.startswith(f"{TOPICS}/"):
@@ -65,18 +66,18 @@ class States:
             self.violation = self.violation or violation
 
     def newest(self, key: Key) -> LeaderAndIsr | None:
-        """Return a partition's state as it stands now."""
+        """Return a partition's current state."""
         return self._newest.get(key)
 
     def assigned(self, key: Key) -> tuple[int, ...]:
-        """Return a partition's replicas as they stand now."""
+        """Return a partition's current replicas."""
         assignment = self._assignments.get(key[0])
         if assignment is None or assignment.topic_id != key[2]:
             return ()
         return assignment.replicas.get(key[1], ())
 
     def is_moving(self, key: Key) -> bool:
-        """Whether a partition is on its way to other replicas."""
+        """Whether a reassignment of a partition is in progress."""
         assignment = self._assignments.get(key[0])
         if assignment is None or assignment.topic_id != key[2]:
             return False
@@ -111,7 +112,7 @@ class States:
         self._judge_in_sync(session, key, before, state)
 
     def _judge_controller(self, key: Key, state: LeaderAndIsr) -> None:
-        """Only the newest controller writes."""
+        """Check that only the newest controller writes."""
         newest = self._ensemble.read(CONTROLLER_EPOCH)
         epoch = -1 if newest is None else int(newest[0].data)
         if state.controller_epoch != epoch:
@@ -121,7 +122,7 @@ class States:
             )
 
     def _judge_election(self, key: Key, before: LeaderAndIsr, state: LeaderAndIsr) -> None:
-        """Who leads was in sync, and begins a leader epoch."""
+        """Check that a new leader was in sync, and begins a new leader epoch."""
         change = f"{_name(key)} goes from {before} to {state}"
         steps = state.leader_epoch - before.leader_epoch
         if steps not in (0, 1) or (steps == 0 and state.leader != before.leader):
@@ -137,7 +138,8 @@ class States:
         self.counts["unclean elections"] += 1
 
     def _judge_in_sync(self, session: int, key: Key, before: LeaderAndIsr, state: LeaderAndIsr) -> None:
-        """Who comes in is wanted by the leader alone, is assigned, lives and has all that is committed."""
+        """Check that a replica becomes in sync only if its leader asks for it, and it is assigned, alive and complete.
+        """
         change = f"{_name(key)} goes from {before} to {state}"
         new = [each for each in state.isr if each not in before.isr]
         if not new or (state.leader_epoch != before.leader_epoch and state.isr == (state.leader,)):
@@ -168,7 +170,7 @@ class States:
                 self._judge_move((topic, index, assignment.topic_id or b""), replicas, now.get(index) or Replicas(()))
 
     def _judge_move(self, key: Key, before: Replicas, now: Replicas) -> None:
-        """Who leaves is not needed: all who stay are in sync, or, where a move is cancelled, somebody is."""
+        """Check that a removed replica is not needed: all others are in sync, or, after a cancel, one is."""
         state = self._newest.get(key)
         change = f"the replicas of {_name(key)} go from {before} to {now}, its state is {state}"
         if state is None:
@@ -187,7 +189,7 @@ def _name(key: Key) -> str:
 
 
 def usable_for(brokers: dict[int, Any]) -> Callable[[int, int], bool]:
-    """Return what tells whether a controller, named by its session, may choose a broker as far as it knows."""
+    """Return a function that says whether a controller, identified by its session, may choose a broker."""
 
     def usable(session: int, broker: int) -> bool:
         for each in brokers.values():

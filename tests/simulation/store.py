@@ -1,8 +1,8 @@
-"""A broker's way to ZooKeeper: the tree in memory, behind a connection that may be slow, break, or be heard no more.
+"""A broker's connection to ZooKeeper: the tree in memory, behind a connection that may be slow, break, or fall silent.
 
-Owns the sessions: one ends when nothing has been heard from its process for `timeout_s`, whether that is dead, frozen
-or cut off, and the process learns of it when it is back. What is in it, and what a change may do, is
-kbroker/controller/tree/memory.py's. Requests and answers of a session stay in order, as with ZooKeeper.
+Owns the sessions. A session ends when its process was silent for `timeout_s`, because it is dead, frozen or cut off;
+the process learns of it when it returns. The contents of the tree, and what a change may do, belong to
+kbroker/controller/tree/memory.py. Requests and responses of a session stay in order, as with ZooKeeper.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class SimTree:
         self._timeout_s = timeout_s
         self._listeners: list[Callable[[Session], None]] = []
         self._watched: dict[tuple[str, bool], dict[Changed, None]] = {}
-        """Watches that the ensemble has."""
+        """Watches that the ensemble knows."""
         self._told: dict[Changed, None] = {}
-        """Watches that have gone off, whose news is on its way."""
+        """Watches that have fired, and whose notification is in transit."""
         self._connection = 0
-        """Grows whenever one breaks: what was on its way then is lost."""
+        """Increases whenever a connection breaks: everything in transit is then lost."""
         self._connected = True
         self._unheard = 0
-        """Grows with each silence: only the latest ends the session."""
+        """Increases with each silence: only the latest silence ends the session."""
         self._silent = False
         self._no_way = 0
         self._closed = False
@@ -107,7 +107,7 @@ class SimTree:
             self._asked.pop(future, None)
 
     def _in_order(self, last: float, deliver: Callable[..., None], *what: Any) -> float:
-        """Have something delivered after a while, and not before what was sent before; return when."""
+        """Schedule a delivery after a while, and after all earlier ones; return when."""
         now = self._loop.time()
         when = max(last, now + self._random.expovariate(1 / 0.002) + 0.0002)
         self._loop.in_world(when - now, deliver, *what)
@@ -135,7 +135,7 @@ class SimTree:
             future.set_exception(error)
 
     def fire_watches(self, path: str, children: bool) -> None:
-        """Hear from the ensemble that a node has changed."""
+        """Receive from the ensemble that a node has changed."""
         for changed in self._watched.pop((path or "/", children), {}):
             self._told[changed] = None
             self._back = self._in_order(self._back, self._go_off, self._connection, changed)
@@ -154,7 +154,7 @@ class SimTree:
         return self._ensemble._sessions.get(self.session_id) is self  # type: ignore[comparison-overlap]
 
     def _lose_connection(self) -> None:
-        """What is on its way is lost, and the process hears of it."""
+        """Lose everything in transit, and notify the process."""
         if not self._connected or self._closed:
             return
         self._connection += 1
@@ -174,9 +174,10 @@ class SimTree:
         self._loop.call_later(_RECONNECT_S, self._connect, context=self._life.context)
 
     def _connect(self) -> None:
-        """In the process: connect again, by the session that was or, where that has ended, by a new one.
+        """In the process: connect again, with the old session or, if it has ended, with a new one.
 
-        One that was frozen when it was killed runs on for a while: it must not begin a session, which nobody would end.
+        A process that was frozen when it was killed still runs for a while: it must not begin a session, which nobody
+        would end.
         """
         if self._closed or self._connected or self._life.dying:
             return
@@ -190,11 +191,11 @@ class SimTree:
         self._notify_session(Session.LIVE)
 
     def break_connection(self) -> None:
-        """Lose the connection; another one is made as soon as there is a way."""
+        """Lose the connection; the process connects again as soon as there is a way."""
         self._lose_connection()
 
     def expire(self) -> None:
-        """End the session now, as an operator may."""
+        """End the session now, as an operator may do."""
         if self._is_live():
             self.expiries += 1
             self._ensemble.end(self.session_id)
@@ -202,7 +203,7 @@ class SimTree:
             self._lose_connection()
 
     def cut(self) -> None:
-        """There is no way any more."""
+        """Cut the way to ZooKeeper."""
         self._no_way += 1
         self._lose_connection()
         self.be_silent()
@@ -213,14 +214,14 @@ class SimTree:
             self.be_heard()
 
     def be_silent(self) -> None:
-        """Nothing is heard from now on: cut off, frozen or dead."""
+        """Note that ZooKeeper receives nothing more from the process, which is cut off, frozen or dead."""
         if not self._silent:
             self._silent = True
             self._unheard += 1
             self._loop.in_world(self._timeout_s, self._end_unheard, self._unheard)
 
     def be_heard(self) -> None:
-        """The process runs, and has a way, again."""
+        """Note that the process runs, and reaches ZooKeeper, again."""
         if self._silent and not self._no_way and not self._life.dying:
             self._silent = False
             self._unheard += 1

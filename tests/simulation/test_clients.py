@@ -1,4 +1,4 @@
-"""What the simulator's clients say of answers that no client may get: each promise is broken once."""
+"""The simulator's clients detect answers that no client may get: each promise is broken once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def judge(coordinates: int = -1) -> Any:
 
 
 def client(kind: Any, coordinates: int = -1, **more: Any) -> Any:
-    """Return a client of which nobody runs the loop: answers are put into its mouth."""
+    """Return a client whose loop nobody runs: the test supplies the answers."""
     loop: Any = SimpleNamespace(time=lambda: 0.0)
     made = kind(loop, Random(1), Book(lambda: 1, judge(coordinates)), "client", [1, 2, 3], **more)
 

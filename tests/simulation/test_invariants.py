@@ -1,4 +1,4 @@
-"""What the simulator says of brokers that break a promise: each is broken once."""
+"""The simulator detects brokers that break a promise: each promise is broken once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = "t", 0, ID
 
 
 class Log:
-    """As much of a log as is looked at: batches of one record each."""
+    """The part of a log that is checked: batches of one record each."""
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
@@ -57,7 +57,7 @@ class Log:
 
 @dataclass
 class Partition:
-    """As much of a replica as is looked at."""
+    """The part of a replica that is checked."""
 
     log: Log = field(default_factory=Log)
     topic_id: bytes = ID
@@ -67,7 +67,7 @@ class Partition:
 
 
 class Brokers:
-    """Two brokers with a replica each, the first of which leads in epoch 0; what they become is looked at."""
+    """Two brokers with a replica each, of which the first leads in epoch 0; every change is checked."""
 
     def __init__(self, unclean: tuple[str, ...] = ()) -> None:
         self.states = States(WatchedEnsemble(), unclean)
@@ -103,7 +103,7 @@ class Brokers:
         self.states._newest[KEY] = self.states.history.setdefault(KEY, {})[version] = state
 
     def elect(self, leader: int, epoch: int, *isr: int) -> None:
-        """Let somebody lead in another epoch, and know of it."""
+        """Make a broker lead in another epoch, and know it."""
         version = len(self.states.history[KEY])
         self.write(version, LeaderAndIsr(leader, epoch, isr, 1))
         for each in (1, 2):

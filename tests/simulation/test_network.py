@@ -1,4 +1,4 @@
-"""Sockets of simulated processes, beside what a kernel does with them."""
+"""Sockets of simulated processes, compared with a kernel's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_number_that_a_dying_process_knows_is_nobody_elses() -> None:
     network.vanish("broker1")
     other = network.bind("broker2", 9092, None)
     loop.add_reader(other.fileno(), print)
-    loop.remove_reader(known)  # as a connection of it does that is ended last
+    loop.remove_reader(known)  # as the last connection to be closed does
     assert other.reader is not None
     network.vanish("broker1")
     network.reuse_fds("broker1")

@@ -1,4 +1,4 @@
-"""The short form of the simulation, and that a seed gives the same run again. Only the long form takes new seeds."""
+"""The short form of the simulation, and that a seed repeats the same run. Only the long form uses new seeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEADLINE_S = {"short": 120, "usual": 240, "long": 7200}[FORM]
 
 
 def simulate(*arguments: str, hash_seed: str = "random", **more: str) -> str:
-    """Run it in a process of its own, with `more` in its environment, and return what it prints."""
+    """Run the simulation in its own process, with `more` in its environment, and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation", *arguments],
         capture_output=True,
@@ -42,6 +42,6 @@ def test_a_cluster_under_faults_keeps_what_replication_promises() -> None:
 def test_a_seed_gives_the_same_run_again() -> None:
     steps = str(tries(5000))
     arguments = "--seed", str(_SEED), "--each", steps
-    # With another allocator everything lies elsewhere: sets of objects would be in another order.
+    # Another allocator changes all addresses, and so the order of sets of objects.
     again = simulate(*arguments, hash_seed="2", PYTHONMALLOC="malloc")
     assert simulate(*arguments, hash_seed="1") == again, f"seed {_SEED}"

@@ -1,4 +1,4 @@
-"""What the simulator says of states that no controller may write: each rule is broken once."""
+"""The simulator detects states that no controller may write: each rule is broken once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = T, 0, ID
 
 
 class Written:
-    """An ensemble with one partition on brokers 1, 2 and 3, led by 1 in epoch 0, and who judges what is written."""
+    """An ensemble with one partition on brokers 1, 2 and 3, led by 1 in epoch 0, and the judge of what is written."""
 
     def __init__(self, unclean: tuple[str, ...] = ()) -> None:
         self.ensemble = WatchedEnsemble()
@@ -46,9 +46,9 @@ class Written:
 
 def test_what_controllers_do_is_not_complained_of() -> None:
     written = Written()
-    written.state(1, 0, 1, 3)  # its leader lets 2 out
-    written.state(3, 1, 3)  # 1 goes, 3 is elected
-    written.state(-1, 2, 3)  # it goes as well
+    written.state(1, 0, 1, 3)  # its leader removes 2 from the ISR
+    written.state(3, 1, 3)  # 1 ends, 3 is elected
+    written.state(-1, 2, 3)  # 3 ends as well
     written.state(3, 3, 3)
     written.state(3, 3, 3, 1)
     written.assign((3, 1, 2, 4), adding=(4,), removing=(2,))

@@ -1,4 +1,4 @@
-"""Sessions of simulated processes, beside what ZooKeeper does with them."""
+"""Sessions of simulated processes, compared with ZooKeeper's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_process_that_was_frozen_when_it_was_killed_begins_no_session() -> Non
         tree.be_silent()
         tree.break_connection()
         await asyncio.sleep(2 * TIMEOUT_S)
-        life.dying = True  # as in SimBroker.kill, which lets what holds files and sockets run to its end
+        life.dying = True  # as in SimBroker.kill, where the owner of files and sockets still runs to its end
         loop.thaw(life)
         with pytest.raises(SessionExpired):
             await tree.get("/")

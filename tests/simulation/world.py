@@ -1,6 +1,6 @@
-"""One world from one seed: brokers, clients and faults until so many steps are done; then all is mended and judged.
+"""One world from one seed: brokers, clients and faults for a number of steps; then all faults end and it is judged.
 
-Owns the order of things and the digest of what happened: two runs of a seed must have the same.
+Owns the order of events and the digest of what happened, which must be the same in two runs of a seed.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ MEMBERS = 2
 UNCLEAN = (LOOSE,)
 _FAULT_EVERY_S = 0.5
 _PATIENCE_S = 240.0
-"""Virtual seconds within which everything must be well again once nothing is broken any more."""
+"""Virtual seconds within which everything must work again after the last fault."""
 _NOTES_KEPT = 60
 _MOST_AT_ONCE = 100_000
-"""Steps for which time may stand still."""
+"""Steps for which the time may stay the same."""
 
 
 @dataclass
 class Outcome:
-    """What came of a world."""
+    """The result of a world."""
 
     seed: int
     steps: int = 0
@@ -81,7 +81,7 @@ class World:
         self._trace = self.loop.trace = trace
         self._unhandled: list[str] = []
         self._since = -1.0, 0
-        """The time, and the first step of it."""
+        """The time, and the first step at this time."""
         self.clock = SimClock(self.loop, START_S)
         store = Random(f"store {seed}")
         self.brokers = {
@@ -128,7 +128,7 @@ class World:
         life, error = self.loop.running, context.get("exception")
         if life is None and isinstance(error, AssertionError):
             self._unhandled.append(f"the world: {context['message']}: {error!r}")
-        elif life is not None and not life.dying:  # what is left of a killed one ends in the world's callbacks
+        elif life is not None and not life.dying:  # the rest of a killed process ends in the world's callbacks
             self._unhandled.append(f"{life.host}: {context['message']}: {context.get('exception')!r}")
 
     # --- its course
@@ -198,20 +198,20 @@ class World:
         self.tasks = [each.begin() for each in self.readers]
 
     def _look_at_clients(self) -> None:
-        """Raise what ended a client, or what a fault could not do."""
+        """Raise the error that ended a client, or that of a fault which failed."""
         for task in (*self.producing, *self.tasks, *self.faults.tasks):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
     async def _done(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Wait for clients; what one of them found is raised at once."""
+        """Wait for clients; an error of one of them is raised immediately."""
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in tasks:
             if task in done:
                 task.result()
 
     async def _mend(self) -> None:
-        """End all faults, let the clients come to an end, and wait until all is whole."""
+        """End all faults, let the clients finish, and wait until everything works again."""
         self.book.over = True
         deadline = self.loop.passed + _PATIENCE_S
         await self._until(self._all_serve, deadline, lambda: "brokers do not come back")
@@ -240,7 +240,7 @@ class World:
             await asyncio.sleep(0.2)
 
     def _unfinished(self, clients: list[Any], tasks: list[asyncio.Task[None]]) -> str:
-        """Return which clients have not come to their end, and what they were told last."""
+        """Return which clients have not finished, and the last answer to each."""
         return ", ".join(
             f"{client.name} ({client.trouble})" for client, task in zip(clients, tasks, strict=True) if not task.done()
         )
@@ -257,8 +257,8 @@ class World:
 
 
 def run(seed: int, steps: int, kinds: list[str] | None = None, trace: Callable[[str], None] | None = None) -> Outcome:
-    """Run a world in a directory of its own, in memory where there is room for it."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a disk that costs nothing
+    """Run a world in its own directory, in memory if there is room."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a disk in memory
     directory = Path(tempfile.mkdtemp(prefix="kbroker-simulation-", dir=base))
     gc.disable()
     try:

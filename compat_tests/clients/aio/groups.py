@@ -41,7 +41,7 @@ async def settle(members: Sequence[AIOKafkaConsumer], sizes: Sequence[int]) -> l
 
 
 async def described(bootstrap: str, group: str) -> dict[str, Any]:
-    """Return what an admin sees of a group, members without their random ids."""
+    """Return what an admin sees of a group, without the random ids of its members."""
     async with admin(bootstrap) as client:
         (response,) = await client.describe_consumer_groups([group], include_authorized_operations=True)
     (found,) = answer(response)["groups"]
@@ -54,7 +54,7 @@ async def described(bootstrap: str, group: str) -> dict[str, Any]:
 
 
 async def stable(bootstrap: str, group: str) -> dict[str, Any]:
-    """Wait until no generation is under way and return what an admin sees then."""
+    """Wait until no rebalance is in progress, and return what an admin sees then."""
 
     async def found() -> dict[str, Any] | None:
         seen = await described(bootstrap, group)
@@ -94,7 +94,7 @@ async def round_robin_group_grows_and_shrinks(bootstrap: str, unique: str) -> ob
 @scenario
 async def sticky_group_grows_and_shrinks(bootstrap: str, unique: str) -> object:
     seen = await _grow_and_shrink(bootstrap, unique, StickyPartitionAssignor)
-    # Which partitions stay depends on the random member ids; how many does not.
+    # Which partitions a member keeps depends on the random member ids; the number of kept partitions does not.
     return {stage: [len(each) for each in share] for stage, share in seen.items() if isinstance(share, list)}
 
 

@@ -1,4 +1,4 @@
-"""Short forms for aiokafka: scenarios as coroutines, clients that close, records and answers as plain values."""
+"""Short forms for aiokafka: scenarios as coroutines, clients that close, records and responses as plain values."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def consumer(bootstrap: str, *topics: str, **config: Any) -> AsyncIterator
 
 
 async def create(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> str:
-    """Create a topic, wait for its leaders and return its name; config keys have "_" for "."."""
+    """Create a topic, wait for its leaders and return its name; config keys are written with "_" for "."."""
     settings = {key.replace("_", "."): value for key, value in configs.items()}
     async with admin(bootstrap) as client:
         await client.create_topics([NewTopic(name, partitions, 1, topic_configs=settings)])
@@ -109,7 +109,7 @@ async def fill(bootstrap: str, topic: str, values: Iterable[bytes], partition: i
 
 
 async def take(client: AIOKafkaConsumer, count: int) -> list[ConsumerRecord[Any, Any]]:
-    """Fetch until `count` records have come, ordered by partition and offset."""
+    """Fetch until `count` records have arrived; return them ordered by partition and offset."""
     taken: list[ConsumerRecord[Any, Any]] = []
     deadline = time.monotonic() + WAIT_S
     while len(taken) < count:
@@ -140,7 +140,7 @@ def plain(record: ConsumerRecord[Any, Any]) -> dict[str, Any]:
 
 
 def answer(response: Any) -> Any:
-    """Return an admin answer as plain values, without the time that it was throttled."""
+    """Return an admin response as plain values, without its throttle time."""
     found = response.to_object()
     found.pop("throttle_time_ms", None)
     return found

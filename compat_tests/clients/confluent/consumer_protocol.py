@@ -17,7 +17,7 @@ NEW: dict[str, Any] = {"group_protocol": "consumer"}
 
 
 def _without_order(seen: dict[str, Any]) -> dict[str, Any]:
-    """Leave out which member has what: that goes by their random ids."""
+    """Leave out which member has which partition: the assignment depends on the random member ids."""
     members = [[*fields[:3], len(fields[3] or ())] for fields in seen["members"]]
     return {**seen, "members": sorted(members, key=repr)}
 

@@ -18,17 +18,17 @@ FAST = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200, "topic.metadat
 
 
 class Member(MemberThread):
-    """A member of a group that subscribes to one topic and polls in a thread of its own. A context manager."""
+    """A member of a group that subscribes to one topic and polls in its own thread. A context manager."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, **config: Any) -> None:
         super().__init__()
         settings = {key.replace("_", "."): value for key, value in config.items()}
         base = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", **QUIET}
-        # With the consumer protocol the broker says how often to send heartbeats.
+        # With the consumer protocol, the broker sets the heartbeat interval.
         base |= NEW if settings.get("group.protocol") == "consumer" else FAST
         self.consumer = Consumer({**base, "enable.auto.commit": False, **settings})
         self.messages: list[Message] = []
-        # Kept from the callbacks: asking the consumer from another thread while it rebalances may block for good.
+        # The callbacks set this: to ask the consumer from another thread while it rebalances may block forever.
         self.consumer.subscribe([topic], on_assign=self._gain, on_revoke=self._lose, on_lost=self._lose)
         self._ends = threading.Event()
         self.silent = threading.Event()
@@ -54,7 +54,7 @@ class Member(MemberThread):
 
 
 def described(bootstrap: str, group: str) -> dict[str, Any]:
-    """Return what an admin sees of a group, members sorted and without their random ids."""
+    """Return what an admin sees of a group, with sorted members and without their random ids."""
 
     def show(found: Any) -> dict[str, Any]:
         members = [
@@ -83,7 +83,7 @@ def described(bootstrap: str, group: str) -> dict[str, Any]:
 
 
 def stable(bootstrap: str, group: str) -> dict[str, Any]:
-    """Wait until no generation is under way and return what an admin sees then."""
+    """Wait until no rebalance is in progress, and return what an admin sees then."""
 
     def found() -> dict[str, Any] | None:
         seen = described(bootstrap, group)
@@ -124,7 +124,7 @@ def round_robin_group_grows_and_shrinks(bootstrap: str, unique: str) -> object:
 @scenarios.add
 def cooperative_group_grows_and_shrinks(bootstrap: str, unique: str) -> object:
     seen = _grow_and_shrink(bootstrap, unique, "cooperative-sticky")
-    # Which partitions stay depends on the random member ids; how many does not.
+    # Which partitions a member keeps depends on the random member ids; the number of kept partitions does not.
     sizes = {stage: [len(share) for share in shares] for stage, shares in seen.items() if isinstance(shares, list)}
     group = seen["described"]
     return {"sizes": sizes, "assignor": group["assignor"], "members": len(group["members"]), "empty": seen["empty"]}

@@ -1,4 +1,4 @@
-"""Scenarios: what a producer is told, and what stands in the log after it."""
+"""Scenarios: what the broker answers to a producer, and what the log contains afterwards."""
 
 from __future__ import annotations
 

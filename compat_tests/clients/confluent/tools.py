@@ -12,17 +12,17 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat_tests.clients.common import T0, WAIT_S, wait_for
 
-# Short pauses, and no telemetry, which would ask a broker what it cannot answer.
+# Short backoffs, and no telemetry, which would send the broker requests that it cannot answer.
 QUIET = {"retry.backoff.ms": 50, "enable.metrics.push": False, "log_level": 0}
 
 
 def admin(bootstrap: str) -> AdminClient:
-    """Return an admin client; who drops it before its futures are done never sees them done."""
+    """Return an admin client. A caller that drops it before its futures are done never sees them done."""
     return AdminClient({"bootstrap.servers": bootstrap, **QUIET})
 
 
 def error_name(error: KafkaError | None) -> str | None:
-    """Return the name of an error, None for none."""
+    """Return the name of an error; None if there is no error."""
     return None if error is None else str(error.name())
 
 
@@ -39,7 +39,7 @@ def _shown(future: Any, show: Callable[[Any], Any]) -> Any:
 
 
 def answers(futures: dict[Any, Any], show: Callable[[Any], Any] = lambda result: result) -> dict[str, Any]:
-    """Return the outcome of each future of an admin call, by what it is about."""
+    """Return the outcome of each future of an admin call, by its key (such as a topic)."""
     found = {}
     for about, future in futures.items():
         name = f"{about.topic}-{about.partition}" if isinstance(about, TopicPartition) else str(about)
@@ -48,7 +48,7 @@ def answers(futures: dict[Any, Any], show: Callable[[Any], Any] = lambda result:
 
 
 def create(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> str:
-    """Create a topic, wait for its leaders and return its name; config keys have "_" for "."."""
+    """Create a topic, wait for its leaders and return its name; config keys are written with "_" for "."."""
     settings = {key.replace("_", "."): value for key, value in configs.items()}
     client = admin(bootstrap)
     client.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(WAIT_S)
@@ -63,7 +63,7 @@ def create(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> st
 
 @contextmanager
 def producer(bootstrap: str, **config: Any) -> Iterator[Producer]:
-    """Yield a producer and flush it at the end; config keys have "_" for "."."""
+    """Yield a producer and flush it at the end; config keys are written with "_" for "."."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     client = Producer({"bootstrap.servers": bootstrap, **QUIET, **settings})
     yield client
@@ -72,7 +72,7 @@ def producer(bootstrap: str, **config: Any) -> Iterator[Producer]:
 
 
 def send(client: Producer, topic: str, value: bytes | None = None, **options: Any) -> list[Any]:
-    """Send one record and return what was told of it: error, partition, offset, time."""
+    """Send one record and return its delivery report: error, partition, offset, timestamp."""
     seen: list[list[Any]] = []
 
     def delivered(error: KafkaError | None, message: Message) -> None:
@@ -93,7 +93,7 @@ def fill(bootstrap: str, topic: str, values: Iterable[bytes], partition: int = 0
 
 @contextmanager
 def consumer(bootstrap: str, group: str, **config: Any) -> Iterator[Consumer]:
-    """Yield a consumer that starts at the beginning and does not commit by itself; keys have "_" for "."."""
+    """Yield a consumer that starts at the beginning and does not commit by itself; keys use "_" for "."."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     base = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", **QUIET}
     client = Consumer({**base, "enable.auto.commit": False, **settings})
@@ -104,7 +104,7 @@ def consumer(bootstrap: str, group: str, **config: Any) -> Iterator[Consumer]:
 
 
 def take(client: Consumer, count: int) -> list[Message]:
-    """Poll until `count` messages or errors have come, ordered by partition and offset."""
+    """Poll until `count` messages or errors have arrived; return them ordered by partition and offset."""
     taken: list[Message] = []
 
     def enough() -> bool:

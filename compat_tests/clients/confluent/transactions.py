@@ -1,4 +1,4 @@
-"""Scenarios: transactions, what is committed, aborted and fenced, and offsets that go with them."""
+"""Scenarios: transactions, what they commit, abort and fence, and the offsets that are committed with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def transactional(bootstrap: str, name: str) -> Producer:
 
 
 def failure(call: Any, *arguments: Any) -> Any:
-    """Return what an error of a transaction says about going on."""
+    """Return what an error of a transaction says about how to continue."""
     try:
         call(*arguments)
     except KafkaException as caught:

@@ -155,7 +155,7 @@ def consumer_groups(bootstrap: str, unique: str) -> object:
         return run("consumer-groups", *arguments, bootstrap=bootstrap)
 
     run("topics", "--create", "--topic", unique, "--partitions", "2", bootstrap=bootstrap)
-    # With keys, so that the records go to the same partitions on both sides.
+    # The records have keys, so that they go to the same partitions on both sides.
     keyed = ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
     lines = "".join(f"k{i}:{i}\n" for i in range(10))
     run("console-producer", "--topic", unique, *keyed, stdin=lines, bootstrap=bootstrap)
@@ -186,7 +186,7 @@ def consumer_groups(bootstrap: str, unique: str) -> object:
 
 @scenarios.add
 def consumer_protocol(bootstrap: str, unique: str) -> object:
-    """The Java client with group.protocol=consumer, and what the tools say of its group."""
+    """The Java client with group.protocol=consumer, and what the tools print about its group."""
 
     def tool(*arguments: str) -> list[str]:
         return run("consumer-groups", *arguments, bootstrap=bootstrap)
@@ -273,7 +273,7 @@ def share_groups(bootstrap: str, unique: str) -> object:
 
 @scenarios.add
 def streams_groups(bootstrap: str, unique: str) -> object:
-    """Each option of kafka-streams-groups, of an application that has counted words."""
+    """Each option of kafka-streams-groups, for the group of an application that has counted words."""
 
     def tool(*arguments: str) -> list[str]:
         return run("streams-groups", *arguments, bootstrap=bootstrap)
@@ -314,12 +314,12 @@ def streams_groups(bootstrap: str, unique: str) -> object:
 
 
 def tally(lines: list[str]) -> list[str]:
-    """Sort the lines: the order of partitions is nobody's promise."""
+    """Sort the lines: Kafka does not promise an order of partitions."""
     return sorted(lines)
 
 
 def first_line(lines: list[str]) -> list[str]:
-    """Keep the status and the first line: below it stand Java's stack traces."""
+    """Keep the status and the first line: Java's stack traces follow it."""
     return lines[:2]
 
 
@@ -337,7 +337,7 @@ def offsets_and_records(bootstrap: str, unique: str) -> object:
             wanted = {"topic": unique, "partition": partition, "offset": offset}
             file.write_text(json.dumps({"partitions": [wanted], "version": 1}))
             patience = Path(directory) / "client.properties"
-            patience.write_text("default.api.timeout.ms=5000\n")  # a minute for a partition that there is not
+            patience.write_text("default.api.timeout.ms=5000\n")  # a minute for a partition that does not exist
             options = ["--offset-json-file", str(file), "--command-config", str(patience)]
             return run("delete-records", *options, bootstrap=bootstrap)
 

@@ -1,4 +1,4 @@
-"""Runs one of Kafka's tools in a JVM of its own and returns what it printed, without what must differ.
+"""Runs one of Kafka's tools in its own JVM and returns what it printed, without the parts that always differ.
 
 Owns the command line and the normalisation. Never judges an outcome.
 """
@@ -45,13 +45,13 @@ _REPLACED: Final = [
 
 
 def run(tool: str, *arguments: str, stdin: str = "", bootstrap: str = "") -> list[str]:
-    """Run a tool; return its exit status and its lines, noise and volatile parts removed."""
+    """Run a tool; return its exit status and its lines, without noise and volatile parts."""
     server = ["--bootstrap-server", bootstrap] if bootstrap else []
     return run_class(CLASSES[tool], *server, *arguments, stdin=stdin)
 
 
 def run_class(main: str, *arguments: str, stdin: str = "") -> list[str]:
-    """Run a Java class of Kafka's; return its exit status and its lines, noise and volatile parts removed."""
+    """Run a Java class of Kafka; return its exit status and its lines, without noise and volatile parts."""
     status, out, err = run_java(fetch("kafka"), main, *arguments, stdin=stdin)
     lines = [f"exit {status}"]
     for line in (out + "\n" + err).splitlines():

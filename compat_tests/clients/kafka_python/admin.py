@@ -15,7 +15,7 @@ from compat_tests.harness.brokers import PRIVATE
 
 
 def try_create(client: KafkaAdminClient, name: str, *, validate_only: bool = False, **options: Any) -> Any:
-    """Return the answer to one CreateTopics, errors included."""
+    """Return the answer to one CreateTopics request, also if it is an error."""
     answer = client.create_topics({name: options}, raise_errors=False, validate_only=validate_only)
     return answer["topics"][0]
 
@@ -89,7 +89,7 @@ def deleting_topics(bootstrap: str, unique: str) -> object:
             "gone": wait_for("the topic to go", lambda: topic not in client.list_topics()),
             "described": client.describe_topics([topic]),
         }
-    # A new topic of the same name is another topic, and empty.
+    # A new topic with the same name is another topic, and it is empty.
     create(bootstrap, topic, 1)
     fill(bootstrap, topic, [b"new"])
     seen["reborn"] = [[record.offset, record.value] for record in read(bootstrap, topic, 1)]

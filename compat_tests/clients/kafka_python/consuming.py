@@ -45,7 +45,7 @@ def seeking(bootstrap: str, unique: str) -> object:
 def offsets_by_time(bootstrap: str, unique: str) -> object:
     topic = create(bootstrap, unique, 2)
     with producer(bootstrap) as client:
-        # Times need not grow: the answer is the first record that is late enough.
+        # Timestamps need not increase: the answer is the first record that is late enough.
         for moment in (0, 10, 10, 5, 20, 30):
             client.send(topic, b"v", partition=0, timestamp_ms=T0 + moment).get(timeout=30)
     one, two = TopicPartition(topic, 0), TopicPartition(topic, 1)

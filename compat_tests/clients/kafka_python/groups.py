@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 
 class Member(MemberThread):
-    """A member of a group that subscribes to one topic and polls in a thread of its own, as applications do.
+    """A member of a group that subscribes to one topic and polls in its own thread, as applications do.
 
-    A context manager. Only its thread uses the consumer; `do` hands it work.
+    A context manager. Only its thread uses the consumer; `do` runs a call in that thread.
     """
 
     def __init__(self, bootstrap: str, group: str, topic: str, **config: Any) -> None:
@@ -46,7 +46,7 @@ class Member(MemberThread):
             if self._polling:
                 for records in self._consumer.poll(timeout_ms=100).values():
                     self.records += records
-                # Kept here because the consumer refuses a second thread.
+                # The thread keeps this, because the consumer refuses a second thread.
                 self.owned = frozenset(tp.partition for tp in self._consumer.assignment())
             try:
                 work = self._work.get(timeout=0.001 if self._polling else 0.1)
@@ -71,7 +71,7 @@ class Member(MemberThread):
             raise self.error or TimeoutError(self.doing()) from None
 
     def fall_silent(self) -> None:
-        """Stop polling, as a member does that works too long on a record."""
+        """Stop polling, like a member that works too long on a record."""
         self._polling = False
 
     def end(self) -> None:
@@ -79,7 +79,7 @@ class Member(MemberThread):
 
 
 def described(bootstrap: str, group: str) -> dict[str, Any]:
-    """Return what an admin sees of a group, members sorted and without their random ids."""
+    """Return what an admin sees of a group, with sorted members and without their random ids."""
     with admin(bootstrap) as client:
         found = client.describe_groups([group])[group]
     for each in found["members"]:
@@ -89,9 +89,9 @@ def described(bootstrap: str, group: str) -> dict[str, Any]:
 
 
 def stable(bootstrap: str, group: str) -> dict[str, Any]:
-    """Wait until no generation is under way and return what an admin sees then.
+    """Wait until no rebalance is in progress, and return what an admin sees then.
 
-    Members have their shares before the last of them has answered for it.
+    Members have their partitions before the last of them has sent SyncGroup.
     """
 
     def found() -> dict[str, Any] | None:
@@ -133,7 +133,7 @@ def round_robin_group_grows_and_shrinks(bootstrap: str, unique: str) -> object:
 def cooperative_group_grows_and_shrinks(bootstrap: str, unique: str) -> object:
     seen = _grow_and_shrink(bootstrap, unique, CooperativeStickyAssignor)
     group = seen["described"]
-    # Which partitions stay depends on the random member ids; how many does not.
+    # Which partitions a member keeps depends on the random member ids; the number of kept partitions does not.
     sizes = {stage: [len(share) for share in shares] for stage, shares in seen.items() if isinstance(shares, list)}
     return {"sizes": sizes, "protocol": group["protocol_data"], "state": group["group_state"], "empty": seen["empty"]}
 
@@ -155,7 +155,7 @@ def static_members_keep_their_partitions(bootstrap: str, unique: str) -> object:
         generation = one.do(lambda client: client.group_metadata().generation_id)
         two.leave()
         away = described(bootstrap, unique)
-        # Back before its session ends: the same partitions without a new generation.
+        # The member returns before its session expires: it gets the same partitions without a new generation.
         two = member("two")
         settle([one, two], [2, 2])
         after = [one.partitions, two.partitions]
@@ -191,7 +191,7 @@ def a_silent_member_loses_its_partitions(bootstrap: str, unique: str) -> object:
         Member(bootstrap, unique, topic) as lively,
     ):
         together = settle([quiet, lively], [2, 2])
-        # Its client notices that nobody polls, and leaves.
+        # The member's client notices that nobody polls, and leaves the group.
         quiet.fall_silent()
         alone = settle([lively], [4])
         return {"together": together, "alone": alone}

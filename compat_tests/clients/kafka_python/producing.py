@@ -1,4 +1,4 @@
-"""Scenarios: what a producer is told, and what stands in the log after it."""
+"""Scenarios: what the broker answers to a producer, and what the log contains afterwards."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def acks(bootstrap: str, unique: str) -> object:
         with producer(bootstrap, acks=level, enable_idempotence=False) as client:
             futures = [client.send(topic, b"%d" % n, timestamp_ms=T0) for n in range(3)]
             answers = [future.get(timeout=30) for future in futures]
-            # Without an answer the client makes an offset up.
+            # Without an answer (acks=0), the client invents an offset.
             told[str(level)] = [[each.offset if level else None, each.timestamp] for each in answers]
     return {"told": told, "log": [record.value for record in read(bootstrap, topic, 9)]}
 

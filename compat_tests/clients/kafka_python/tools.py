@@ -48,18 +48,18 @@ def consumer(bootstrap: str, *topics: str, **config: Any) -> Iterator[KafkaConsu
 def know(client: KafkaConsumer, *topics: str) -> None:
     """Fetch the metadata of topics that the client has subscribed to, before its first `poll` joins a group.
 
-    This client joins before it has them, and then assigns nothing. And it must come to know them after it has
-    subscribed: it looks at what changed only when metadata arrive. A leader that finds later that its first assignment
-    was made without them rejoins, and if one `poll` ends meanwhile, it forgets that it does: it sends no heartbeat any
-    more, and never comes back (kafka-python 3.0.12: need_rejoin() is over as soon as _perform_assignment has run, and
-    the join that is under way is awaited by nobody).
+    This client joins before it has the metadata, and then assigns nothing. It must also receive the metadata after it
+    has subscribed, because it checks for changes only when metadata arrive. If a leader later finds that its first
+    assignment was made without the metadata, it rejoins. If one `poll` ends meanwhile, the client forgets that it is
+    rejoining: it sends no more heartbeats and never returns to the group (kafka-python 3.0.12: need_rejoin() is over as
+    soon as _perform_assignment has run, and nobody awaits the join that is in progress).
     """
     for topic in topics:
         client.partitions_for_topic(topic)
 
 
 def create(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> str:
-    """Create a topic, wait for its leaders and return its name; config keys have "_" for "."."""
+    """Create a topic, wait for its leaders and return its name; config keys are written with "_" for "."."""
     settings = {key.replace("_", "."): value for key, value in configs.items()}
     with admin(bootstrap) as client:
         client.create_topics(
@@ -76,7 +76,7 @@ def fill(bootstrap: str, topic: str, values: Iterable[bytes], partition: int = 0
 
 
 def take(client: KafkaConsumer, count: int, timeout: float = 30) -> list[ConsumerRecord]:
-    """Poll until `count` records have come, ordered by partition and offset."""
+    """Poll until `count` records have arrived; return them ordered by partition and offset."""
     taken: list[ConsumerRecord] = []
 
     def enough() -> bool:

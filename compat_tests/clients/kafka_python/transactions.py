@@ -1,4 +1,4 @@
-"""Scenarios: transactions, what is committed, aborted and fenced."""
+"""Scenarios: transactions, and what they commit, abort and fence."""
 
 from __future__ import annotations
 

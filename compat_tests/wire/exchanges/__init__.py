@@ -1,4 +1,4 @@
-"""The table of exchanges, by subject. A sequence is a function of a Wire; its name names its topics and groups."""
+"""The table of exchanges, by subject. A sequence is a function of a Wire; its topics and groups have its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACLs where no authorizer is configured: SECURITY_DISABLED, whatever is asked."""
+"""ACLs if no authorizer is configured: every request is answered with SECURITY_DISABLED."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def quorum(wire: Wire) -> None:
         assert partition.high_watermark > 0
         assert partition.current_voters[0].log_end_offset == partition.high_watermark
         partition.high_watermark = partition.current_voters[0].log_end_offset = 0
-        assert partition.leader_epoch > 0  # Kafka's grows with each of its starts
+        assert partition.leader_epoch > 0  # Kafka's grows with each start
         partition.leader_epoch = 1
         assert (partition.current_voters[0].last_caught_up_timestamp > 0) == (v > 0)
         partition.current_voters[0].last_caught_up_timestamp = partition.current_voters[0].last_fetch_timestamp = 0
@@ -93,7 +93,7 @@ def quorum(wire: Wire) -> None:
 
 
 NOT_SERVED = {64, 80, 81, 94}
-"""What kafka-broker-api-versions shows of Apache Kafka only; FINDINGS.md says why."""
+"""APIs that kafka-broker-api-versions shows only of Apache Kafka; FINDINGS.md says why."""
 
 
 @sequence
@@ -238,7 +238,7 @@ def describe_log_dirs(wire: Wire) -> None:
 
 @sequence
 def features_of_the_cluster(wire: Wire) -> None:
-    """Feature levels other than those of transactions; nothing is changed."""
+    """Feature levels other than those of transactions; no level is changed."""
     names = ("group", "kraft", "metadata", "share", "streams", "transaction")
     shared = {f"{name}.version" for name in names}
     for v in (3, 4):

@@ -38,7 +38,7 @@ def describe_configs(wire: Wire) -> None:
         def ask(label: str, kind: int, name: str, keys: list[str] | None = None, **fields: Any) -> None:
             answer = wire.quiet(describe(kind, name, keys, **fields), v)  # noqa: B023
             for result in answer.results:
-                # Only kbroker has it, and the one that does not walk records has another value.
+                # Only kbroker has this config, and it differs on the broker that does not walk records.
                 result.configs = [c for c in result.configs if c.name != "record.validation"]
             wire.record(label, v, answer)  # noqa: B023
 
@@ -185,7 +185,7 @@ def dynamic_broker_configs(wire: Wire) -> None:
 
 @sequence
 def broker_configs_that_contradict_each_other(wire: Wire) -> None:
-    """Nothing is changed: what is allowed is only asked for."""
+    """Configs that contradict each other; the valid changes are only validated, so nothing changes."""
     for changes in (
         {"max.connections.per.ip": "0"},
         {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "127.0.0.1:5"},
@@ -294,13 +294,13 @@ def cordoned_log_dirs(wire: Wire) -> None:
 
 
 def probe(wire: Wire) -> CreateTopicsRequest:
-    """Ask whether a topic could be created."""
+    """Ask whether a topic could be created, with validateOnly."""
     topics = [CreatableTopic(f"{wire.name}-probe", 1, 1)]
     return CreateTopicsRequest(topics=topics, timeout_ms=5000, validate_only=True)
 
 
 def without_subscriptions(wire: Wire) -> None:
-    """Remove the subscriptions to clients' metrics that others have left."""
+    """Remove the subscriptions to clients' metrics that other tests have left."""
 
     def there() -> list[str]:
         return [each.resource_name for each in wire.quiet(ListConfigResourcesRequest(), 0).config_resources]

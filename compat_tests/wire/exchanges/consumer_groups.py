@@ -1,4 +1,4 @@
-"""Consumer groups (KIP-848): lives of members, fencing, static members, migration, offsets, administration."""
+"""Consumer groups (KIP-848): members' lives, fencing, static members, migration, offsets, administration."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ def owned(answer: Any) -> list[TopicPartitions]:
 
 
 def known(wire: Wire, group: str, topic: str) -> None:
-    """Wait until the coordinator of a group, which there is not yet, knows a topic, and leave no group behind.
+    """Wait until the coordinator of a group that does not exist yet knows a topic, and leave no group.
 
-    Kafka's coordinator hears of a new topic some time after its leaders serve, and assigns no partitions of it before.
+    Kafka's coordinator learns of a new topic some time after its leaders serve it, and does not assign its partitions
+    before.
     """
     wire.coordinator(group)
     wire.until(lambda: bool(owned(wire.quiet(enter(group, "probe", topic), 1))), f"{topic} is assigned")
@@ -65,7 +66,7 @@ def known(wire: Wire, group: str, topic: str) -> None:
 
 @sequence
 def consumer_group_requests(wire: Wire) -> None:
-    """What makes a heartbeat invalid in itself."""
+    """Heartbeats that are invalid regardless of the group's state."""
     group, topic = wire.name, wire.topic()
     wire.coordinator(group)
     for v in versions(ConsumerGroupHeartbeatRequest):
@@ -92,7 +93,7 @@ def consumer_group_requests(wire: Wire) -> None:
 
 @sequence
 def consumer_group_life(wire: Wire) -> None:
-    """Two members: joining, reconciling, fencing, leaving."""
+    """Two members join, reconcile, are fenced, and leave."""
     group, topic = wire.name, wire.topic(partitions=4)
     known(wire, group, topic)
     first = wire.ask("first joins", enter(group, "a", topic), 1)
@@ -204,7 +205,7 @@ def assignment(topic: str, partitions: list[int]) -> bytes:
 
 
 def classic_member(wire: Wire, group: str, topic: str, client: WireClient) -> Any:
-    """Make a classic group of one stable member; returns its JoinGroup answer."""
+    """Create a classic group with one stable member; returns its JoinGroup response."""
     wire.coordinator(group)
     member = client.ask(classic_join(group, topic), 5).member_id
     answer = client.ask(classic_join(group, topic, member), 5)
@@ -215,7 +216,7 @@ def classic_member(wire: Wire, group: str, topic: str, client: WireClient) -> An
 
 @sequence
 def consumer_group_migration(wire: Wire) -> None:
-    """A classic group becomes a consumer group when a consumer member joins, and goes back when it leaves."""
+    """A classic group becomes a consumer group when a consumer member joins, and classic again when it leaves."""
     group, topic = wire.name, wire.topic(partitions=2)
     known(wire, group, topic)
     old = wire.client("old")
@@ -250,7 +251,7 @@ def consumer_group_migration(wire: Wire) -> None:
 
 @sequence
 def consumer_group_of_empty_ones(wire: Wire) -> None:
-    """Groups without members change their protocol with their next member, offsets and all."""
+    """Groups without members change their protocol with their next member, and keep their offsets."""
     group, topic = wire.name, wire.topic()
     known(wire, group, topic)
     wire.ask("commit without a group", commit(group, [(topic, 0, 3)]), 8)
@@ -287,7 +288,7 @@ def consumer_group_patterns(wire: Wire) -> None:
 
 @sequence
 def consumer_group_changes(wire: Wire) -> None:
-    """Subscriptions and topics that change: epochs, what is taken away at once, assignors."""
+    """Subscriptions and topics change: epochs, partitions that are revoked immediately, assignors."""
     group, one, two = wire.name, wire.topic("one"), wire.topic("two")
     for topic in (one, two):
         known(wire, group, topic)
@@ -321,7 +322,7 @@ def consumer_group_changes(wire: Wire) -> None:
 
 @sequence
 def consumer_group_classic_static(wire: Wire) -> None:
-    """Static members that change their protocol, one way and the other."""
+    """Static members change their protocol, in both directions."""
     group, topic = wire.name, wire.topic(partitions=2)
     old = wire.client("old")
     known(wire, group, topic)
@@ -349,7 +350,7 @@ def consumer_group_classic_static(wire: Wire) -> None:
 
 @sequence
 def repeated_group_ids(wire: Wire) -> None:
-    """Requests that name a group twice: answered once or twice?"""
+    """Requests that name a group twice: whether there are two answers."""
     consumer, classic, none, topic = wire.name, f"{wire.name}-classic", f"{wire.name}-none", wire.topic(partitions=2)
     for group in (consumer, classic, none):
         wire.coordinator(group)
@@ -373,7 +374,7 @@ def repeated_group_ids(wire: Wire) -> None:
 
 @sequence
 def consumer_group_of_odd_assignments(wire: Wire) -> None:
-    """Classic groups whose leader assigned what it must not, when a consumer member comes to them."""
+    """A consumer member joins classic groups whose leader made an assignment that it must not make."""
     group, topic = wire.name, wire.topic(partitions=2)
     old, second = wire.client("old"), wire.client("second")
     wire.coordinator(group)
@@ -399,7 +400,7 @@ def consumer_group_of_odd_assignments(wire: Wire) -> None:
 
 @sequence
 def consumer_group_refused_conversion(wire: Wire) -> None:
-    """A consumer member that is refused comes to a classic group in which a JoinGroup waits."""
+    """A consumer member that is refused joins a classic group in which a JoinGroup waits."""
     group, topic = wire.name, wire.topic(partitions=2)
     old, second = wire.client("old"), wire.client("second")
     leader = classic_member(wire, group, topic, old).member_id

@@ -1,4 +1,4 @@
-"""Dead letters of share groups (KIP-1191): what is in them, which topics take them, and the configs that say so."""
+"""Dead letters of share groups (KIP-1191): their contents, the topics that may receive them, and their configs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def end_offsets(wire: Wire, topic: str, partitions: int) -> list[int]:
 
 
 def letters(wire: Wire, topic: str, count: int, partitions: int = 1) -> list[Any]:
-    """Wait for so many dead letters; return them without their times and offsets, by the offset they are about."""
+    """Wait for `count` dead letters; return them without timestamps and offsets, sorted by their records' offsets."""
     wire.until(lambda: sum(end_offsets(wire, topic, partitions)) >= count, f"{count} dead letters in {topic}")
     now_ms = time.time() * 1000
     found: list[tuple[int, Any]] = []
@@ -91,7 +91,7 @@ def letters(wire: Wire, topic: str, count: int, partitions: int = 1) -> list[Any
 
 
 def passed(wire: Wire, group: str, topic: str, offset: int, index: int = 0) -> None:
-    """Wait until nothing below an offset is left to the group."""
+    """Wait until no record below an offset is left for the group."""
     topics = [DescribeShareGroupOffsetsRequestTopic(topic, [index])]
     asked = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group, topics)])
 
@@ -104,7 +104,7 @@ def passed(wire: Wire, group: str, topic: str, offset: int, index: int = 0) -> N
 
 @sequence
 def share_dead_letters(wire: Wire) -> None:
-    """Rejected, and delivered too often: headers, with and without a copy."""
+    """Records that are rejected, or delivered too often: headers, with and without a copy."""
     for copies in ("false", "true"):
         group, topic = f"{wire.name}-{copies}", wire.topic(f"t-{copies}")
         target = letters_topic(wire, copies)
@@ -131,7 +131,8 @@ def share_dead_letters(wire: Wire) -> None:
 
 @sequence
 def share_dead_letters_partitions(wire: Wire) -> None:
-    """The partition is the source's, modulo their number; a batch that its reader keeps until its session ends."""
+    """The partition is the source's, modulo the number of partitions; a reader keeps a batch until its session expires.
+    """
     group, topic = wire.name, wire.topic()
     target = letters_topic(wire, "few", 3)
     wire.coordinator(group)
@@ -151,7 +152,7 @@ def share_dead_letters_partitions(wire: Wire) -> None:
 
 @sequence
 def share_dead_letters_refused(wire: Wire) -> None:
-    """Topics that take no dead letters: the records are archived without."""
+    """Topics that accept no dead letters: the records are archived without them."""
     cases: dict[str, tuple[str | None, dict[str, str]]] = {
         "missing": (None, {}),
         "prefix": ("other.", {}),
@@ -179,7 +180,7 @@ def share_dead_letters_refused(wire: Wire) -> None:
 
 @sequence
 def share_dead_letters_created(wire: Wire) -> None:
-    """A missing topic is created where that is allowed; topics of any name where there is no prefix."""
+    """A missing topic is created if that is allowed; if no prefix is set, topics of any name."""
     group, topic, target = wire.name, wire.topic(), f"letters-of-{wire.name}"
     cluster_wide(wire, (AUTO_CREATE, 0, "true"), (PREFIX, 0, ""))
     wire.coordinator(group)
@@ -205,7 +206,7 @@ def cluster_wide(wire: Wire, *changes: tuple[str, int, str | None]) -> None:
 
 @sequence
 def share_dead_letter_configs(wire: Wire) -> None:
-    """What AlterConfigs takes for the keys of groups, topics and brokers."""
+    """Values that AlterConfigs accepts for the keys of groups, topics and brokers."""
 
     def ask(label: str, kind: int, name: str, key: str, value: str | None) -> None:
         resource = IncrementalResource(kind, name, [IncrementalConfig(key, 0, value)])
@@ -228,7 +229,7 @@ def share_dead_letter_configs(wire: Wire) -> None:
 
 @sequence
 def share_dead_letters_large(wire: Wire) -> None:
-    """Copies beside a topic's max.message.bytes: several batches, records that are larger, and large batches."""
+    """Copies and max.message.bytes: several batches, records that exceed the limit, and large batches."""
     sizes = {"several": [900] * 5, "larger": [10, 5000, 10], "nearly": [10, 1950, 10, 10]}
     for name, codec in (("several", 0), ("larger", 0), ("nearly", 0), ("packed", 1)):
         group, topic = f"{wire.name}-{name}", wire.topic(name)

@@ -1,4 +1,4 @@
-"""The classic group protocol: lives of groups, bad states, static members, offsets, administration."""
+"""The classic group protocol: groups' lives, wrong states, static members, offsets, administration."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def sync(group: str, generation: int, member: str, assignments: dict[str, bytes]
 
 
 def enter(wire: Wire, group: str, client: WireClient | None = None, v: int = 5, instance: str | None = None) -> Any:
-    """Join alone, as a client does: with the member id that the first answer gives. Returns the answer."""
+    """Join alone, as a client does, with the member id from the first response. Returns the response."""
     client = client or wire.main
     answer = client.ask(join(group, instance=instance), v)
     if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
@@ -71,7 +71,7 @@ def enter(wire: Wire, group: str, client: WireClient | None = None, v: int = 5, 
 
 
 def stable(wire: Wire, group: str, v: int = 5, instance: str | None = None) -> Any:
-    """Make a group of one member that is stable; returns the JoinGroup answer."""
+    """Create a stable group with one member; returns the JoinGroup response."""
     wire.coordinator(group)
     answer = enter(wire, group, v=v, instance=instance)
     assigned = wire.quiet(
@@ -101,7 +101,7 @@ def find_coordinator(wire: Wire) -> None:
 
 @sequence
 def group_life(wire: Wire) -> None:
-    """One member, from its first join to its leaving, in every version of JoinGroup."""
+    """One member, from its first join until it leaves, in every version of JoinGroup."""
     for v in versions(JoinGroupRequest):
         group = f"{wire.name}-{v}"
         wire.coordinator(group)
@@ -253,7 +253,7 @@ def fetch(group: str, topics: dict[str, list[int]] | None, v: int, **fields: Any
 
 @sequence
 def simple_offsets(wire: Wire) -> None:
-    """Commits without membership, as manual assignment and tools do, in every version."""
+    """Commits without membership, as manual assignment and tools send them, in every version."""
     topic = wire.topic("t", 3)
     topic_id = wire.topic_id(topic)
     wire.coordinator(wire.name)

@@ -1,6 +1,6 @@
-"""Batches whose header and CRC are right and whose records lie, each kind in each codec, on topics of several settings.
+"""Batches with a valid header and CRC whose records lie, each kind in each codec, on topics with several settings.
 
-Behind each stands a good batch. What a topic has stored in the end is read back, record by record.
+A good batch follows each of them. At the end, all stored records of a topic are read back, one by one.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ SETTINGS: Final[dict[str, dict[str, str]]] = {
 
 
 def lying(count: int, body: bytes, codec: int, *, packed: bool = False, **fields: Any) -> bytes:
-    """Return a batch that claims `count` records and holds `body`, compressed unless it is `packed` already."""
+    """Return a batch that claims `count` records and contains `body`, compressed unless it is already `packed`."""
     head = bytearray(batch(1, codec=codec, **fields)[:HEADER_SIZE])
     data = body if packed else compress(codec, body)
     struct.pack_into(">i", head, 8, HEADER_SIZE - LOG_OVERHEAD + len(data))
@@ -104,7 +104,7 @@ def cases(**fields: Any) -> Iterator[tuple[str, bytes]]:
     for codec, name in enumerate(CODEC_NAMES):
         for kind, (count, body) in KINDS.items():
             if codec and kind.startswith("length"):
-                continue  # in a sequence of its own
+                continue  # in its own sequence
             yield f"{kind}, {name}", lying(count, body, codec, **fields)
         if codec:
             whole = compress(codec, GOOD)
@@ -115,7 +115,7 @@ def cases(**fields: Any) -> Iterator[tuple[str, bytes]]:
 
 
 def stored(wire: Wire, name: str) -> list[Any]:
-    """Return what a consumer reads of a topic from its start on, to its end."""
+    """Return what a consumer reads of a topic, from its start to its end."""
     found: list[Any] = []
     offset = 0
     while True:
@@ -137,7 +137,7 @@ def stored(wire: Wire, name: str) -> list[Any]:
 
 
 def send(wire: Wire, label: str, asked: Any) -> None:
-    """Ask and record; the limits of timestamps, which move with the clock, are left out of the answer."""
+    """Send and record; the timestamp limits, which move with the clock, are left out of the answer."""
     answer = wire.quiet(asked, _PRODUCE)
     if not isinstance(answer, str):
         for error in answer.responses[0].partition_responses[0].record_errors:
@@ -161,7 +161,7 @@ def produce_lying_records(wire: Wire) -> None:
 
 @sequence
 def produce_lying_records_of_a_producer(wire: Wire) -> None:
-    """With an idempotent producer: what is refused has not counted, as the batch behind it has the same sequence."""
+    """With an idempotent producer, a refused batch does not count: the batch after it has the same sequence."""
     name = wire.topic("t")
     for codec in range(len(CODEC_NAMES)):
         for kind in ("count too high", "offsets repeat", "bytes left over in a record", "a timestamp hidden ahead"):
@@ -203,7 +203,7 @@ def produce_lying_records_in_a_transaction(wire: Wire) -> None:
 
 @sequence
 def produce_lying_lengths(wire: Wire) -> None:
-    """Lengths of compressed records, which Kafka does not look at (declared.py)."""
+    """Wrong lengths of compressed records, which Kafka does not check (declared.py)."""
     name = wire.topic("t")
     for codec, codec_name in enumerate(CODEC_NAMES):
         for kind, (count, body) in KINDS.items():

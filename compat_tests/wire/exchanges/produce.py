@@ -16,7 +16,7 @@ from kbroker.protocol.messages.transactions import TopicRequest as ProducersTopi
 from kbroker.protocol.records import build_batch
 
 STAMP = (int(time.time()) - 3600) * 1000
-"""An hour ago: old enough not to be taken for now, too young for retention."""
+"""An hour ago: too old to be mistaken for the current time, and too young for retention."""
 
 
 def batch(count: int = 1, *, key: bytes | None = b"k", size: int = 10, stamp: int = STAMP, **options: Any) -> bytes:
@@ -45,7 +45,7 @@ def request(name: str, records: Any, acks: int = -1, partition: int = 0, **field
 
 
 def put(wire: Wire, name: str, records: bytes, partition: int = 0) -> Any:
-    """Produce as preparation."""
+    """Produce, as preparation."""
     answer = wire.quiet(request(name, records, partition=partition), 9)
     assert answer.responses[0].partition_responses[0].error_code == 0, answer
     return answer
@@ -101,7 +101,7 @@ def produce_acks_0(wire: Wire) -> None:
 
 @sequence
 def produce_bad_batches(wire: Wire) -> None:
-    """What a broker says to wrong batches whose header, sequence or CRC shows it."""
+    """The answers to invalid batches whose header, sequence or CRC shows the fault."""
     name = wire.topic("t")
     good = batch(3)
     for v in (7, 8, 9, 12):
@@ -156,7 +156,7 @@ def produce_limits(wire: Wire) -> None:
 
 
 def producer_id(wire: Wire) -> int:
-    """Return a fresh producer id; Kafka's first blocks of ids take a moment."""
+    """Return a new producer id; Kafka's first blocks of ids take a moment."""
     asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
     wire.until(lambda: wire.quiet(asked, 4).error_code == 0, "a producer id")
     found: int = wire.quiet(asked, 4).producer_id
@@ -236,7 +236,7 @@ def init_producer_id(wire: Wire) -> None:
 
 
 def raw_batch(count: int, body: bytes, codec: int = 0) -> bytes:
-    """Return a batch whose records are `body`, however wrong, under a header that fits."""
+    """Return a batch whose records are `body`, valid or not, with a matching header."""
     from kbroker.protocol.compression import compress
 
     header = bytearray(batch(count)[:61])
@@ -266,7 +266,7 @@ def zigzag(value: int) -> bytes:
 
 @sequence
 def produce_bad_records(wire: Wire) -> None:
-    """What a broker that walks the records of a batch says to wrong ones."""
+    """The answers of a broker that walks the records of a batch, to invalid records."""
     bodies = {
         "good": (2, record() + record(offset=1)),
         "offset gap": (2, record() + record(offset=5)),
@@ -302,7 +302,7 @@ produce_bad_records.__dict__["needs_walk"] = True
 
 @sequence
 def produce_large_records(wire: Wire) -> None:
-    """What max.decompressed.message.bytes makes of records in batches of each codec."""
+    """The effect of max.decompressed.message.bytes on records in batches of each codec."""
     sizes = {"at the limit": (10, 999), "beyond": (1_000,), "only the last beyond": (5, 5, 100_000)}
     for v in (7, 9, 12):
         limited = wire.topic(f"limited-{v}", max_decompressed_message_bytes="1006")
@@ -320,7 +320,7 @@ produce_large_records.__dict__["needs_walk"] = True
 
 @sequence
 def produce_refused_whole(wire: Wire) -> None:
-    """Requests to three partitions of which one refuses all, or only itself: what is appended of the others."""
+    """Requests to three partitions, of which one refuses everything, or only itself: what the others append."""
     name = wire.topic("t", 3)
     transactional = batch(producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     bad = {

@@ -1,4 +1,4 @@
-"""ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments on a node that is alone."""
+"""ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments on a single node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def elections_alone(wire: Wire) -> None:
             several = [TopicPartitions(topic, [0, 1, 7]), TopicPartitions("nowhere", [0])]
             wire.ask(f"some, type {kind}", ElectLeadersRequest(kind, several, 5000), v)
         wire.ask("none", ElectLeadersRequest(0, [], 5000), v)
-        if v:  # before, there are no types
+        if v:  # earlier versions have no types
             wire.ask("bad type", ElectLeadersRequest(9, None, 5000), v)
 
 

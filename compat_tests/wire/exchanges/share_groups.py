@@ -1,4 +1,4 @@
-"""Share groups (KIP-932): members, share sessions, records acquired and acknowledged, offsets of groups."""
+"""Share groups (KIP-932): members, share sessions, acquired and acknowledged records, offsets of groups."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def configure(wire: Wire, group: str, **configs: str) -> None:
 
 
 def joined(wire: Wire, group: str, member: str, *topics: str) -> int:
-    """Join, and heartbeat until the member has all partitions; return its epoch."""
+    """Join, and send heartbeats until the member has all partitions; return its epoch."""
     epoch = wire.quiet(beat(group, member, 0, *topics), 1).member_epoch
     got: Any = None
 
@@ -74,7 +74,7 @@ def joined(wire: Wire, group: str, member: str, *topics: str) -> int:
 
 
 class Member:
-    """A member's share session: its epoch grows with each request."""
+    """A member's share session: its epoch increases with each request."""
 
     def __init__(self, wire: Wire, group: str, member: str, topic: str, client: WireClient | None = None) -> None:
         self.wire = wire
@@ -107,7 +107,7 @@ class Member:
 
 @sequence
 def share_group_requests(wire: Wire) -> None:
-    """What makes requests invalid in themselves."""
+    """Requests that are invalid regardless of the group's state."""
     group, topic = wire.name, wire.topic()
     wire.coordinator(group)
     wire.ask("no member id", beat(group, "", 0, topic), 1)
@@ -135,7 +135,7 @@ def share_group_requests(wire: Wire) -> None:
 
 @sequence
 def share_group_life(wire: Wire) -> None:
-    """Two members: joining, fencing, leaving; the group as others see it."""
+    """Two members join, are fenced, and leave; and how others see the group."""
     group, topic = wire.name, wire.topic(partitions=4)
     wire.coordinator(group)
     configure(wire, group, share_assignment_interval_ms="0")
@@ -170,7 +170,7 @@ def share_group_life(wire: Wire) -> None:
 
 @sequence
 def share_records(wire: Wire) -> None:
-    """Records acquired, accepted, released, rejected, renewed; what is never given again, and what is."""
+    """Records are acquired, accepted, released, rejected, renewed; which are delivered again, and which never."""
     group, topic = wire.name, wire.topic()
     wire.coordinator(group)
     configure(wire, group, share_auto_offset_reset="earliest")
@@ -224,7 +224,7 @@ def share_limits(wire: Wire) -> None:
 
 @sequence
 def share_offsets(wire: Wire) -> None:
-    """Offsets of a group that are described, altered and deleted."""
+    """Offsets of a group are described, altered and deleted."""
     group, topic = wire.name, wire.topic(partitions=2)
     wire.coordinator(group)
     configure(wire, group, share_auto_offset_reset="earliest")

@@ -1,4 +1,4 @@
-"""Streams groups (KIP-1071): requests, lives of members, topologies and their topics, static members, offsets."""
+"""Streams groups (KIP-1071): requests, members' lives, topologies and their topics, static members, offsets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def beat(group: str, member: str, epoch: int, **fields: Any) -> StreamsGroupHear
 
 
 def enter(group: str, member: str, *subtopologies: Subtopology, **fields: Any) -> StreamsGroupHeartbeatRequest:
-    """Return the request of a member that joins."""
+    """Return the heartbeat of a member that joins."""
     no_tasks: dict[str, Any] = {"active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
     asked = {"rebalance_timeout_ms": 10_000, "process_id": f"process-{member}", **no_tasks}
     topology = Topology(fields.pop("epoch", 1), list(subtopologies))
@@ -47,7 +47,7 @@ def enter(group: str, member: str, *subtopologies: Subtopology, **fields: Any) -
 
 
 def owning(group: str, member: str, epoch: int, answer: Any, **fields: Any) -> StreamsGroupHeartbeatRequest:
-    """Return the heartbeat of a member that has what an answer gave it."""
+    """Return the heartbeat of a member that owns what a response assigned to it."""
     held = {
         "active_tasks": answer.active_tasks or [],
         "standby_tasks": answer.standby_tasks or [],
@@ -62,7 +62,7 @@ def reading(*topics: str, name: str = "0", store: str = "") -> Subtopology:
 
 
 def configure(wire: Wire, group: str, **configs: str) -> None:
-    """Set configs of a group, "_" standing for ".", and wait until its coordinator has them."""
+    """Set configs of a group, written with "_" for ".", and wait until its coordinator has them."""
     at_once = {"streams_initial_rebalance_delay_ms": "0", "streams_assignment_interval_ms": "0", **configs}
     changes = [IncrementalConfig(name.replace("_", "."), 0, value) for name, value in at_once.items()]
     answer = wire.quiet(IncrementalAlterConfigsRequest([IncrementalResource(GROUP, group, changes)]), 1)
@@ -70,7 +70,7 @@ def configure(wire: Wire, group: str, **configs: str) -> None:
 
 
 def known(wire: Wire, group: str, *topics: str, **configs: str) -> None:
-    """Wait until the coordinator of a group, which there is not yet, knows topics and configs; leave no group."""
+    """Wait until the coordinator of a group that does not exist yet knows topics and configs; leave no group."""
     wire.coordinator(group)
     configure(wire, group, **configs)
 
@@ -90,7 +90,7 @@ def describe(wire: Wire, label: str, group: str, version: int = 1) -> None:
 
 @sequence
 def streams_group_requests(wire: Wire) -> None:
-    """What makes a heartbeat invalid in itself, and topologies that cannot be."""
+    """Heartbeats that are invalid regardless of the group's state, and impossible topologies."""
     group, topic = wire.name, wire.topic()
     known(wire, group, topic)
     for v in versions(StreamsGroupHeartbeatRequest):
@@ -128,7 +128,7 @@ def streams_group_requests(wire: Wire) -> None:
 
 @sequence
 def streams_group_life(wire: Wire) -> None:
-    """Two members: joining, giving up and taking tasks, fencing, leaving."""
+    """Two members join, revoke and receive tasks, are fenced, and leave."""
     group, topic = wire.name, wire.topic(partitions=4)
     known(wire, group, topic)
     asked = reading(topic)
@@ -177,7 +177,7 @@ def streams_group_life(wire: Wire) -> None:
 
 @sequence
 def streams_group_topics(wire: Wire) -> None:
-    """Topics that are missing, are created, or do not fit."""
+    """Topics that are missing, that the group creates, or that do not match."""
     group, topic, other = wire.name, wire.topic(partitions=4), wire.topic("other", partitions=3)
     known(wire, group, topic, other)
     wire.ask("no source", enter(group, "m", reading(topic, f"{topic}-none", f"{topic}-neither")), 1)
@@ -242,7 +242,7 @@ def streams_group_static(wire: Wire) -> None:
 
 @sequence
 def streams_group_offsets(wire: Wire) -> None:
-    """Commits and fetches of members, and of others."""
+    """Commits and fetches by members, and by other clients."""
     group, topic, other = wire.name, wire.topic(partitions=2), wire.topic("other")
     known(wire, group, topic)
     first = wire.ask("joins", enter(group, "a", reading(topic)), 1)

@@ -1,6 +1,6 @@
 """GetTelemetrySubscriptions, PushTelemetry, and the configs of subscriptions (KIP-714).
 
-Neither broker has a receiver here, so that nobody looks into what is pushed: compat_tests/telemetry does.
+Neither broker has a receiver here, so nobody reads the pushed metrics: compat_tests/telemetry does.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kbroker.protocol.messages.configs import ListConfigResourcesRequest
 from kbroker.protocol.messages.connections import ApiVersionsRequest
 
 INTERVAL_MS = 3_600_000
-"""Long enough for whatever comes next to be too early."""
+"""Long enough that every following request comes too early."""
 
 LEAST_INTERVAL_MS = 100
 
 
 def instance(number: int) -> bytes:
-    """Return a client's own id: the same on both sides, as the subscription id goes by it."""
+    """Return a client's own id: the same on both sides, because the subscription id depends on it."""
     return b"telemetry-test" + number.to_bytes(2, "big")
 
 
@@ -43,7 +43,7 @@ def push(number: int, subscription_id: int, metrics: bytes = b"", codec: int = 0
 
 
 class Subscriber:
-    """Sets subscriptions, and waits until a client that was never here before is told of them."""
+    """Sets subscriptions, and waits until a new client receives them."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -58,7 +58,7 @@ class Subscriber:
         return config_messages.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate)
 
     def set(self, name: str, **configs: str) -> None:
-        """Replace a subscription; it is there, for all that is asked afterwards."""
+        """Replace a subscription; all later requests see the new one."""
         ops: list[tuple[str, int, str | None]] = [
             (key, DELETE, None) for key in ("metrics", "interval.ms", "match") if key.replace(".", "_") not in configs
         ]
@@ -66,7 +66,7 @@ class Subscriber:
         answer = self.wire.quiet(self.alter(name, *ops), 1)
         assert answer.responses[0].error_code == 0, answer
         self.wire.until(lambda: self._is_set(name, configs), f"{name} {configs}")
-        # The controller knows it; the broker's telemetry may learn of it a moment later.
+        # The controller knows the subscription; the broker's telemetry may learn of it a moment later.
         self._names[name] = None
         self._mark += 1
         mark = (("interval.ms", SET, str(self._mark)), ("match", SET, "client_id=probe"))

@@ -1,4 +1,4 @@
-"""Transactions: every API in every version, in order and out of order, in both generations."""
+"""Transactions: every API in every version, in order and out of order, in both generations of the protocol."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from kbroker.protocol.messages.transactions import (
 
 TIMEOUT_MS = 60_000
 SECOND = 12
-"""The first version of Produce that adds partitions by itself."""
+"""The first version of Produce that adds partitions to the transaction implicitly."""
 
 
 class Producer(NamedTuple):
-    """A transactional producer; ids are not compared, epochs are."""
+    """A transactional producer; epochs are compared, ids are not."""
 
     name: str
     producer_id: int
@@ -50,7 +50,7 @@ class Producer(NamedTuple):
 
 
 def init(wire: Wire, name: str) -> Producer:
-    """Return a new producer of `name`, nothing recorded."""
+    """Return a new producer of `name`, without recording anything."""
     name = f"{wire.name}-{name}"
     wire.until(lambda: wire.quiet(FindCoordinatorRequest(key=name, key_type=1), 2).error_code == 0, "a coordinator")
     deadline = time.monotonic() + 30
@@ -113,7 +113,7 @@ def at_rest(wire: Wire, who: Producer) -> None:
 
 
 def finish(wire: Wire, who: Producer, commit: bool = True, version: int = 3) -> Producer:
-    """End a transaction as preparation; return who the producer is then."""
+    """End a transaction, as preparation; return the producer afterwards."""
     answer = wire.quiet(end(who, commit), version)
     assert answer.error_code == 0, ErrorCode(answer.error_code)
     at_rest(wire, who)
@@ -229,7 +229,7 @@ def txn_read_committed(wire: Wire) -> None:
             finish(wire, who, number != 1, 5 if number else 3)
     for v in versions(FetchRequest):
         if v > 12:
-            continue  # topics by id; the answer is the same
+            continue  # these name topics by id; the answer is the same
         for isolation in (0, 1):
             for offset in (0, 1, 2, 3, 5, 7):
                 asked = FetchRequest(

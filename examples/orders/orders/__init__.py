@@ -1,1 +1,1 @@
-"""An order service: orders come in, are billed in transactions, and are booked once each."""
+"""An order service: it receives orders, bills them in transactions, and books each once."""

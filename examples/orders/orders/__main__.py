@@ -11,7 +11,7 @@ from orders.service import Service
 
 
 def main() -> int:
-    """Serve until a signal comes, or something fails."""
+    """Serve until a signal arrives, or a part of the service fails."""
     kafka = Kafka(os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:9092"))
     with Service(kafka, Topics(), sys.argv[1] if len(sys.argv) > 1 else "orders.db") as service:
         for each in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""Billing: orders in, invoices out, each order once: what is read, what is written and how far it was read are one."""
+"""Billing: orders in, invoices out, each order once. One transaction covers the invoices and the read offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Bill = Callable[[Order], Invoice]
 
 
 class Fenced(Exception):  # noqa: N818 - what happened
-    """Another process has this one's place; it must end."""
+    """Another process has the place of this one, which must end."""
 
 
 def bill(order: Order) -> Invoice:
@@ -36,7 +36,7 @@ class Billing:
         batch: int = 100,
         timeout: float = 30.0,
     ) -> None:
-        """Take the place: who had it before is fenced. Raises KafkaException where that is not done in `timeout` s."""
+        """Take the place: its former owner is fenced. Raises KafkaException if that takes longer than `timeout` s."""
         self._consumer = consumer
         self._producer = producer
         self._topics = topics
@@ -47,11 +47,11 @@ class Billing:
         consumer.subscribe([topics.orders])
 
     def step(self, timeout: float) -> int:
-        """Bill what comes in time, up to a batch, in one transaction; return how many messages it were.
+        """Bill the orders that arrive in time, up to a batch, in one transaction; return the number of messages.
 
-        What goes wrong aborts the transaction, is raised, and the messages come again. Raises Fenced.
-        Where the broker with the group's offsets is gone for good, librdkafka may never return (its issue 5511): who
-        runs this for long watches that it gets on, and starts the process anew.
+        An error aborts the transaction and is raised, and the messages are delivered again. Raises Fenced. If the
+        broker with the group's offsets never returns, librdkafka may never return either (its issue 5511): a service
+        that runs for long should watch its progress, and restart the process.
         """
         messages = [each for each in self._consumer.consume(self._batch, timeout) if each.error() is None]
         if not messages:
@@ -75,10 +75,10 @@ class Billing:
         return len(messages)
 
     def run(self, stop: threading.Event) -> None:
-        """Bill until told to stop, or another has the place."""
+        """Bill until told to stop, or until another process has the place."""
         try:
             while not stop.is_set():
-                with contextlib.suppress(KafkaException):  # undone, and the messages come again
+                with contextlib.suppress(KafkaException):  # it is undone, and the messages are delivered again
                     self.step(0.1)
         finally:
             self.close()
@@ -97,7 +97,7 @@ class Billing:
         self._producer.produce(self._topics.invoices, invoice.to_bytes(), invoice.order_id)
 
     def _commit(self) -> None:
-        """Commit; what may be tried again is, for as long as the client says so."""
+        """Commit; repeat retriable errors for as long as the client allows it."""
         while True:
             try:
                 self._producer.commit_transaction(self._timeout)
@@ -115,17 +115,17 @@ class Billing:
                 raise Fenced(error_of(error).str()) from error
             raise
         for topic, partition, offset in _begin(messages):
-            with contextlib.suppress(KafkaException):  # another has the partition by now, and begins where we did
+            with contextlib.suppress(KafkaException):  # another process has the partition now, and begins there
                 self._consumer.seek(TopicPartition(topic, partition, offset))
 
 
 def _behind(messages: list[Message]) -> list[TopicPartition]:
-    """Return where to go on after these."""
+    """Return the offsets after these messages."""
     last = {(topic, partition): offset for topic, partition, offset in map(place, messages)}
     return [TopicPartition(topic, partition, offset + 1) for (topic, partition), offset in last.items()]
 
 
 def _begin(messages: list[Message]) -> list[tuple[str, int, int]]:
-    """Return where each partition's messages begin."""
+    """Return the first offset of each partition in these messages."""
     first = {(topic, partition): offset for topic, partition, offset in map(place, reversed(messages))}
     return [(topic, partition, offset) for (topic, partition), offset in first.items()]

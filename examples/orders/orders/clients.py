@@ -1,4 +1,4 @@
-"""Kafka's clients with the settings that this service wants; nobody else makes one."""
+"""Kafka's clients with the settings of this service; no other module creates a client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Headers = list[tuple[str, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The service's topics by what they are for."""
+    """The service's topics by purpose."""
 
     orders: str = "orders"
     retries: str = "orders.retries"
@@ -23,32 +23,32 @@ class Topics:
 
     @staticmethod
     def under(prefix: str) -> Topics:
-        """Return topics whose names begin alike: of a tenant, a stage, or a test."""
+        """Return topics with a common prefix: of a tenant, a stage, or a test."""
         known = Topics()
         return Topics(*(f"{prefix}.{name}" for name in (known.orders, known.retries, known.dead, known.invoices)))
 
     @property
     def all(self) -> list[str]:
-        """The names."""
+        """Return the names of all topics."""
         return [self.orders, self.retries, self.dead, self.invoices]
 
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """How Kafka is reached; `settings` are librdkafka's, and win over those here."""
+    """The connection to Kafka; `settings` are librdkafka's, and override those of this module."""
 
     bootstrap_servers: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def producer(self, **more: Any) -> Producer:
-        """Return one that writes each message once, and in order, whatever is tried again."""
+        """Return a producer that writes each message once and in order, also when it retries."""
         return Producer(
             {
                 "bootstrap.servers": self.bootstrap_servers,
                 "client.id": "orders",
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                "message.timeout.ms": 30_000,  # what is not written by then has failed, and whoever sent it is told
+                "message.timeout.ms": 30_000,  # a message not written by then fails, and the sender is told
                 "log_level": 2,
                 **self.settings,
                 **more,
@@ -56,7 +56,7 @@ class Kafka:
         )
 
     def consumer(self, group: str, **more: Any) -> Consumer:
-        """Return one that sees what is committed, and commits only what it is told to."""
+        """Return a consumer that reads only committed messages, and commits only when it is asked to."""
         return Consumer(
             {
                 "bootstrap.servers": self.bootstrap_servers,
@@ -72,7 +72,7 @@ class Kafka:
         )
 
     def create(self, topics: Topics, partitions: int = 1) -> None:
-        """Create the service's topics; those that are there stay as they are."""
+        """Create the service's topics; existing topics stay unchanged."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, **self.settings})
         made = admin.create_topics([NewTopic(name, num_partitions=partitions) for name in topics.all])
         for done in made.values():
@@ -84,7 +84,7 @@ class Kafka:
 
 
 def error_of(exception: KafkaException) -> KafkaError:
-    """Return what a client told."""
+    """Return the error that a client raised."""
     found = exception.args[0]
     assert isinstance(found, KafkaError)
     return found
@@ -98,12 +98,12 @@ def headers_of(message: Message) -> Headers:
 
 
 def header(message: Message, name: str) -> str | None:
-    """Return the last header of a name, as text."""
+    """Return the last header with a name, as text."""
     return next((value.decode() for key, value in reversed(headers_of(message)) if key == name), None)
 
 
 def place(message: Message) -> tuple[str, int, int]:
-    """Return topic, partition and offset of a message that was read."""
+    """Return topic, partition and offset of a consumed message."""
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None
     assert partition is not None

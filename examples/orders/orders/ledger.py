@@ -15,7 +15,7 @@ create table if not exists balances (customer text primary key, cents integer no
 
 
 class Ledger:
-    """Balances of customers in a database."""
+    """The balances of customers in a database."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -26,7 +26,7 @@ class Ledger:
         self.book(Invoice.from_bytes(message.value()))
 
     def book(self, invoice: Invoice) -> bool:
-        """Book an invoice; return False for one that is booked already."""
+        """Book an invoice; return False if it is booked already."""
         row = (invoice.order_id, invoice.customer, invoice.cents)
         with self._database:  # both or nothing
             added = self._database.execute("insert or ignore into booked values (?, ?, ?)", row).rowcount

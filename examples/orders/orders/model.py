@@ -1,4 +1,4 @@
-"""Orders and invoices, and their form on the wire: JSON."""
+"""Orders and invoices, and their JSON form on the wire."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 class BadMessage(ValueError):  # noqa: N818 - what it is
-    """What nobody can make sense of, however often it is tried."""
+    """A message that nobody can interpret, however often it is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """So many of an article, at a price each in cents."""
+    """A quantity of an article, at a unit price in cents."""
 
     article: str
     quantity: int
@@ -22,7 +22,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a customer wants."""
+    """What a customer orders."""
 
     id: str
     customer: str
@@ -30,16 +30,16 @@ class Order:
 
     @property
     def cents(self) -> int:
-        """What it costs in all."""
+        """Return the total price in cents."""
         return sum(line.quantity * line.cents for line in self.lines)
 
     def to_bytes(self) -> bytes:
-        """Return it as it is sent."""
+        """Return the order as the bytes of a message."""
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
     def from_bytes(data: bytes | None) -> Order:
-        """Read one. Raises BadMessage."""
+        """Parse an order. Raises BadMessage."""
         found = _object(data)
         try:
             lines = tuple(
@@ -62,12 +62,12 @@ class Invoice:
     cents: int
 
     def to_bytes(self) -> bytes:
-        """Return it as it is sent."""
+        """Return the invoice as the bytes of a message."""
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
     def from_bytes(data: bytes | None) -> Invoice:
-        """Read one. Raises BadMessage."""
+        """Parse an invoice. Raises BadMessage."""
         found = _object(data)
         try:
             return Invoice(str(found["order_id"]), str(found["customer"]), int(found["cents"]))

@@ -1,7 +1,7 @@
-"""The outbox: an order and the news of it are one transaction of the database, and the news goes to Kafka afterwards.
+"""The outbox: one database transaction stores an order and its event, and the event goes to Kafka afterwards.
 
-What is stored is sent at least once, in order. A crash between sending and noting that it was sent sends it again,
-under the same event id, by which those who read it know it.
+Every stored event is sent at least once, in order. After a crash between sending an event and noting that, it is sent
+again with the same event id, by which readers recognise it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Outbox:
         return event_id
 
     def waiting(self, limit: int) -> list[Event]:
-        """Return what is to be sent, the oldest first."""
+        """Return the events that must be sent, the oldest first."""
         rows = self._database.execute(
             "select position, event_id, key, value from outbox where state = 'waiting' order by position limit ?",
             (limit,),
@@ -67,13 +67,13 @@ class Outbox:
         return int(found)
 
     def note(self, event: Event, state: str) -> None:
-        """Note what has become of an event."""
+        """Record the outcome of an event."""
         with self._database:
             self._database.execute("update outbox set state = ? where position = ?", (state, event.position))
 
 
 class Relay:
-    """Sends what is in an outbox to a topic."""
+    """Sends the events of an outbox to a topic."""
 
     def __init__(self, outbox: Outbox, producer: Producer, topic: str, batch: int = 100) -> None:
         self._outbox = outbox
@@ -82,11 +82,11 @@ class Relay:
         self._batch = batch
 
     def step(self) -> int:
-        """Send what waits, up to a batch; return how much of it has arrived.
+        """Send the waiting events, up to a batch; return how many of them have arrived.
 
-        Returns when there is an outcome for all, after the producer's `message.timeout.ms` at the latest. From the
-        first event on that did not arrive all wait for the next step, so that their order is kept. One that is too
-        large will never arrive: it is put aside.
+        Returns when every event has an outcome, at the latest after the producer's `message.timeout.ms`. From the first
+        event that did not arrive, all events wait for the next step, so that their order is kept. An event that is too
+        large can never arrive: it is marked as refused.
         """
         events = self._outbox.waiting(self._batch)
         outcomes = self._send(events)
@@ -103,7 +103,7 @@ class Relay:
         return arrived
 
     def _send(self, events: list[Event]) -> dict[int, KafkaError | None]:
-        """Return what came of each event, by its position; None: it has arrived."""
+        """Return the error of each event, by its position; None: the event has arrived."""
         outcomes: dict[int, KafkaError | None] = {}
         for event in events:
 

@@ -1,7 +1,7 @@
-"""What becomes of a message that could not be handled: it is tried again later, and in the end laid aside.
+"""What happens to a message that failed: it is tried again later, and in the end set aside.
 
-Nobody waits for it meanwhile: it goes to a topic of its own, with the time at which it is due. No thread sleeps either;
-a partition is paused until its next message is due.
+No other message waits for it meanwhile: it goes to its own topic, with the time at which it is due. No thread sleeps
+either; a partition is paused until its next message is due.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How often a message is tried, and how long it waits before the second time; each later time twice as long."""
+    """How often a message is tried, and how long it waits before the second attempt; the wait doubles each time."""
 
     attempts: int = 4
     first_wait_s: float = 1.0
 
     def wait_s(self, failed: int) -> float:
-        """Return how long to wait after so many failures."""
+        """Return how long to wait after this number of failures."""
         return float(self.first_wait_s * 2 ** (failed - 1))
 
 
 class Retries:
-    """Where messages go that could not be handled."""
+    """The topics for messages that failed."""
 
     def __init__(
         self, producer: Producer, topics: Topics, policy: Policy | None = None, clock: Clock = time.time
@@ -45,7 +45,8 @@ class Retries:
         self._clock = clock
 
     def take(self, message: Message, error: Exception, timeout: float = 30.0) -> str:
-        """Have it tried again, or lay it aside; return the topic where it is. Raises KafkaException where it is not."""
+        """Send a message to be tried again, or set it aside; return its new topic. Raises KafkaException if that fails.
+        """
         failed = int(header(message, ATTEMPT) or 0) + 1
         again = not isinstance(error, BadMessage) and failed < self._policy.attempts
         topic = self._topics.retries if again else self._topics.dead
@@ -82,7 +83,7 @@ class Retries:
 
 
 class Waiting:
-    """Holds a consumer's partitions until their next message is due."""
+    """Pauses a consumer's partitions until their next message is due."""
 
     def __init__(self, consumer: Consumer, clock: Clock = time.time) -> None:
         self._consumer = consumer
@@ -90,7 +91,7 @@ class Waiting:
         self._due: dict[tuple[str, int], float] = {}
 
     def holds_back(self, message: Message) -> bool:
-        """Whether a message is not due yet: its partition is then paused, and begins with it again."""
+        """Whether a message is not due yet: its partition is then paused, and later begins with this message."""
         due = float(header(message, DUE_MS) or 0) / 1000
         if due <= self._clock():
             return False
@@ -101,13 +102,13 @@ class Waiting:
         return True
 
     def resume(self) -> None:
-        """Let partitions go on whose next message is due."""
+        """Resume partitions whose next message is due."""
         for (topic, partition), due in list(self._due.items()):
             if due <= self._clock():
                 del self._due[topic, partition]
                 self._consumer.resume([TopicPartition(topic, partition)])
 
     def forget(self, partitions: list[TopicPartition]) -> None:
-        """Forget partitions that others have now."""
+        """Forget partitions that other consumers have now."""
         for each in partitions:
             self._due.pop((each.topic, each.partition), None)

@@ -1,4 +1,4 @@
-"""The service put together: what runs, each in a thread of its own, until it is told to stop."""
+"""The complete service: its parts run in separate threads until the service is stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IDLE_S = 0.05
 
 
 class Service:
-    """Orders from a database to Kafka, from there to invoices, and those to the ledger."""
+    """Orders go from a database to Kafka, there become invoices, and those go to the ledger."""
 
     def __init__(self, kafka: Kafka, topics: Topics, database: str, policy: Policy | None = None) -> None:
         self._kafka = kafka
@@ -35,7 +35,7 @@ class Service:
             for each in (self._relay, self._bill, self._book)
         ]
         self.failures: list[BaseException] = []
-        """What ended a part of the service before its time."""
+        """The errors that ended a part of the service too early."""
 
     def __enter__(self) -> Self:
         self._kafka.create(self._topics)
@@ -51,11 +51,11 @@ class Service:
             each.join()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return when the service is told to stop, a part of it has failed, or after `timeout` s; whether it ends."""
+        """Wait until the service is stopped, a part has failed, or `timeout` s have passed; return whether it ends."""
         return self._stop.wait(timeout)
 
     def stop(self) -> None:
-        """Tell it to stop; whoever has begun it waits for its end."""
+        """Stop the service; the caller of `start` waits for its end."""
         self._stop.set()
 
     def _guarded(self, part: Callable[[], None]) -> None:
@@ -86,7 +86,7 @@ class Service:
                 while not self._stop.is_set():
                     try:
                         worker.step(0.1)
-                    except KafkaException:  # nothing is lost: it comes again
+                    except KafkaException:  # nothing is lost: the message is delivered again
                         self._stop.wait(_IDLE_S)
             finally:
                 worker.close()

@@ -1,4 +1,4 @@
-"""A consumer that handles messages one by one, each at least once."""
+"""A consumer that handles messages one at a time, each at least once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _REBALANCED = {
     KafkaError._ASSIGNMENT_LOST,  # noqa: SLF001 - librdkafka's name
     KafkaError._NO_OFFSET,  # noqa: SLF001 - likewise
 }
-"""A commit is refused with one of these when others have the partition: they will handle the message again."""
+"""A commit fails with one of these when another consumer has the partition and will handle the message again."""
 
 
 class Worker:
-    """Hands messages to `handle`. What it raises goes to `retries`, and the next message is handled meanwhile.
+    """Passes messages to `handle`. A message whose handling raises goes to `retries`; the next one follows.
 
-    An offset is committed when its message was handled or is safe elsewhere, so that no crash loses one; a crash, a
-    rebalance or a commit that is lost can have one handled twice.
+    An offset is committed when its message was handled or is safe elsewhere, so that no crash loses a message. After a
+    crash, a rebalance or a lost commit, a message may be handled twice.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class Worker:
         self._retries = retries
         self._waiting = Waiting(consumer, clock)
         self.assigned: set[tuple[str, int]] = set()
-        """The partitions that it has been given."""
+        """The partitions that are assigned to it."""
         consumer.subscribe([*topics], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
 
     def step(self, timeout: float) -> bool:
-        """Handle a message, if one comes in time; return whether one was handled.
+        """Handle a message, if one arrives in time; return whether a message was handled.
 
-        Raises KafkaException where the message is safe nowhere: nothing is committed then.
+        Raises KafkaException if the message is safe nowhere: nothing is committed then.
         """
         self._waiting.resume()
         message = self._consumer.poll(timeout)
@@ -55,7 +55,7 @@ class Worker:
         if error is not None:
             if error.fatal():
                 raise KafkaException(error)
-            return False  # the client tries again by itself
+            return False  # the client retries by itself
         if self._waiting.holds_back(message):
             return False
         try:

@@ -14,7 +14,7 @@ from shop import Shop, Timepiece
 
 @pytest.fixture
 def shop(kafka: Broker) -> Iterator[Shop]:
-    """The service's topics on a clean broker, kbroker's or another one, with one partition each."""
+    """Yield the service's topics on a clean broker, kbroker or another one, with one partition each."""
     made = Shop(kafka.bootstrap_servers)
     yield made
     made.close()
@@ -22,7 +22,7 @@ def shop(kafka: Broker) -> Iterator[Shop]:
 
 @pytest.fixture
 def wide_shop(kafka: Broker) -> Iterator[Shop]:
-    """The same with two partitions each."""
+    """Yield the same topics with two partitions each."""
     made = Shop(kafka.bootstrap_servers, partitions=2)
     yield made
     made.close()
@@ -30,7 +30,7 @@ def wide_shop(kafka: Broker) -> Iterator[Shop]:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """An empty database."""
+    """Yield an empty database."""
     made = sqlite3.connect(tmp_path / "orders.db")
     yield made
     made.close()
@@ -38,5 +38,5 @@ def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 @pytest.fixture
 def timepiece() -> Timepiece:
-    """The service's clock."""
+    """Return the service's clock."""
     return Timepiece()

@@ -1,4 +1,4 @@
-"""What the tests of the service have in common: its topics on some broker, and how to write, read and wait."""
+"""What the tests of the service share: its topics on some broker, and how to write, read and wait."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _QUICK: dict[str, Any] = {
     "fetch.wait.max.ms": 50,
     "log_level": 0,
 }
-"""A client in production waits longer before it tries again; a test would only wait with it."""
+"""In production, a client waits longer before it retries; a test would only lose time."""
 _HASTY: dict[str, Any] = {"enable.idempotence": False, "linger.ms": 0}
-"""For what a test itself writes: librdkafka takes half a second to get a producer id."""
+"""For messages that a test itself writes: librdkafka takes half a second to get a producer id."""
 
 
 class Shop:
-    """The service's topics under names that no other test has, and clients that are closed with it."""
+    """The service's topics under names that no other test uses, and clients that are closed with it."""
 
     def __init__(self, bootstrap_servers: str, partitions: int = 1, **settings: Any) -> None:
         self.prefix = f"shop-{uuid.uuid4().hex[:8]}"
@@ -43,11 +43,11 @@ class Shop:
     def close(self) -> None:
         """Close all clients."""
         for each in reversed(self._closing):
-            with contextlib.suppress(KafkaException):  # one that was fenced says so again
+            with contextlib.suppress(KafkaException):  # a fenced client raises again here
                 each()
 
     def consumer(self, group: str, **more: Any) -> Consumer:
-        """Return a consumer in a group of this test's own."""
+        """Return a consumer in a group of this test alone."""
         made = self.kafka.consumer(f"{self.prefix}.{group}", **more)
         self._closing.append(made.close)
         return made
@@ -59,7 +59,7 @@ class Shop:
         return made
 
     def billing(self, place: int = 0, bill: Bill = bill, **more: Any) -> Billing:
-        """Return one of the processes that bill."""
+        """Return one of the processes that bill orders."""
         producer = self.producer(**{"transactional.id": f"{self.prefix}.billing-{place}", **more})
         return Billing(self.consumer("billing"), producer, self.topics, bill, timeout=PATIENCE_S)
 
@@ -71,7 +71,7 @@ class Shop:
         clock: Clock = time.time,
         **more: Any,
     ) -> Worker:
-        """Return a worker on these topics, or on that of the orders."""
+        """Return a worker on these topics, or on the topic of the orders."""
         retries = Retries(self.producer(), self.topics, policy, clock)
         consumer = self.consumer("work", **more)
         return Worker(consumer, topics or [self.topics.orders], handle, retries, clock)
@@ -84,11 +84,11 @@ class Shop:
         assert producer.flush(PATIENCE_S) == 0
 
     def order(self, *orders: Order, partition: int = -1) -> None:
-        """Write orders as the relay would."""
+        """Write orders, as the relay does."""
         self.send(self.topics.orders, *(each.to_bytes() for each in orders), partition=partition)
 
     def read(self, topic: str, partitions: int = 1, isolation: str = "read_committed") -> list[Message]:
-        """Return what a consumer gets that reads a topic from its beginning to its end."""
+        """Return the messages that a consumer reads of a topic, from its beginning to its end."""
         consumer = self.kafka.consumer(
             f"{self.prefix}.reader", **{"enable.partition.eof": True, "isolation.level": isolation}
         )
@@ -121,7 +121,7 @@ class Shop:
 
 
 class Timepiece:
-    """A clock for the service's own waiting, which a test moves."""
+    """A clock for the service's own waits, which a test moves."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -137,7 +137,7 @@ def order(number: int, cents: int = 100, customer: str = "ann") -> Order:
 
 
 def until(step: Callable[[], object], holds: Callable[[], object]) -> None:
-    """Do one step after the other until something holds."""
+    """Repeat a step until a condition is true."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, "it does not come to hold"

@@ -23,7 +23,7 @@ def billed(shop: Shop, partitions: int = 1) -> list[str]:
 
 
 def all_of(billing: Billing, count: int) -> None:
-    """Bill so many messages."""
+    """Bill this number of messages."""
     done = 0
 
     def step() -> None:
@@ -35,7 +35,7 @@ def all_of(billing: Billing, count: int) -> None:
 
 
 def failing(times: int) -> Callable[[Order], Invoice]:
-    """Return a way to bill that fails so many times first."""
+    """Return a billing function that fails this number of times first."""
     left = times
 
     def attempt(given: Order) -> Invoice:
@@ -103,7 +103,7 @@ def test_who_was_thought_dead_is_fenced_by_the_one_in_its_place(shop: Shop) -> N
     heirs: list[Billing] = []
 
     def slow(given: Order) -> Invoice:
-        heirs.append(shop.billing())  # somebody starts another one meanwhile
+        heirs.append(shop.billing())  # somebody starts another process meanwhile
         return bill(given)
 
     shop.order(order(1))
@@ -176,7 +176,7 @@ def test_an_invoice_that_is_refused_is_written_in_the_end(shop: Shop, kafka: Bro
     billing = shop.billing()
 
     def step() -> None:
-        with contextlib.suppress(KafkaException):  # it is undone, and comes again
+        with contextlib.suppress(KafkaException):  # it is undone, and delivered again
             billing.step(0.1)
 
     with kafka_faults.fail("Produce", ErrorCode.INVALID_RECORD, times=1, topic=shop.topics.invoices) as fault:
@@ -222,7 +222,7 @@ def test_each_order_is_billed_once_in_a_storm(shop: Shop, kafka: Broker, kafka_f
     billing = shop.billing()
 
     def step() -> None:
-        with contextlib.suppress(KafkaException):  # it is undone, and comes again
+        with contextlib.suppress(KafkaException):  # it is undone, and delivered again
             billing.step(0.2)
 
     with kafka_faults.storm(("Produce", "EndTxn", "TxnOffsetCommit", "AddPartitionsToTxn"), seed=seed, rate=0.1):

@@ -1,4 +1,4 @@
-"""The ledger: what is read more than once is booked once."""
+"""The ledger: an invoice that is read more than once is booked once."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_worker_whose_session_expires(shop: Shop, ledger: Ledger, kafka: Broke
     invoices(shop, 1)
     until(lambda: first.step(0.1), ledger.count)
     second = booking(shop, ledger, **{"client.id": "second"})
-    kafka_clock.advance(minutes=2)  # the first has not been heard of
+    kafka_clock.advance(minutes=2)  # the group's coordinator does not know that the first is gone
     kafka.wait_for(lambda _: "first" not in [each.client_id for each in group.members])
     until(lambda: second.step(0.1), lambda: second.assigned)
     invoices(shop, 2)

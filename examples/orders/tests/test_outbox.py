@@ -1,4 +1,4 @@
-"""The outbox: what is stored arrives, in order, and once as far as Kafka can help it."""
+"""The outbox: stored events arrive, in order, and once as far as Kafka can guarantee it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_nothing_comes_late_of_what_was_given_up(
 ) -> None:
     hasty = Relay(outbox, shop.producer(**{"message.timeout.ms": 1_000}), shop.topics.orders)
     place(database, outbox, order(1))
-    until(hasty.step, lambda: outbox.count("sent"))  # it has a producer id by then
+    until(hasty.step, lambda: outbox.count("sent"))  # by then it has a producer id
     place(database, outbox, order(2))
     with kafka_faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER) as fault:
         assert hasty.step() == 0

@@ -1,4 +1,4 @@
-"""Messages that could not be handled: tried again when they are due, and laid aside in the end."""
+"""Messages that failed: they are tried again when they are due, and set aside in the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shop import Shop, Timepiece, until
 
 
 class Handling:
-    """Handles messages; `fails` says how often one of a value does first, None for always."""
+    """Handles messages; `fails` says how often each value fails first, None for always."""
 
     def __init__(self, **fails: int | None) -> None:
         self.fails = fails

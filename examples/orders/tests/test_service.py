@@ -1,4 +1,4 @@
-"""The service as a whole: from an order in the database to the ledger."""
+"""The complete service: from an order in the database to the ledger."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_storm_changes_nothing(shop: Shop, kafka: Broker, kafka_faults: Faults
 
 
 def test_a_broker_that_dies_in_a_cluster(kafka_cluster: Cluster, path: str) -> None:
-    """Any but the one at which billing's offsets are: librdkafka's transactions wait for that one to come back."""
+    """Any broker except the one with billing's offsets: librdkafka's transactions wait for that one to return."""
     shop = Shop(kafka_cluster.bootstrap_servers)
     with Service(shop.kafka, shop.topics, path) as service:
         place(path, 1)

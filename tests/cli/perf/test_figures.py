@@ -1,4 +1,4 @@
-"""Times that are counted in buckets, and what is computed of them."""
+"""Times that are counted in buckets, and the figures that are computed from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kbroker perf`: what is counted, by which client, and what is told of it."""
+"""`kbroker perf`: what it counts, with each client, and what it prints."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_no_faster_than_is_asked_for(cli, name):
     told = cli.ok(
         "perf", "produce", name, "--records", "200", "--record-size", "1", "--throughput", "400", "--json"
     ).json
-    assert told["seconds"] >= 0.49  # the last one may go two milliseconds early
+    assert told["seconds"] >= 0.49  # the last record may be sent 2 ms early
     assert told["records_per_s"] <= 409
 
 
@@ -232,7 +232,7 @@ def test_a_bar_on_a_terminal(cli, name):
 
 @pytest.mark.parametrize("subscribed", ["t", "^t$"])
 def test_kafka_python_knows_the_partitions_before_it_joins(subscribed):
-    """Otherwise it sometimes assigns none and reads nothing: one run in eight where Metadata takes 50 ms."""
+    """Otherwise it sometimes assigns nothing and reads nothing: in one run of eight if Metadata takes 50 ms."""
     with Broker() as broker, broker.faults.delay("Metadata", 0.2):
         CommandLine(broker.bootstrap_servers).ok("topic", "create", "t", "-p", "2")
         connection = Connection(broker.bootstrap_servers, {})

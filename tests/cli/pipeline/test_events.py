@@ -1,4 +1,4 @@
-"""`kbroker pipeline events` against an embedded broker, and some against Apache Kafka: everything is consumed back."""
+"""`kbroker pipeline events` with an embedded broker, and partly with Apache Kafka: every event is consumed back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOG = b'10.0.0.%d - - [10/Oct/2000:13:55:%02d +0000] "GET /x?q HTTP/1.1" 200 1 "
 
 
 def consumed(bootstrap: str, topic: str) -> list[list[tuple[int, bytes | None, bytes | None]]]:
-    """Read a topic whole: (timestamp, key, value) in order, by partition."""
+    """Read a complete topic: (timestamp, key, value) in order, by partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
     try:
         numbers = sorted(consumer.list_topics(topic, WAIT_S).topics[topic].partitions)

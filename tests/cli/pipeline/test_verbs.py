@@ -1,4 +1,4 @@
-"""`kbroker pipeline` as far as it goes without Spark: options, and what is refused before Spark starts."""
+"""`kbroker pipeline` without Spark: options, and errors before Spark starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bytes are shown as, and that hostile ones cost nothing."""
+"""How bytes are shown, and that hostile ones cost nothing."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_schema_by_which_few_bytes_are_endless_is_refused(items):
 
 
 def test_a_schema_by_which_no_bytes_make_millions_is_refused():
-    """Each record holds the one before twice; the innermost is empty."""
+    """Each record contains the previous one twice; the innermost record is empty."""
     nested = "null"
     for number in range(40):
         again = f"R{number - 1}" if number else "null"

@@ -1,4 +1,4 @@
-"""The language of conditions: what holds, what cannot be read, and that nothing takes long."""
+"""The language of conditions: which hold, which cannot be parsed, and that none takes long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How records are searched: everything once, in bounds, and on from where it was."""
+"""How records are searched: every record once, within limits, and continued from the last position."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CITY = '.user.city == "Oslo" and .items[].price > 250'
 
 @pytest.fixture(scope="module")
 def many(cluster):
-    """A topic with records of which each has its number."""
+    """Create a topic in which each record contains its number."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     made = client.create_topics([NewTopic("many", 3, 1)])
     made["many"].result(20)
@@ -38,7 +38,7 @@ def numbers(step):
 
 
 def walked(admin, search):
-    """Search to the end; return what was found, step by step."""
+    """Search to the end; return the results step by step."""
     found, cursor = [], None
     for _ in range(500):
         step = search.step(admin, cursor)
@@ -120,7 +120,7 @@ def test_a_cursor_that_is_nonsense_is_refused(many):
 
 
 def pages(web, path):
-    """Follow a search through its pages; yields their words."""
+    """Follow a search through its pages; yields their texts."""
     for _ in range(50):
         page = web.page(path)
         yield page

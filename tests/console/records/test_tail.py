@@ -1,4 +1,4 @@
-"""Records as they come: to those who listen, in bounds."""
+"""New records are sent to those who follow, within limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.console.records import tail
 
 @contextmanager
 def listening(web, query="", **headers):
-    """Follow a topic; yields what reads the next event."""
+    """Follow a topic; yields a function that reads the next event."""
     with closing(http.client.HTTPConnection(web.address, timeout=20)) as connection:
         connection.request("GET", f"/topics/empty/tail?{query}", headers={"accept": "text/event-stream", **headers})
         answer = connection.getresponse()
@@ -65,7 +65,7 @@ def test_records_come_as_they_are_written(web, write):
 
 def test_only_what_is_wanted_comes(web, write):
     with listening(web, "value=yes") as (_, event):
-        # It follows from its first look on, so what is written is written until it is seen.
+        # It follows from its first reading on, so the test writes until a record is seen.
         over = threading.Event()
 
         def writing():

@@ -1,4 +1,4 @@
-"""What holds of a cluster in which nothing is left to be done."""
+"""What holds in a cluster in which nothing is left to be done."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .world import FakeBroker, World
 
 
 def check(world: World) -> None:
-    """The znodes agree with each other, with the controller's memory, and with what every live broker knows."""
+    """Check that the znodes agree with each other, with the controller's memory, and with each live broker's state."""
     context = world.context
     live = set(world.nodes)
     assert set(context.brokers) == live
@@ -44,7 +44,7 @@ def children(world: World, path: str) -> list[str]:
 
 
 def check_partition(world: World, partition: Partition, live: set[int]) -> State | None:
-    """A partition has a leader if anybody in sync could lead it."""
+    """Check that a partition has a leader if any in-sync replica could lead it."""
     context = world.context
     replicas = context.assigned(partition)
     path = f"{TOPICS}/{partition[0]}/partitions/{partition[1]}/state"
@@ -65,10 +65,10 @@ def check_partition(world: World, partition: Partition, live: set[int]) -> State
 
 
 def check_broker(world: World, broker: FakeBroker, expected: dict[Partition, State]) -> None:
-    """A broker knows everything that is so, and follows whom it should.
+    """Check that a broker knows the current state, and follows the right leaders.
 
-    It may know of a topic that was deleted while it was not registered, or hung as the controller died: nobody tells
-    it any more, as in Apache Kafka.
+    It may know a topic that was deleted while the broker was not registered, or hung as the controller died: nobody
+    notifies it any more, as in Apache Kafka.
     """
     told = broker.told
     assert set(told.live) == set(world.nodes)
@@ -94,7 +94,7 @@ def check_broker(world: World, broker: FakeBroker, expected: dict[Partition, Sta
             part = told.replicas[partition]
             known_leader, led = (part.leader, part.leader_epoch), (state.value.leader, state.value.leader_epoch)
             assert known_leader == led, f"{broker.number} was told of {partition}: {part}, not {state}"
-            if state.value.leader != -1:  # else it hears of other replicas with the next election
+            if state.value.leader != -1:  # otherwise it learns the other replicas at the next election
                 assigned = world.context.assigned(partition)
                 assert tuple(part.replicas) == assigned, (
                     f"{broker.number} was told of {partition}: {part}, not {assigned}"

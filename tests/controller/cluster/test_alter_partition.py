@@ -1,4 +1,4 @@
-"""AlterPartition: what a leader is granted, and why not."""
+"""AlterPartition: which changes a leader is granted, and why others are refused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_leader_shrinks_and_expands_its_isr() -> None:
         state = world.state("t")
         assert (state.leader_epoch, state.isr) == (0, (1, 3))
         await world.settle()
-        assert kinds(world.broker(2).requests) == ["UpdateMetadata"]  # and no LeaderAndIsr
+        assert kinds(world.broker(2).requests) == ["UpdateMetadata"]  # and no LeaderAndIsr is sent
         assert world.broker(2).told.metadata[P].isr == [1, 3]
         assert outcome(await ask(world, topic_id, [1, 3, 2])) == 0
         assert world.state("t").isr == (1, 3, 2)
@@ -92,7 +92,7 @@ def test_each_reason_has_its_error_and_changes_nothing() -> None:
         assert outcome(await ask(world, topic_id, [1], partition_epoch=0)) == ErrorCode.INVALID_UPDATE_VERSION
         assert outcome(await ask(world, topic_id, [1, 3])) == ErrorCode.INELIGIBLE_REPLICA
         assert outcome(await ask(world, topic_id, [1], leader_recovery_state=1)) == ErrorCode.INVALID_REQUEST
-        # What no leader asks for, and Kafka's controller on ZooKeeper would write:
+        # No leader requests this, and Kafka's controller on ZooKeeper would write it:
         assert outcome(await ask(world, topic_id, [2], leader=2)) == ErrorCode.INVALID_REQUEST
         assert outcome(await ask(world, topic_id, [2])) == ErrorCode.INVALID_REQUEST
         assert outcome(await ask(world, topic_id, [])) == ErrorCode.INVALID_REQUEST
@@ -108,7 +108,7 @@ def test_what_is_so_already_is_granted_without_a_write() -> None:
         topic_id = await world.create_topic("t", {0: [1, 2]})
         await world.settle()
         await ask(world, topic_id, [1])
-        response = await ask(world, topic_id, [1], partition_epoch=0)  # its first answer was lost
+        response = await ask(world, topic_id, [1], partition_epoch=0)  # its first response was lost
         assert outcome(response) == 0
         assert response.topics[0].partitions[0].partition_epoch == world.version("t") == 1
 

@@ -1,4 +1,4 @@
-"""What waits for a broker: in order, and no more of it than there are partitions."""
+"""The queue of requests to a broker: in order, and no longer than the number of partitions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_replica_that_is_deleted_and_comes_again_is_told_both_in_this_order() 
 def applied(
     items: list[Item],
 ) -> tuple[dict[tuple[str, int], int], set[tuple[str, int]], dict[tuple[str, int], int]]:
-    """Return what a broker knows after items: replicas, those that are stopped, metadata."""
+    """Return what a broker knows after these items: replicas, stopped replicas, metadata."""
     followed: dict[tuple[str, int], int] = {}
     stopped: set[tuple[str, int]] = set()
     known: dict[tuple[str, int], int] = {}

@@ -1,4 +1,4 @@
-"""The channels to brokers: what one request of very many partitions costs the loop."""
+"""The channels to brokers: what one request with very many partitions costs the loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = 10_000
 
 
 class Broker:
-    """A peer that answers at once."""
+    """A peer that answers immediately."""
 
     def __init__(self) -> None:
         self.told = 0

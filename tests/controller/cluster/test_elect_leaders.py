@@ -1,4 +1,4 @@
-"""Elections that somebody asks for, and leadership that goes back to first replicas by itself."""
+"""Elections by request, and leadership that returns to the preferred replicas automatically."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ P = ("t", 0)
 
 
 async def elect(world: World, kind: int, *partitions: Partition) -> list[int]:
-    """Return leaders, and negated errors."""
+    """Elect leaders; return the leaders, and negated error codes."""
     results = await world.active.controller.elect_leaders(kind, partitions)
     found = (results[each] for each in partitions)
     return [-each.code if isinstance(each, ApiError) else each for each in found]
 
 
 async def let_another_lead(world: World, name: str = "t") -> None:
-    """Let 2, the preferred leader of a topic on 2 and 1, lead no longer, and be in sync again."""
+    """Move leadership away from broker 2, the preferred leader of a topic on 2 and 1, and let 2 be in sync again."""
     topic_id = await world.create_topic(name, {0: [2, 1]})
     await world.settle()
     await world.kill(2)

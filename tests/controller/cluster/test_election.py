@@ -1,4 +1,4 @@
-"""Who is the controller: elections, terms that end, and what a controller that was replaced can't do any more."""
+"""Who is the controller: elections, terms that end, and what a replaced controller can no longer do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_first_broker_is_elected_by_two_znodes_in_one() -> None:
         assert (node.broker_id, node.kraft_controller_epoch) == (1, -1)
         found = world.ensemble.read(CONTROLLER_EPOCH)
         assert found is not None
-        assert (found[0].data, found[0].stat.version) == (b"1", 1)  # value and version go together in Kafka, too
+        assert (found[0].data, found[0].stat.version) == (b"1", 1)  # value and version also change together in Kafka
         first, claimed = world.active.tree.log[:2]
         assert first == (Create(CONTROLLER_EPOCH, b"0"),)
         assert [type(each) for each in claimed] == [Create, SetData]
@@ -102,7 +102,7 @@ def test_a_replaced_controller_writes_nothing_more() -> None:
         first = await claim(SteadyTree(old, short_sleep), 1, 0)
         assert first is not None
         await first.create("/a")
-        ensemble.end(old.session_id)  # the ensemble has lost patience, and the old controller does not know it yet
+        ensemble.end(old.session_id)  # the ensemble has ended the session, and the old controller does not know it yet
         second = await claim(SteadyTree(ensemble.connect(), short_sleep), 2, 0)
         assert second is not None
         assert second.epoch == first.epoch + 1
@@ -125,7 +125,7 @@ def test_a_fenced_controller_resigns_and_answers_so() -> None:
         topic_id = await world.create_topic("t", {0: [1, 2]})
         await world.settle()
         old = world.active
-        # The session is lost to the ensemble alone: the controller still believes in it.
+        # Only the ensemble considers the session lost: the controller still believes in it.
         found = world.ensemble.read(CONTROLLER_EPOCH)
         assert found is not None
         await world.tool.commit([SetData(CONTROLLER_EPOCH, b"9", found[0].stat.version)])
@@ -135,7 +135,7 @@ def test_a_fenced_controller_resigns_and_answers_so() -> None:
         assert caught.value.code is ErrorCode.NOT_CONTROLLER
         assert world.state("t").isr == (1, 2)
         await world.settle()
-        assert world.active.controller.epoch == 10  # somebody was elected, be it the same
+        assert world.active.controller.epoch == 10  # a controller was elected, perhaps the same one
 
     in_world(scenario, 1, 2)
 
@@ -197,7 +197,7 @@ def test_a_lost_connection_is_waited_for() -> None:
         assert not asked.done()
         node.tree.tree.heal()
         assert (await asked).topics[0].partitions[0].isr == [1]
-        await world.create_topic("u", {0: [2, 1]})  # the watches that the cut has set off are set again
+        await world.create_topic("u", {0: [2, 1]})  # the watches that the lost connection fired are set again
         await world.settle()
         await world.grow_topic("t", {1: [2, 1]})
         await world.settle()
@@ -274,7 +274,7 @@ def test_an_epoch_that_cannot_be_read_is_waited_out() -> None:
 def test_what_a_term_of_this_session_has_left_is_taken_away() -> None:
     async def scenario(world: World) -> None:
         controller = world.active.controller
-        controller.expired()  # the session lives on: somebody was mistaken
+        controller.expired()  # the session is still alive: somebody was mistaken
         controller.renewed()
         await world.settle()
         assert world.active.controller.epoch == 2

@@ -1,4 +1,4 @@
-"""A controller that dies at any of its commits: the next one finishes what was begun."""
+"""A controller that dies at any of its commits: the next controller finishes the work."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .world import World, in_world
 
 Step = Callable[[World], Awaitable[None]]
 CONTROLLER = 9
-"""The broker that dies: it leads and follows nothing, so that only its work as controller is cut off."""
+"""The broker that dies: it leads and follows nothing, so only its work as controller is interrupted."""
 
 
 def with_every_death(prepare: Step, act: Step, expect: Callable[[World], None]) -> None:
-    """Let the controller die at its first commit within `act`, its second, and so on, until it has survived."""
+    """Let the controller die at its first commit within `act`, then at its second, and so on, until it survives."""
     for deaths in range(100):
         if not with_death(deaths, prepare, act, expect):
             assert deaths > 1
@@ -28,7 +28,7 @@ def with_every_death(prepare: Step, act: Step, expect: Callable[[World], None]) 
 
 
 def with_death(commits: int, prepare: Step, act: Step, expect: Callable[[World], None]) -> bool:
-    """Let the controller die after so many commits; return whether it has."""
+    """Let the controller die after a number of commits; return whether it died."""
     dead = []
 
     async def scenario(world: World) -> None:
@@ -103,7 +103,7 @@ def test_a_broker_stops() -> None:
         for _ in range(3):
             try:
                 await world.active.controller.controlled_shutdown(request)
-            except (ApiError, ValueError):  # of no controller, or of one that has died over it
+            except (ApiError, ValueError):  # from no controller, or from one that died meanwhile
                 await world.settle()
             else:
                 break

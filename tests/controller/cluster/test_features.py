@@ -1,4 +1,4 @@
-"""Which features a cluster's controller finalizes, by itself and when it is asked."""
+"""Which features a cluster's controller finalizes, automatically and by request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_levels_of_a_cluster_without_any(brokers: Others, is_new: bool, leve
 
 
 def in_world(scenario: Callable[[World], Awaitable[None]], kbroker: tuple[int, ...]) -> None:
-    """Run a scenario in a world in which some brokers, once they run, are kbroker's."""
+    """Run a scenario in a world in which some running brokers are kbroker's."""
 
     async def whole() -> None:
         async with World() as world:
@@ -102,7 +102,7 @@ def test_a_new_cluster_of_kbroker_has_all_in_kafkas_form() -> None:
 
 def test_beside_a_java_broker_there_are_none_and_later_neither() -> None:
     async def scenario(world: World) -> None:
-        # Broker 2 is registered before the first controller is elected, as two that start at a time are.
+        # Broker 2 is registered before the first controller is elected, as if both had started together.
         path, java = (
             f"{BROKER_IDS}/2",
             Registration((Endpoint("PLAINTEXT", "localhost", 1),), {"PLAINTEXT": "PLAINTEXT"}),

@@ -1,4 +1,4 @@
-"""Random deaths, expiries, hangs, topics and wishes: in the end everybody agrees."""
+"""Random deaths, expiries, hangs, topics and requests: in the end all brokers agree."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Chaos:
             self.cut.add(number)
 
     async def lose(self) -> None:
-        """Let the next commits of a controller be made, but their answers be lost."""
+        """Let a controller's next commits succeed, but lose their responses."""
         controller = self.controller()
         if controller is not None:
             self.world.nodes[controller].tree.loses_answers = self.random.randint(1, 4)
@@ -190,7 +190,7 @@ class Chaos:
             self.ask(self.world.nodes[controller].controller.elect_leaders(1, [partition]))
 
     async def stop(self) -> None:
-        """Stop in order: ask, then go, whatever was answered."""
+        """Stop with a controlled shutdown: request it, then end, whatever the response."""
         number, controller = self.some_broker(), self.controller()
         if number not in self.world.nodes or controller is None or len(self.world.nodes) <= 2:
             return
@@ -216,7 +216,7 @@ class Chaos:
         self.ask(take())
 
     async def end(self) -> None:
-        """Let all trouble be over, and look at what is left."""
+        """End all faults, and check the result."""
         await self.heal()
         await self.go_on()
         await self.world.settle()

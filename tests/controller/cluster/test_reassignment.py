@@ -1,4 +1,4 @@
-"""Partitions that move to other brokers."""
+"""Reassignment of partitions to other brokers."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_tool_asks_by_a_znode() -> None:
         await world.settle()
         assert world.assignment("t").replicas == {0: (3, 2, 1), 1: (2, 1)}
         assert b'"nothing"' not in world.data(REASSIGNMENTS)
-        assert b'"partition":1' not in world.data(REASSIGNMENTS)  # another order is done at once
+        assert b'"partition":1' not in world.data(REASSIGNMENTS)  # a change of the order only is done immediately
         await world.alter_isr(topic_id, "t", 0, [1, 2, 3])
         await world.settle()
         assert not world.exists(REASSIGNMENTS)

@@ -1,4 +1,4 @@
-"""A broker that is about to stop, and producer ids that are given away."""
+"""A broker that is about to stop, and the allocation of producer ids."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_what_a_broker_leads_goes_to_others_and_what_it_follows_is_stopped() -> 
         led, followed, alone = (world.state(name) for name in ("led", "followed", "alone"))
         assert (led.leader, led.leader_epoch, led.isr) == (1, 1, (1, 3))
         assert (followed.leader, followed.leader_epoch, followed.isr) == (1, 1, (1,))
-        assert (alone.leader, alone.leader_epoch) == (2, 0)  # nobody else has it
+        assert (alone.leader, alone.leader_epoch) == (2, 0)  # no other broker has it
         assert world.broker(2).told.stopped == {("followed", 0)}
         assert world.broker(2).told.replicas["led", 0].leader == 1
         stops = [each for each in world.broker(2).requests if isinstance(each, StopReplicaRequest)]
         assert not any(part.delete_partition for each in stops for part in each.topic_states[0].partition_states)
         await world.kill(2)
         await world.settle()
-        assert world.state("led") == led  # it costs no epoch any more
+        assert world.state("led") == led  # it no longer costs an epoch
         assert world.state("alone").leader == -1
         await world.start(2)
         assert world.context.leaving == set()
@@ -103,7 +103,7 @@ def test_blocks_of_producer_ids_follow_each_other_whoever_is_the_controller() ->
         stored = read(PRODUCER_IDS, world.data(PRODUCER_IDS), ProducerIdBlock.decode)
         assert stored == ProducerIdBlock(2, 1000, 1999)
         world.active.tree.loses_answers = 1
-        assert (await block(world, 2))[0] in (2000, 3000)  # one may be lost, none is given twice
+        assert (await block(world, 2))[0] in (2000, 3000)  # a block may be lost, but none is allocated twice
         await world.tool.commit([SetData(PRODUCER_IDS, ProducerIdBlock(7, 8000, 8999).encode())])
         assert await block(world, 2) == (9000, 1000)
         await world.kill(1)

@@ -1,4 +1,4 @@
-"""The beginning of a term, and brokers that come, go, come back and change."""
+"""The beginning of a controller's term, and brokers that join, leave, return and change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_live_brokers_are_told_before_anything_else() -> None:
         assert (first.controller_id, first.controller_epoch, first.topic_states) == (2, 2, [])
         assert first.broker_epoch == world.broker(3).epoch
         assert [each.id for each in first.live_brokers] == [2, 3]
-        # Then all replicas, once, by what was elected.
+        # Then all replicas receive, once, the result of the election.
         assert kinds(others) == ["LeaderAndIsr", "UpdateMetadata"]
         assert others[0].topic_states[0].partition_states[0].leader_epoch == 1
         state = world.state("t")
@@ -53,7 +53,7 @@ def test_a_topic_without_id_gets_one() -> None:
         assert topic_id not in (None, ZERO_UUID)
         [told] = [each for each in world.broker(1).requests if isinstance(each, LeaderAndIsrRequest)]
         assert told.topic_states[0].topic_id == topic_id
-        # A tool that knows no ids writes it without: it keeps its id.
+        # A tool that knows no topic ids writes the znode without it: the topic keeps its id.
         await world.tool.commit([SetData(topic_path("old"), Assignment({0: (1,), 1: (1,)}, None).encode())])
         await world.settle()
         assert world.assignment("old").topic_id == topic_id
@@ -124,7 +124,7 @@ def test_a_new_broker_is_told_everything_and_the_others_of_it() -> None:
         [part] = topic.partition_states
         assert (part.partition_index, part.leader, part.replicas, part.is_new) == (0, 1, [3, 1], False)
         assert [(each.broker_id, each.port) for each in leadership.live_leaders] == [(1, 9001)]
-        assert world.state("t").isr == (1,)  # it comes in sync by itself
+        assert world.state("t").isr == (1,)  # it becomes in sync by itself
 
     in_world(scenario, 1, 2)
 
@@ -168,7 +168,7 @@ def test_the_last_in_sync_stays_so_and_leads_again_when_it_is_back() -> None:
         state = world.state("t")
         assert (state.leader, state.leader_epoch, state.isr) == (-1, 1, (2,))
         assert world.broker(1).told.metadata[P].leader == -1
-        await world.start(3)  # anybody who comes is no reason
+        await world.start(3)  # a broker that joins is no reason for an election
         assert world.state("t").leader == -1
         await world.start(2)
         state = world.state("t")
@@ -223,7 +223,7 @@ def test_a_broker_that_comes_back_before_it_was_missed_has_failed_and_started() 
         old = world.broker(2).epoch
         path = f"{BROKER_IDS}/2"
         registration = world.nodes[2].registration().encode()
-        # In one transaction, so that nobody sees it gone.
+        # In one transaction, so that nobody sees the znode missing.
         await world.nodes[2].tree.tree.commit([Delete(path), Create(path, registration, ephemeral=True)])
         found = world.ensemble.read(path)
         assert found is not None

@@ -1,4 +1,4 @@
-"""Topics that come, grow and go."""
+"""Topics that are created, grow and are deleted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_new_topic_is_begun_on_its_live_replicas() -> None:
         assert (topic.topic_id, part.is_new, part.partition_epoch) == (topic_id, True, 0)
         assert kinds(world.broker(3).requests) == ["UpdateMetadata"]
         assert metadata.topic_states[0].partition_states[0].offline_replicas == [4]
-        # One without any live replica waits for it.
+        # A partition without a live replica waits for one.
         assert not world.exists("/brokers/topics/t/partitions/1/state")
         await world.start(4)
         assert world.state("t", 1).leader == 4

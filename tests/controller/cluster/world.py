@@ -1,7 +1,7 @@
-"""A cluster in memory: an ensemble, and brokers with a session, a controller, and a memory of what they were told.
+"""A cluster in memory: an ensemble, and brokers with a session, a controller, and the state that they received.
 
-A broker keeps what LeaderAndIsr, UpdateMetadata and StopReplica say as Apache Kafka's does, and refuses what Kafka's
-refuses. It may hang (answer nothing for now), vanish, or die at a chosen commit of its controller.
+A broker stores what LeaderAndIsr, UpdateMetadata and StopReplica contain as Apache Kafka's does, and refuses what
+Kafka's refuses. It may hang (answer nothing for now), vanish, or die at a chosen commit of its controller.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def short_sleep(seconds: float) -> None:
-    """A hundredth of what was asked for: backing off must let others have the loop, and no more."""
+    """Sleep a hundredth of the requested time: a backoff must let other tasks run, and no more."""
     await asyncio.sleep(seconds / 100)
 
 
@@ -92,7 +92,7 @@ class Clock:
 
 @dataclass
 class Told:
-    """What a broker knows."""
+    """What a broker knows from requests."""
 
     controller_epoch: int = 0
     controller_id: int = -1
@@ -105,7 +105,7 @@ class Told:
 
 
 class FakeBroker:
-    """One process: what it was told is gone with it."""
+    """One process: its state is lost when it ends."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -177,7 +177,7 @@ class FakeBroker:
         if known is not None and part.leader_epoch <= known.leader_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if part.leader not in (-1, self.number) and part.leader not in self.told.live:
-            return 0  # passed over in silence, as Kafka's broker does: the controller has to tell of live ones first
+            return 0  # ignored silently, as in Kafka's broker: the controller must announce live brokers first
         self.told.replicas[partition] = part
         self.told.stopped.discard(partition)
         return 0
@@ -244,7 +244,7 @@ class FakePeer:
 
 
 class WatchedTree:
-    """A tree that counts commits, and at a chosen one stops for good: its process has died there."""
+    """A tree that counts commits, and stops permanently at a chosen one: its process has died there."""
 
     def __init__(self, tree: MemoryTree) -> None:
         self.tree = tree
@@ -252,7 +252,7 @@ class WatchedTree:
         self.dies_after: int | None = None
         self.died: Callable[[], None] = lambda: None
         self.loses_answers = 0
-        """So many of the next commits are made, but their answers are lost."""
+        """The number of next commits that succeed but whose responses are lost."""
         self.log: list[Sequence[Change]] = []
 
     @property
@@ -286,7 +286,7 @@ class WatchedTree:
 
 
 class Node:
-    """A broker's process with its session and its controller, put together as a real one is."""
+    """A broker's process with its session and its controller, composed like a real one."""
 
     def __init__(self, world: World, number: int, config: ControllerConfig) -> None:
         self.world = world
@@ -310,7 +310,7 @@ class Node:
         self.port = port or self.port
         path = f"{BROKER_IDS}/{self.number}"
         node = Create(path, b"", ephemeral=True)
-        with suppress(Refused):  # it was made before the connection was lost
+        with suppress(Refused):  # it was created before the connection was lost
             await self.tree.tree.commit([node, SetData(path, self.registration().encode(), 0)])
         found = await self.tree.get(path)
         assert found is not None
@@ -353,7 +353,7 @@ class Node:
 
 
 class World:
-    """Everything."""
+    """The complete cluster."""
 
     def __init__(self, config: ControllerConfig = QUIET_CONFIG) -> None:
         self.ensemble = MemoryEnsemble()
@@ -363,7 +363,7 @@ class World:
         self.dying: list[asyncio.Future[None]] = []
         self.tool = self.ensemble.connect()
         self.features: dict[int, Mapping[str, Mapping[str, int]]] = {}
-        """What brokers support, by number; none are of Apache Kafka 3.9, as it were."""
+        """The features that each broker supports, by id; a broker without an entry is like Apache Kafka 3.9."""
 
     async def __aenter__(self) -> Self:
         made = set()
@@ -414,7 +414,7 @@ class World:
         return self.nodes[number].broker
 
     async def settle(self) -> None:
-        """Wait until nothing is left to be done: two long looks, since a watch goes off a turn later."""
+        """Wait until nothing is left to be done: check twice, since a watch fires one turn later."""
 
         def is_quiet() -> bool:
             return (
@@ -431,7 +431,7 @@ class World:
                 quiet = quiet + 1 if is_quiet() else 0
 
     async def turn(self) -> None:
-        """Let everybody go on for a turn of the loop."""
+        """Let every task run for one turn of the loop."""
         await asyncio.sleep(0)
 
     def forget_requests(self) -> None:
@@ -482,7 +482,7 @@ class World:
         return int(self.data(CONTROLLER_EPOCH))
 
     async def alter_isr(self, topic_id: bytes, name: str, index: int, isr: Iterable[int]) -> AlterPartitionResponse:
-        """Ask as the leader of a partition does."""
+        """Send an AlterPartition like the leader of a partition."""
         state = self.state(name, index)
         request = self.isr_request(topic_id, name, index, isr, state.leader)
         return await self.active.controller.alter_partition(request)
@@ -515,5 +515,5 @@ def in_world(
 
 
 def kinds(requests: Iterable[Any]) -> list[str]:
-    """Return the kinds of requests, in order."""
+    """Return the types of the requests, in order."""
     return [type(each).__name__.removesuffix("Request") for each in requests]

@@ -1,4 +1,4 @@
-"""What a member makes of /feature: at its start, when it changes, and where it holds what nobody supports."""
+"""How a member handles /feature: at its start, after a change, and if it contains an unsupported feature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member asks of the others, and when it says that it is done."""
+"""What a member requests of other nodes, and when it reports success."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_topic_is_deleted_once_this_broker_has_heard_of_it():
         waiting = asyncio.ensure_future(member.metadata.delete_in_pieces([known.topic_id]))
         await written(member, f"{znodes.DELETE_TOPICS}/t.a")
         assert not waiting.done()
-        again = replace(member.metadata.plan_topic("other", 1, 1), name="t.a")  # as where this broker has heard of it
+        again = replace(member.metadata.plan_topic("other", 1, 1), name="t.a")  # as if this broker knew of it
         for refused in (member.metadata.validate_in_pieces([again]), member.metadata.put_in_pieces([again], 1)):
             assert {name: error.code for name, error in (await refused).items()} == {
                 "t.a": ErrorCode.TOPIC_ALREADY_EXISTS
@@ -290,11 +290,11 @@ def test_changes_by_two_members_at_a_time_both_hold():
 
 def test_a_change_is_made_of_what_stands_and_not_of_what_this_member_has_heard():
     async def scenario(member, other):
-        member.configs.close()  # it hears of nothing
+        member.configs.close()  # it receives nothing
         await set_configs(other, "brokers", "", {"a": "1"})
         await member.metadata.change_configs("brokers", "", lambda old: {**old, "b": "2"})
         assert member.metadata.state.broker_configs[""] == {"a": "1", "b": "2"}
-        # What changes nothing is not written, but all are told that had not heard of it.
+        # A change without effect is not written, but is sent to all brokers that did not know the state.
         path, known = "/config/brokers/<default>", {"a": "3"}
         await member.tree.commit([SetData(path, znodes.encode_configs(known))])
         for count in (3, 3):

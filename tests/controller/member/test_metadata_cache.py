@@ -1,4 +1,4 @@
-"""What UpdateMetadata makes of the state that a broker knew."""
+"""How UpdateMetadata changes the state that a broker knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas in ZooKeeper: where they stand, also those of a user's client id, and that all brokers hear of them."""
+"""Quotas in ZooKeeper: where they are stored, also for a user's client id, and that all brokers receive them."""
 
 from __future__ import annotations
 

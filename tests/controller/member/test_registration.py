@@ -1,4 +1,4 @@
-"""A broker's znode: made, found taken, made again."""
+"""A broker's znode: created, found occupied, created again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACLs on ZooKeeper: stored as AclAuthorizer stores them, heard by every broker, and lost by no two at once."""
+"""ACLs on ZooKeeper: stored as AclAuthorizer stores them, received by every broker, not lost in concurrent changes."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ def test_what_cannot_be_read_changes_nothing(data):
             b'{"version":2,"resourceType":"TOPIC","name":"a","patternType":"X"}',
         ):
             await java.commit([Create("/kafka-acl-extended-changes/acl_changes_", change, sequential=True)])
-        # Made later by another broker: this one knows them only by their notifications, which follow the others.
+        # Another broker created these later: this one knows them only from their notifications, which follow the
+        # others.
         later = Pattern(T, "later"), PREFIXED
         for pattern in later:
             await other.acls.add(pattern, frozenset([entry()]))

@@ -1,4 +1,4 @@
-"""Delegation tokens on ZooKeeper: stored as Apache Kafka 3.9 stores them, and heard of by every broker."""
+"""Delegation tokens on ZooKeeper: stored as Apache Kafka 3.9 stores them, and received by every broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member of a cluster in memory, and a controller of a few lines that does what znodes ask for."""
+"""A member of a cluster in memory, and a minimal controller that acts on znodes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Member:
         await in_slices(self.metadata.learn(request))
 
     async def obey(self, name):
-        """Do as the controller when a topic was created or has grown: tell of leaders."""
+        """Act as the controller after a topic was created or has grown: announce leaders."""
         node = await self.tree.get(znodes.topic_path(name))
         assert node is not None
         known = znodes.read(name, node.data, znodes.Assignment.decode)
@@ -89,14 +89,14 @@ async def members(count=1):
 
 
 async def until(holds):
-    """Wait until something holds; what is waited for happens in turns of this loop."""
+    """Wait until a condition is true; what it waits for happens in turns of this loop."""
     async with asyncio.timeout(PATIENCE_S):
         while not holds():  # noqa: ASYNC110 - what it waits for needs turns of the loop
             await asyncio.sleep(0)
 
 
 def cut_once(tree, path):
-    """Lose the connection just when something is read; return when that has been done."""
+    """Lose the connection just as something is read; return when that has happened."""
     done, get = asyncio.Event(), tree.get
 
     async def cut(asked, changed=None):
@@ -113,7 +113,7 @@ def cut_once(tree, path):
 
 
 async def written(member, path, version=0):
-    """Wait until a znode stands and has been written so often."""
+    """Wait until a znode exists and has been written a number of times."""
     while True:
         node = await member.tree.get(path)
         if node is not None and node.stat.version >= version:
@@ -121,5 +121,5 @@ async def written(member, path, version=0):
 
 
 async def gone(tree, name):
-    """Do as the controller when a topic is to be deleted, as far as ZooKeeper goes."""
+    """Act as the controller that deletes a topic, as far as ZooKeeper is concerned."""
     await tree.commit([Delete(znodes.topic_path(name)), Delete(f"{znodes.DELETE_TOPICS}/{name}")])

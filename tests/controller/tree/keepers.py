@@ -1,4 +1,4 @@
-"""The two keepers of a tree behind one face, so that the same tests go over both."""
+"""The two implementations of a tree with one interface, so that the same tests run on both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Memory:
 
 
 class ZooKeeper:
-    """A real one; each of these has a part of the tree for itself."""
+    """A real ZooKeeper; each instance has its own part of the tree."""
 
     def __init__(self, address: str) -> None:
         self.connect = f"{address}/tree-{next(_chroots)}/below"
@@ -47,7 +47,7 @@ class ZooKeeper:
             await tree.close()
 
     async def expire(self, tree: ZooKeeperTree) -> None:
-        """End the session from a second client that says it is the same, as ZooKeeper's own tests do."""
+        """Expire the session through a second client that claims the same id, as ZooKeeper's own tests do."""
         twin = KazooClient(self.connect.partition("/")[0], client_id=tree._client.client_id)
         await tree._loop.run_in_executor(None, twin.start, PATIENCE_S)
         await tree._loop.run_in_executor(None, twin.stop)

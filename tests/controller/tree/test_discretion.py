@@ -1,4 +1,4 @@
-"""What kazoo writes into the log of what comes and goes."""
+"""What kazoo logs about connections, and what is left out."""
 
 from __future__ import annotations
 

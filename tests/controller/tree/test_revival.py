@@ -1,4 +1,4 @@
-"""What becomes of a client whose thread has ended, without a ZooKeeper: when another takes its place, and when not."""
+"""What happens to a client whose thread has ended, without a ZooKeeper: when it is replaced, and when not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 30
 
 
 class Client:
-    """One that does nothing, and whose state is for long what kazoo's is until its thread has looked up its hosts."""
+    """A client that does nothing; its state stays that of kazoo before its thread has resolved the hosts."""
 
     client_state = KeeperState.CLOSED
     client_id = None
@@ -56,7 +56,7 @@ class Client:
 
 
 class Made:
-    """A tree, and the clients that it has had; `troubles` come over what they do, in turn."""
+    """A tree, and the clients that it has had; their calls raise the `troubles` in turn."""
 
     def __init__(self, *troubles: BaseException | None) -> None:
         self.clients: list[Client] = []
@@ -73,7 +73,7 @@ class Made:
         return made
 
     async def end(self, client: Client) -> None:
-        """End a client's thread, and wait for what is done about it."""
+        """End a client's thread, and wait for the reaction."""
         await asyncio.to_thread(client.ended)
         await asyncio.sleep(0)
         if self.tree._reviving is not None:
@@ -87,7 +87,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_client_that_has_just_begun_is_not_replaced() -> None:
-    """It would be ended in the middle of its work a second later, and so would the next one."""
+    """Otherwise it would be ended in the middle of its work a second later, and so would the next client."""
 
     async def scenario() -> None:
         made = Made()
@@ -142,7 +142,7 @@ def test_a_client_that_begins_while_its_tree_is_closed_is_ended() -> None:
 
 @pytest.mark.parametrize("refusal", [AuthFailedError, SessionClosedRequireSaslError])
 def test_what_is_asked_while_credentials_are_refused_is_not_forbidden(refusal: type[KazooException]) -> None:
-    """It may be let in a second later: who hears that something is forbidden gives it up."""
+    """The client may be accepted a second later: a caller that gets "forbidden" gives up."""
     assert isinstance(zookeeper._meaning(refusal(), "/brokers/ids", 0), Unreachable)
     assert isinstance(zookeeper._meaning(NoAuthError(), "/brokers/ids", 0), Denied)
 

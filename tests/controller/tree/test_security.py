@@ -1,4 +1,4 @@
-"""A real ZooKeeper with TLS and SASL: who is let in, and what others may do with what was made."""
+"""A real ZooKeeper with TLS and SASL: which clients are accepted, and what others may do with existing znodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SASL = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
 
 
 class Secured:
-    """A ZooKeeper that is reached in clear text by `plain` and over TLS by `secure`."""
+    """A ZooKeeper with a plaintext address `plain` and a TLS address `secure`."""
 
     def __init__(self, libs: Path, directory: Path) -> None:
         self.directory = directory
@@ -88,7 +88,7 @@ async def session(
 
 
 def anybody(address: str, path: str) -> tuple[bool, bool]:
-    """Return whether somebody without credentials may read and write a node."""
+    """Whether a client without credentials may read and write a node."""
     client = KazooClient(address)
     client.start(PATIENCE_S)
     may = []
@@ -216,7 +216,7 @@ def test_credentials_are_not_logged(secured: Secured, caplog: pytest.LogCaptureF
 
 
 def test_who_was_refused_meanwhile_is_let_in_again(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
-    """kazoo gives up for ever where a login fails, and takes a server that stops meanwhile for that."""
+    """kazoo gives up permanently after a failed login, and mistakes a server that stops meanwhile for that."""
 
     async def scenario() -> None:
         security = Security(user=("kafka", "secret"))
@@ -250,7 +250,7 @@ class Follower:
 def test_a_broker_that_is_refused_again_and_again_registers_once_it_is_let_in(
     secured: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """kazoo says that it is connected before it logs in: what a broker asks then must not seem to be forbidden."""
+    """kazoo reports a connection before it logs in: a broker's request at that time must not seem forbidden."""
 
     async def scenario() -> None:
         security = Security(user=("kafka", "secret"))
@@ -261,7 +261,7 @@ def test_a_broker_that_is_refused_again_and_again_registers_once_it_is_let_in(
             membership = Membership(tree, registration, follower, failures.append)
             await membership.begin(Registration((Endpoint("PLAINTEXT", "h", 1),), {"PLAINTEXT": "PLAINTEXT"}))
             before = registration.epoch
-            object.__setattr__(security, "user", ("kafka", "wrong"))  # of the clients to come
+            object.__setattr__(security, "user", ("kafka", "wrong"))  # of future clients
             tree._client._connection.sasl_options["password"] = "wrong"
             tree._client._connection._socket.shutdown(2)
             await until(lambda: caplog.text.count("this broker; it tries again") == 3)

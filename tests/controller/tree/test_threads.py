@@ -15,7 +15,7 @@ PATIENCE_S = 30
 
 
 def test_what_has_been_decrypted_is_not_waited_for(tmp_path: Path) -> None:
-    """Two answers may come in one piece of TLS: when the first is read, no socket has anything of the second."""
+    """Two responses may arrive in one TLS record: after the first is read, the socket holds nothing of the second."""
     authority = Authority(tmp_path, "authority")
     ours, theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ours.load_verify_locations(authority.file)

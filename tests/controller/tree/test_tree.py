@@ -1,4 +1,4 @@
-"""What a tree of znodes promises, asked of both keepers, and both held to each other over random changes."""
+"""What a tree of znodes promises, tested on both implementations, which are also compared over random changes."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_both_keepers_do_the_same(zookeeper_address: str) -> None:
 
 
 def test_who_is_cut_off_does_not_hear_that_its_session_is_gone() -> None:
-    """So a controller goes on believing that it is one: nothing but the epoch it writes with keeps it from harm."""
+    """So a controller still believes that it is one: only the epoch in its writes prevents harm."""
 
     async def scenario() -> None:
         keeper = Memory()
@@ -269,7 +269,7 @@ def test_who_is_cut_off_does_not_hear_that_its_session_is_gone() -> None:
 
 
 def test_a_tree_without_a_connection_says_so_and_does_not_hold_the_loop() -> None:
-    """kazoo alone keeps what is asked until there is one, and its 279th call waits for that."""
+    """kazoo alone queues requests until there is a connection, and its 279th call blocks for that."""
 
     async def scenario() -> None:
         with socket.socket() as taken:
@@ -323,7 +323,7 @@ def test_much_that_is_asked_at_once_does_not_hold_the_loop() -> None:
 
 
 async def asked_for_ever(tree: ZooKeeperTree) -> None:
-    """Ask again and again: a frozen server answers until all its threads have stopped."""
+    """Send requests repeatedly: a frozen server answers until all its threads have stopped."""
     while True:
         await tree.get("/zookeeper")
 
@@ -354,7 +354,7 @@ def test_nothing_waits_for_ever_for_a_frozen_zookeeper(kafka39_libs: Path, tmp_p
 @pytest.mark.java
 @pytest.mark.parametrize("name", ["..", "line\n", "\x85", "\ue000", "\ufff9", "\U0001f4a5", "\U000e0041"])
 def test_a_path_that_zookeeper_does_not_take_is_the_callers_fault(zookeeper_address: str, name: str) -> None:
-    """Java's characters have 16 bits: all beyond are two surrogates each, which PathUtils refuses."""
+    """Java's characters have 16 bits: larger ones are two surrogates each, which PathUtils refuses."""
 
     async def scenario() -> None:
         async with ZooKeeper(zookeeper_address).session() as tree:

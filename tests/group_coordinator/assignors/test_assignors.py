@@ -1,4 +1,4 @@
-"""The assignors: every partition once, only what is subscribed to, balanced, sticky; as Apache Kafka's own decide."""
+"""The assignors: every partition once, only subscribed ones, balanced, sticky; the same results as Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def loads(assignment: Assignment) -> dict[str, int]:
 
 
 def check(spec: GroupSpec, assignment: Assignment) -> None:
-    """Hold an assignment against what any must be: each subscribed partition once, and only to a subscriber."""
+    """Check what holds for any assignment: each subscribed partition once, and only to a subscriber."""
     owners: dict[tuple[bytes, int], str] = {}
     for name, partitions in assignment.items():
         for topic_id, indexes in partitions.items():
@@ -61,7 +61,7 @@ topic_ids = st.binary(min_size=16, max_size=16)
 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[dict[str, frozenset[bytes]], dict[bytes, int]]:
-    """A group: who subscribes to what, and how many partitions each topic has."""
+    """Generate a group: its members' subscriptions, and the number of partitions of each topic."""
     topics = draw(st.lists(topic_ids, min_size=1, max_size=5, unique=True))
     counts = {topic_id: draw(st.integers(1, 12)) for topic_id in topics}
     members = draw(st.lists(names, min_size=1, max_size=8, unique=True))
@@ -81,7 +81,7 @@ def test_every_partition_goes_once_to_somebody_who_wants_it(
     first = spec_of(subscriptions, counts)
     held = assign(first)
     check(first, held)
-    # Members have left, others have come, and topics as well.
+    # Members have left, others have joined, and topics have changed as well.
     kept = {name: topics for number, (name, topics) in enumerate(subscriptions.items()) if number % 2}
     later = {**now[0], **kept}
     grown = {topic_id: max(count, counts.get(topic_id, 0)) for topic_id, count in now[1].items()}

@@ -1,4 +1,4 @@
-"""The assignor of share groups: everybody has something, partitions are shared evenly, and as Apache Kafka does it."""
+"""The assignor of share groups: every member has partitions, shared evenly; the same results as Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_nobody_and_nothing():
 
 @st.composite
 def histories(draw):
-    """Groups one after the other: some members, and what they subscribe to."""
+    """Generate successive states of a group: members and their subscriptions."""
     partitions = {topic: list(range(draw(st.integers(1, 9)))) for topic in (T, U)}
     alike = draw(st.booleans())
     steps = []
@@ -100,7 +100,7 @@ def test_every_partition_of_a_subscribed_topic_has_a_member(history):
 
 
 def random_spec(rng):
-    """A group in the middle of its life, with new, gone and uninitialised topics."""
+    """Return a group in the middle of its life, with new, deleted and uninitialised topics."""
     topics = [rng.randbytes(16) for _ in range(rng.randint(1, 6))]
     counts = {topic: rng.randint(1, 30) for topic in topics}
     assignable = {

@@ -1,4 +1,4 @@
-"""The sticky assignor of streams groups: every task once, balanced, sticky; as Apache Kafka's own decides."""
+"""The sticky assignor of streams groups: every task once, balanced, sticky; the same results as Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def owners(assignment: Mapping[str, TaskSet]) -> dict[tuple[str, int], str]:
 
 
 def after(members: Mapping[str, TaskMember], assignment: Mapping[str, TaskSet]) -> dict[str, TaskMember]:
-    """Return members that have all that was assigned to them."""
+    """Return members that own everything that was assigned to them."""
     return {
         member_id: TaskMember(
             member.process_id,

@@ -17,7 +17,7 @@ NONE = ErrorCode.NONE
 
 
 def test_member_id_required_then_a_whole_life() -> None:
-    """KIP-394's round trip, the initial delay, one generation, leaving."""
+    """KIP-394's round trip for a member id, the initial delay, one generation, leaving."""
     c = Context()
     first = c.join().answer
     assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -65,7 +65,7 @@ def test_initial_delay_grows_with_each_new_member_up_to_the_rebalance_timeout() 
 
 
 def test_scaling_from_one_to_three_members() -> None:
-    """G1: in each generation every member is told its own part, and none of an older generation is accepted."""
+    """G1: in each generation every member receives its own part, and requests of an older generation are refused."""
     c = Context()
     ids = c.stable()
     for generation in (2, 3):
@@ -85,7 +85,7 @@ def test_scaling_from_one_to_three_members() -> None:
 
 
 def test_commits_and_heartbeats_of_wrong_generations_change_nothing() -> None:
-    """G2."""
+    """G2: commits and heartbeats of a wrong generation change nothing."""
     c = Context()
     (member,) = c.stable()
     assert c.commit(5, member_id=member, generation=1) is NONE
@@ -142,7 +142,7 @@ def test_heartbeats_during_a_rebalance_keep_the_member() -> None:
 
 
 def test_a_rebalance_ends_by_the_rebalance_timeout() -> None:
-    """G5: who does not come back is removed, the others go on; the timeout is the longest of all members."""
+    """G5: a member that does not rejoin is removed, the others continue; the longest timeout of all members counts."""
     c = Context()
     one, two = c.stable(2, session=100_000, rebalance=20_000)
     _, joined = c.enter(rebalance=5_000, session=100_000)
@@ -157,7 +157,7 @@ def test_a_rebalance_ends_by_the_rebalance_timeout() -> None:
 
 
 def test_a_sync_phase_ends_when_the_leader_is_silent() -> None:
-    """G5, KAFKA-12890: a leader that joins and never syncs does not block the others."""
+    """G5, KAFKA-12890: a leader that joins and never sends SyncGroup does not block the others."""
     c = Context()
     leader, follower = c.stable(2, session=100_000, rebalance=10_000)
     c.enter(session=100_000, rebalance=10_000)
@@ -173,7 +173,7 @@ def test_a_sync_phase_ends_when_the_leader_is_silent() -> None:
 
 
 def test_pending_members_time_out() -> None:
-    """KAFKA-7610: ids that nobody uses neither stay nor block a rebalance for ever."""
+    """KAFKA-7610: member ids that nobody uses are removed, and do not block a rebalance forever."""
     c = Context()
     (member,) = c.stable(rebalance=60_000)
     pending = c.join(session=6_000).answer.member_id
@@ -185,7 +185,7 @@ def test_pending_members_time_out() -> None:
 
 
 def test_thousand_vanishing_joiners() -> None:
-    """Row 34: joiners that vanish leave nothing behind, with ids or without."""
+    """Row 34: joiners that vanish leave no state behind, with member ids or without."""
     c = Context()
     for i in range(500):
         c.join(group="new", version=9 if i % 2 else 3)
@@ -270,7 +270,7 @@ def test_sync_while_preparing_and_of_unknown_groups() -> None:
 
 
 def test_group_max_size_is_exact() -> None:
-    """G7, KAFKA-9844."""
+    """G7, KAFKA-9844: group.max.size is exact."""
     c = Context(GroupConfig(max_size=2))
     entered = [c.enter() for _ in range(2)]
     third = c.join()
@@ -286,7 +286,7 @@ def test_group_max_size_is_exact() -> None:
 
 
 def test_two_joiners_race_for_the_last_place() -> None:
-    """G7: ids given out in advance do not count, members do."""
+    """G7: ids that were given out in advance do not count, members do."""
     c = Context(GroupConfig(max_size=1))
     ids = [c.join().answer.member_id for _ in range(3)]
     joined = [c.join(m) for m in ids]
@@ -321,7 +321,7 @@ def test_leaving() -> None:
 
 
 def test_leaving_ends_the_join_phase() -> None:
-    """G5: the last one that was waited for leaves, and so do its parked requests."""
+    """G5: the last awaited member leaves, and its parked requests end too."""
     c = Context()
     one, two = c.stable(2)
     rejoined = c.join(one)
@@ -361,7 +361,7 @@ def test_a_failed_append_of_a_new_group_leaves_no_group() -> None:
 
 
 def test_strings_too_long_for_the_log() -> None:
-    """Row 44: they fail their own request and nothing else."""
+    """Row 44: strings that are too long fail only their own request."""
     c = Context()
     long = "x" * 40_000
     c.join(group=long)

@@ -1,8 +1,8 @@
 """Random lives of a group: members join, vanish, sync, commit, bounce; the coordinator moves; appends fail.
 
-Checked at every step: G1 one owner a partition and generation, G2 nothing of an old generation is accepted, G3 what
-was committed is there after a replay, G5 a rebalance always ends, G6 a static bounce keeps generation and assignment,
-G7 group.max.size, G8 offsets of a group with members stay.
+Checked at every step: G1 each partition has one owner in a generation, G2 requests of an old generation are refused, G3
+committed offsets survive a replay, G5 a rebalance always ends, G6 a static bounce keeps generation and assignment, G7
+group.max.size, G8 offsets of a group with members do not expire.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ACCEPTABLE_JOIN_ERRORS = {
 
 
 class Client:
-    """One consumer, as far as it knows itself."""
+    """One consumer, with its own view of its state."""
 
     def __init__(self, instance: str | None) -> None:
         self.instance = instance
@@ -75,7 +75,7 @@ class GroupLife(RuleBasedStateMachine):
         self.hear(client)
 
     def hear(self, client: Client) -> None:
-        """Let a client take in the answer of its JoinGroup, if there is one."""
+        """Let a client process its JoinGroup response, if there is one."""
         if client.parked is None or client.parked.answer is None:
             return
         answer, client.parked = client.parked.answer, None
@@ -101,14 +101,14 @@ class GroupLife(RuleBasedStateMachine):
         parked = self.c.sync(client.member_id, generation, assigned, instance=client.instance)
         group = self.c.classic_groups.get("g")
         if group is None or generation != group.generation:
-            if parked.answer is None:  # it may speak of what the log has yet to commit
+            if parked.answer is None:  # it may refer to state that the log has not committed yet
                 assert self.c.lag
                 self.c.catch_up()
             assert parked.answer.error_code != ErrorCode.NONE  # G2
 
     @rule(missing=st.integers(0, 3))
     def settle(self, missing: int) -> None:
-        """Let all but some clients do what well-behaved clients do: join until they are in, then sync."""
+        """Let all clients except some behave correctly: join until they are members, then sync."""
         busy = self.members[missing:]
         for _ in range(2):
             for client in busy:
@@ -155,7 +155,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule(client=consumes(clients))
     def vanish(self, client: Client) -> None:
-        """Go without a word."""
+        """Vanish without LeaveGroup."""
         self.members.remove(client)
 
     @rule(client=consumes(clients))
@@ -167,7 +167,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule(target=clients, client=consumes(clients))
     def bounce(self, client: Client) -> Any:
-        """G6: a static member restarts without its id."""
+        """Restart a static member without its member id (G6)."""
         self.hear(client)
         self.members.remove(client)
         if client.instance is None or client.parked is not None:
@@ -176,7 +176,7 @@ class GroupLife(RuleBasedStateMachine):
         self.members.append(back)
         group = self.c.classic_groups.get("g")
         held = group is not None and group.static_members.get(client.instance) == client.member_id
-        # A full group refuses even its own static members that come without an id, as Kafka's does.
+        # A full group refuses even its own static members if they send no id, as Kafka's does.
         stable = group is not None and group.state is STABLE and len(group.members) < MAX_SIZE
         assignment = group.members[client.member_id].assignment if group is not None and held else b""
         generation = group.generation if group is not None else -1
@@ -204,7 +204,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule(lags=st.booleans())
     def followers_lag(self, lags: bool) -> None:
-        """Let the high watermark stay behind, or follow every append."""
+        """Let the high watermark lag, or follow every append."""
         self.c.lag = lags
         if not lags:
             self.c.catch_up()
@@ -215,7 +215,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule()
     def coordinator_moves(self) -> None:
-        """G3, G4, G6: the log is all there is; parked requests are told to look elsewhere."""
+        """Move the coordinator (G3, G4, G6): only the log remains; parked requests are redirected."""
         old = self.c
         old.catch_up(ErrorCode.NOT_COORDINATOR)
         old.unload()
@@ -228,7 +228,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule()
     def everybody_stops(self) -> None:
-        """G5: whatever is going on, silence ends it."""
+        """Let all members fall silent (G5): whatever is in progress ends."""
         self.c.fail_with, self.c.lag = ErrorCode.NONE, False
         self.c.catch_up()
         self.c.advance(5 * 60_000 + 2 * (SESSION_MS + REBALANCE_MS) + 10_000)
@@ -242,14 +242,14 @@ class GroupLife(RuleBasedStateMachine):
 
     @invariant()
     def size_is_limited(self) -> None:
-        """G7."""
+        """Check that the group does not exceed its maximum size (G7)."""
         group = self.c.classic_groups.get("g")
         if group is not None and group.state in (COMPLETING, STABLE):
             assert len(group.members) <= MAX_SIZE
 
     @invariant()
     def one_owner(self) -> None:
-        """G1: static members hand their part to their own successor only."""
+        """Check that each partition has one owner (G1); a static member passes its part only to its own successor."""
         group = self.c.classic_groups.get("g")
         if group is not None and group.state is STABLE:
             parts = [m.assignment for m in group.members.values() if m.assignment]
@@ -257,13 +257,13 @@ class GroupLife(RuleBasedStateMachine):
 
     @invariant()
     def offsets_stay(self) -> None:
-        """G3, G8."""
+        """Check that committed offsets stay (G3, G8)."""
         for partition, offset in self.committed.items():
             assert self.c.fetch(partition=partition)[0] == offset
 
     @invariant()
     def a_rebalance_has_an_end(self) -> None:
-        """G5: each phase that waits for others has a timer."""
+        """Check that a rebalance ends (G5): each phase that waits for others has a timer."""
         group = self.c.classic_groups.get("g")
         if group is None:
             return

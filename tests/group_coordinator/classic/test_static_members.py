@@ -10,7 +10,7 @@ NONE = ErrorCode.NONE
 
 
 def two_static(c: Context) -> tuple[str, str]:
-    """Make a stable group of the instances a (leader) and b."""
+    """Create a stable group of the instances a (leader) and b."""
     a, b = c.join(instance="a"), c.join(instance="b")
     c.advance(6_000)
     ids = (a.answer.member_id, b.answer.member_id)
@@ -20,7 +20,7 @@ def two_static(c: Context) -> tuple[str, str]:
 
 
 def test_a_bounce_changes_nothing_but_the_id() -> None:
-    """G6: no rebalance, the same assignment, and the old id is fenced."""
+    """G6: no rebalance, the same assignment, and the old member id is fenced."""
     c = Context()
     a, b = two_static(c)
     back = c.join(instance="b").answer
@@ -40,7 +40,7 @@ def test_a_bounce_changes_nothing_but_the_id() -> None:
 
 
 def test_a_bounce_survives_the_coordinator() -> None:
-    """G6, KAFKA-10284: the new id is in the log before it is given out."""
+    """G6, KAFKA-10284: the new member id is in the log before it is returned."""
     c = Context()
     two_static(c)
     new = c.join(instance="b").answer.member_id
@@ -52,7 +52,7 @@ def test_a_bounce_survives_the_coordinator() -> None:
 
 
 def test_a_leader_that_bounces_skips_the_assignment() -> None:
-    """KIP-814: since version 9 it learns who is there, and that it must not assign."""
+    """KIP-814: since version 9 it learns the members, and that it must not assign."""
     c = Context()
     a, _ = two_static(c)
     back = c.join(instance="a").answer
@@ -128,7 +128,7 @@ def test_static_members_keep_their_place_through_a_join_phase() -> None:
 
 
 def test_nobody_returns() -> None:
-    """G5: all static and all gone; sessions end what the join phase cannot."""
+    """G5: all members are static and all are gone; their sessions expire where the join phase cannot end."""
     c = Context()
     a, _ = two_static(c)
     c.leave((a, "a"))

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: joining, staying, leaving; epochs, fencing, timers; what each answer says."""
+"""ConsumerGroupHeartbeat: joining, staying, leaving; epochs, fencing, timers; the contents of each response."""
 
 from __future__ import annotations
 
@@ -392,7 +392,7 @@ def test_failed_appends_change_nothing() -> None:
 
 
 def _calls(members: int, partitions: int, *, mixed: bool) -> int:
-    """Return how many calls the heartbeat makes that computes a target for members who all came at once."""
+    """Return the number of calls in the heartbeat that computes a target for members that joined together."""
     c = context(GroupConfig(), **{f"t{number}": partitions // 10 for number in range(10)})
     topics = list(c.topics.state.topics)
     consumers = [
@@ -419,8 +419,8 @@ def _calls(members: int, partitions: int, *, mixed: bool) -> int:
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_a_target_costs_in_proportion_to_members_and_partitions(mixed: bool) -> None:
-    """The event loop waits for it: 200 members over 1,000 partitions must stay a matter of milliseconds."""
-    _calls(2, 20, mixed=mixed)  # what is made on first use does not count
+    """The event loop waits for the target: 200 members on 1,000 partitions must stay within milliseconds."""
+    _calls(2, 20, mixed=mixed)  # what the first use creates does not count
     large = _calls(200, 1_000, mixed=mixed)
     assert large < 60_000
     assert _calls(400, 2_000, mixed=mixed) < 2.5 * large

@@ -1,4 +1,4 @@
-"""Decisions about consumer groups that the log takes late, or not at all: what follows them is done, or undone."""
+"""Decisions about consumer groups that the log accepts late, or not at all: what depends on them is done, or undone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ E = ErrorCode
 
 
 def gives_up(c: ConsumerContext) -> tuple[Consumer, Consumer]:
-    """Return two members; the first has everything and has just been told to give up half of it."""
+    """Return two members; the first owns everything and has just been asked to revoke half of it."""
     a, b = Consumer(c, "a", "t"), Consumer(c, "b", "t")
     converge([a])
     b.beat()
@@ -31,7 +31,7 @@ def test_a_revocation_is_timed_even_if_the_log_was_late(code: ErrorCode) -> None
     for _ in range(7):
         c.advance(5_000)
         if "a" in c.consumer_group().members:
-            c.beat("a", a.epoch)  # alive, and says nothing of having given up
+            c.beat("a", a.epoch)  # alive, and has not confirmed the revocation
         b.beat()
     assert c.consumer_group().members.keys() == {"b"}
     assert not c.consumer_group().revoking

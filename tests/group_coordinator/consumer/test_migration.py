@@ -1,4 +1,4 @@
-"""Groups that change their protocol: with members by policy, without members always; offsets stay."""
+"""Groups that change their protocol: with members according to the policy, without members always; offsets stay."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def whole(c: ConsumerContext) -> bytes:
 
 
 def classic(c: ConsumerContext, *, instance: str | None = None) -> str:
-    """Make a classic group of one stable member that has everything; return its id."""
+    """Create a classic group with one stable member that owns everything; return its id."""
     protocols = {"range": subscription(), "roundrobin": subscription()}
     if instance is None:
         member_id, parked = c.enter(protocols=protocols)
@@ -254,7 +254,7 @@ def test_what_cannot_be_upgraded() -> None:
 
 
 def assignment(c: ConsumerContext, *indexes: int, topic: str = "t") -> bytes:
-    """Return an assignment as a leader that may be wrong writes it."""
+    """Return an assignment as a faulty leader may write it."""
     name = topic.encode()
     body = len(indexes).to_bytes(4, "big") + b"".join(index.to_bytes(4, "big", signed=True) for index in indexes)
     return b"\0\1\0\0\0\1" + len(name).to_bytes(2, "big") + name + body + b"\xff\xff\xff\xff"

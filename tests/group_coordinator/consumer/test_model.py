@@ -1,8 +1,8 @@
-"""Random lives of a consumer group: members of both protocols come, go, vanish, bounce; topics change; appends fail.
+"""Random lives of a consumer group: members of both protocols join, leave, vanish, bounce; topics change; appends fail.
 
-Checked at every step: G1 no partition is held by two members at once, G4 and replay: a coordinator that loads the log,
-compacted or not, is where this one is, G5 all come to rest, each partition of each subscribed topic with one owner, G7
-the group's limit.
+Checked at every step: G1 no partition has two owners at the same time, G4 and replay: a coordinator that loads the log,
+compacted or not, has the same state as this one, G5 all members converge, each partition of each subscribed topic with
+one owner, G7 the group's limit.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ MAX_SIZE = 6
 
 
 def compacted(log: list[CoordinatorRecord]) -> list[CoordinatorRecord]:
-    """Return what compaction leaves of a log in the end: the last value of each key, no tombstones."""
+    """Return the final result of compacting a log: the last value of each key, no tombstones."""
     last = {record.key: number for number, record in enumerate(log)}
     return [r for number, r in enumerate(log) if last[r.key] == number and r.value is not None]
 
 
 class ClassicConsumer:
-    """A member of the classic protocol with cooperative rebalances, which says in its subscription what it has."""
+    """A member of the classic protocol with cooperative rebalances, whose subscription lists its partitions."""
 
     def __init__(self, context: ConsumerContext, *topics: str) -> None:
         self.context = context
@@ -63,7 +63,7 @@ class ClassicConsumer:
         return out
 
     def step(self) -> None:
-        """Do what such a client does next: join, take the answer, sync, or heartbeat."""
+        """Do what such a client does next: join, process the response, sync, or heartbeat."""
         if self.parked is not None:
             self._hear()
         elif self.generation < 0:
@@ -102,7 +102,7 @@ class ClassicConsumer:
 
     def _sync(self, join: Any) -> None:
         if self.context.classic_groups.get("g") is not None:
-            # A classic group now: this client's own assignor is not what is tested here.
+            # A classic group now: this client's own assignor is not tested here.
             self.generation = -1
             self.forget(keep_id=True)
             return
@@ -119,7 +119,7 @@ class ClassicConsumer:
 class GroupLife(RuleBasedStateMachine):
     @initialize(interval=st.sampled_from([0, 1_000]))
     def begin(self, interval: int) -> None:
-        # Ids decide the order of members, and hypothesis must be able to do the same again.
+        # Ids decide the order of members, and hypothesis must be able to repeat a run.
         numbers = itertools.count(1)
         made = patch("uuid.uuid4", lambda: UUID(int=next(numbers) * 0x9E3779B97F4A7C15))
         random = patch("os.urandom", lambda size: sha256(b"%d" % next(numbers)).digest()[:size])
@@ -166,7 +166,7 @@ class GroupLife(RuleBasedStateMachine):
         if gives_up:
             consumer.settle()
         else:
-            # It may take at once what it was told, and be slow to give up.
+            # A member may use new partitions immediately, and be slow to revoke others.
             consumer.owned |= consumer.told
 
     @rule(data=st.data())
@@ -223,7 +223,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([100, 1_000, 10_000, 31_000]))
     def wait(self, ms: int) -> None:
-        """Let time pass; who is over time knows that it is, as a client does."""
+        """Let time pass; a member past its timeout knows that, as a client does."""
         self.c.advance(ms)
         self._notice()
 
@@ -279,7 +279,7 @@ class GroupLife(RuleBasedStateMachine):
             self._same([*compacted(kept), *log[len(kept) :]])
 
     def _same(self, log: list[CoordinatorRecord]) -> None:
-        """Let another shard load a log, and compare."""
+        """Load the log in another shard, and compare."""
         here, there = self.c, ConsumerContext(self.c.config, log, self.c.topics)
         assert here.consumer_groups.keys() == there.consumer_groups.keys()
         for group_id, group in here.consumer_groups.items():
@@ -294,13 +294,13 @@ class GroupLife(RuleBasedStateMachine):
             assert len(group.members) <= MAX_SIZE
 
     def teardown(self) -> None:
-        """Let everybody who is left do as they are told: the group comes to rest, and nothing is left over."""
+        """Let all remaining members follow their assignments: the group converges, and no state is left over."""
         if not hasattr(self, "c"):
             return
         for each in self.ids:
             each.stop()
         self.classics.clear()
-        self.c.advance(5 * 60_000 + SESSION_MS)  # classic members and who has vanished are gone by then
+        self.c.advance(5 * 60_000 + SESSION_MS)  # classic members and vanished members are removed by then
         self._notice()
         for _ in range(4 * len(self.consumers) + 8):
             for consumer in self.consumers:

@@ -1,4 +1,4 @@
-"""Subscribed patterns: resolved behind the heartbeat, refreshed, forgotten."""
+"""Subscribed patterns: resolved after the heartbeat, refreshed, forgotten."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_pattern_is_resolved_behind_the_heartbeat() -> None:
     a = member(c, "a", "logs_.*")
     assert a.beat().error_code == ErrorCode.NONE
     assert a.told == set()
-    c.advance(0)  # the slices of work that the heartbeat asked for
+    c.advance(0)  # the slices of work that the heartbeat requested
     assert c.consumer_group().resolved["logs_.*"].topics == {"logs_a", "logs_b"}
     converge([a])
     assert len(a.owned) == 3
@@ -47,7 +47,7 @@ def test_a_group_whose_coordinator_moves_away_leaves_no_match_unawaited(recwarn:
     member(c, "a", "logs_.*").beat()
     del c  # before the match has begun
     gc.collect()
-    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []  # others leave sockets
+    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []  # other tests leave sockets
 
 
 def test_a_whole_name_must_match() -> None:
@@ -135,7 +135,7 @@ def test_a_bad_pattern_changes_nothing() -> None:
 
 
 def slices(c: ConsumerContext, *groups: str) -> int:
-    """Let patterns be resolved as the loop does it, the groups in turn; return how many slices that took."""
+    """Resolve patterns as the loop does, the groups in turn; return the number of slices."""
     steps = 0
     while any(("regex", group) in c.timers for group in groups):
         for group in groups:
@@ -157,7 +157,7 @@ def test_groups_share_the_time() -> None:
     c = context(**{f"t{number}": 1 for number in range(31)})
     c.enter_consumer("a", subscribed_topic_regex="t.*")
     c.enter_consumer("b", subscribed_topic_regex="t.*", group="h")
-    c.step_s = regexes.SLICE_SECONDS / 7.9  # a little more than an eighth, however sums are rounded
+    c.step_s = regexes.SLICE_SECONDS / 7.9  # slightly more than an eighth, however sums are rounded
     assert slices(c, "g", "h") == 2 * (32 / 4 + 1), "four steps each, and a slice that finds nothing left"
     assert c.consumer_group("h").resolved["t.*"].topics == c.topics.state.topics.keys()
 

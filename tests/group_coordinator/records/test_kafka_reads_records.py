@@ -55,7 +55,7 @@ def test_apache_kafka_reads_every_record(tmp_path: Path, kafka_libs: Path) -> No
     assert {kind for kind, _, _ in found} == {"2", "3", "5", "6", "7", "8", "16"}
 
     def last(kind: str, member: str | None = None) -> Any:
-        """Return the last value that is no tombstone."""
+        """Return the last value that is not a tombstone."""
         values = [
             value
             for each, key, value in found

@@ -1,4 +1,4 @@
-"""Share groups on a shard with a manual clock, and a share coordinator that does what a test says."""
+"""Share groups on a shard with a manual clock, and a share coordinator that the test controls."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatRequest, S
 from tests.group_coordinator.consumer_context import ConsumerContext
 
 EAGER = GroupConfig(share_assignment_interval_ms=0)
-"""A target for every change at once: what happens is then a matter of the heartbeats alone."""
+"""A new target for every change immediately: only the heartbeats then determine what happens."""
 
 
 class ShareContext(ConsumerContext):
     """A shard, the topics that it sees, and share members' heartbeats to it.
 
-    `wanted` collects what the share coordinator is to initialise; `initialise` says that it has.
+    `wanted` collects what the share coordinator must initialise; `initialise` reports that it has done so.
     """
 
     def __init__(self, config: GroupConfig | None = None, *args: Any, **kwargs: Any) -> None:
@@ -41,7 +41,7 @@ class ShareContext(ConsumerContext):
         rack: str | None = None,
         subscribes: bool = True,
     ) -> ShareGroupHeartbeatResponse:
-        """Send a heartbeat; a failed one is answered as the coordinator answers it."""
+        """Send a heartbeat; a failure becomes the coordinator's error response."""
         names = list(topics) if topics or not subscribes else None
         request = ShareGroupHeartbeatRequest(
             group_id=group, member_id=member_id, member_epoch=epoch, rack_id=rack, subscribed_topic_names=names
@@ -65,7 +65,7 @@ class ShareContext(ConsumerContext):
         return self.ask(lambda shard, now: decide(shard.at(now).share_state))
 
     def initialise(self) -> None:
-        """Let the share coordinator have done all that was wanted."""
+        """Report that the share coordinator has initialised everything in `wanted`."""
         for each in self.wanted:
             topics = {topic_id: list(offsets) for topic_id, offsets in each.offsets.items()}
             self.share_state(lambda state, each=each, topics=topics: state.initialized(each.group_id, topics))

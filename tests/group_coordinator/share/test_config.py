@@ -1,4 +1,4 @@
-"""The broker's settings of share groups."""
+"""The broker's settings for share groups."""
 
 from __future__ import annotations
 

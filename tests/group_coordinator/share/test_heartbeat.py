@@ -13,7 +13,7 @@ E = ErrorCode
 
 
 def joined(context, *members, topic="t"):
-    """Let members join a group whose partitions are initialised; return their last answers."""
+    """Let members join a group whose partitions are initialised; return their last responses."""
     for member in members:
         context.share_beat(member, 0, topic)
     context.initialise()

@@ -1,4 +1,4 @@
-"""Random lives of share groups: members come, go and vanish; topics change; the share coordinator and appends fail.
+"""Random lives of share groups: members join, leave and vanish; topics change; the share coordinator and appends fail.
 
 Checked at every step: a coordinator that loads the log, compacted or not, is where this one is; only initialised
 partitions of subscribed topics are assigned; the group keeps its limit. At the end all come to rest: every partition of

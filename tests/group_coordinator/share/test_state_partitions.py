@@ -1,4 +1,4 @@
-"""The share partitions that a group has used: altered, deleted, gone with their topic or their group."""
+"""The share partitions that a group has used: altered, deleted, removed with their topic or their group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ E = ErrorCode
 
 @pytest.fixture
 def context():
-    """An empty group that has used both partitions of `t`."""
+    """Return an empty group that has used both partitions of `t`."""
     context = ShareContext()
     context.create("t", 2)
     context.share_beat("a", 0, "t")

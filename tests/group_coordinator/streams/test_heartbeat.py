@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat on a shard: joining, tasks, topics, leaving; as Apache Kafka answers."""
+"""StreamsGroupHeartbeat on a shard: joining, tasks, topics, leaving; the same responses as Apache Kafka's."""
 
 from __future__ import annotations
 

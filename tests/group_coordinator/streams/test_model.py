@@ -1,7 +1,8 @@
-"""Random lives of a streams group: threads of several processes come, go, vanish; topics grow; appends fail.
+"""Random lives of a streams group: threads of several processes join, leave, vanish; topics grow; appends fail.
 
-Checked at every step: no active task is held by two members at once, and a coordinator that loads the log, compacted or
-not, is where this one is. In the end all come to rest: each task has one owner, and no process has a task twice.
+Checked at every step: no active task has two owners at the same time, and a coordinator that loads the log, compacted
+or not, has the same state as this one. In the end all members converge: each task has one owner, and no process has a
+task twice.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class StreamsLife(RuleBasedStateMachine):
     @precondition(lambda self: self.threads)
     @rule(data=st.data())
     def vanish(self, data: st.DataObject) -> None:
-        """A process ends without a word: its tasks run nowhere."""
+        """End a process without leaving: its tasks run nowhere."""
         self.threads.remove(self.some(data))
 
     @precondition(lambda self: self.threads)
@@ -83,7 +84,7 @@ class StreamsLife(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.context.advance(seconds * 1_000)
         for thread in self.threads:
-            if seconds > 20:  # a client without an answer for so long gives up what it has
+            if seconds > 20:  # a client without a response for that long gives up its tasks
                 thread._forget()
 
     @rule()

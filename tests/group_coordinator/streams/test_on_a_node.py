@@ -1,4 +1,4 @@
-"""Streams groups on a node with an authorizer, from the request's bytes to those of the answer."""
+"""Streams groups on a node with an authorizer, from the request's bytes to the response's bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DELAY = {"group_streams_initial_rebalance_delay_ms": "0"}
 
 
 async def opened(served):
-    """Make the topics `t` and `__consumer_offsets`."""
+    """Create the topics `t` and `__consumer_offsets`."""
     for name in ("t", "__consumer_offsets"):
         served.node.controller.auto_create(name)
     await served.settled()

@@ -23,7 +23,7 @@ Pair = tuple[bytes | None, bytes | None]
 
 
 def put(log: PartitionLog, *pairs: Pair, timestamp: int = NOW, codec: int = 0, **kw: int | bool) -> int:
-    """Append one batch of (key, value) and commit it; returns its base offset."""
+    """Append one batch of (key, value) pairs and commit it; returns its base offset."""
     records = [(timestamp + index, key, value, (("h", key),)) for index, (key, value) in enumerate(pairs)]
     info = log.append_as_leader(build_batch(records, codec=codec, **kw), 0, NOW)  # type: ignore[arg-type]
     log.set_high_watermark(log.log_end_offset)
@@ -43,7 +43,7 @@ def end_txn(log: PartitionLog, producer_id: int, *, commit: bool, epoch: int = 0
 def cleaning(
     log: PartitionLog, cleaned_to: int | None = None, now_ms: int = NOW, map_bytes: int = PLENTY
 ) -> Iterator[Cleaning]:
-    """Prepare a round over a log."""
+    """Prepare a cleaning round of a log."""
     job = whole(make_job(examine(log, cleaned_to, now_ms), now_ms, map_bytes, 1 << 16))
     assert job is not None
     fd = os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -54,13 +54,13 @@ def cleaning(
 
 
 def swap(log: PartitionLog, group: CleanedGroup, now_ms: int = NOW) -> None:
-    """Swap a group in, as the manager does."""
+    """Swap the cleaned segments of a group in, as the manager does."""
     first = log.segments.bases.index(group.bases[0])
     log.replace_segments(log.segments[first : first + len(group.bases)], now_ms)
 
 
 def clean(log: PartitionLog, cleaned_to: int | None = None, now_ms: int = NOW, map_bytes: int = PLENTY) -> int:
-    """Do a whole round; returns how far the log is clean."""
+    """Run a complete round; returns the offset up to which the log is clean."""
     with cleaning(log, cleaned_to, now_ms, map_bytes) as round_:
         for group in round_.run():
             swap(log, group, now_ms)
@@ -68,7 +68,7 @@ def clean(log: PartitionLog, cleaned_to: int | None = None, now_ms: int = NOW, m
 
 
 def contents(log: PartitionLog) -> list[tuple[bool, Record]]:
-    """Return (is control, record) of all that the log holds, after checking every batch (S2)."""
+    """Return (is control, record) for every record in the log, after checking every batch (S2)."""
     found = []
     next_offset = 0
     for segment in log.segments:
@@ -92,7 +92,7 @@ def contents(log: PartitionLog) -> list[tuple[bool, Record]]:
 
 
 def committed_view(log: PartitionLog) -> list[Record]:
-    """Return what a consumer with read_committed sees below the last stable offset, as clients compute it."""
+    """Return what a read_committed consumer sees below the last stable offset, computed as clients do."""
     upper = log.last_stable_offset
     offset, records = log.log_start_offset, []
     aborting: set[int] = set()
@@ -116,7 +116,7 @@ def committed_view(log: PartitionLog) -> list[Record]:
 
 
 def reopened(log: PartitionLog, *, clean: bool = True) -> PartitionLog:
-    """Open the log's directory again; `clean` says whether it had been closed cleanly."""
+    """Open the log's directory again; `clean` says whether the log had been closed cleanly."""
     directory = Path(log.directory)
     mark, start = log.high_watermark, log.log_start_offset
     if clean:

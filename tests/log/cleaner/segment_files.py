@@ -1,4 +1,4 @@
-"""Segments written to a directory as they are to be, without a log around them."""
+"""Segments that are written directly into a directory, without a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.log.builders import NOW
 
 
 def batch_at(base_offset: int, keys: Iterable[bytes | None], value: bytes = b"v", **fields: int | bool) -> bytes:
-    """Return a batch at an offset, with one value for all its keys."""
+    """Return a batch at an offset, with the same value for all keys."""
     batch = bytearray(build_batch([(NOW, key, value, ()) for key in keys], **fields))  # type: ignore[arg-type]
     struct.pack_into(">q", batch, 0, base_offset)
     return bytes(batch)
@@ -22,7 +22,7 @@ def batch_at(base_offset: int, keys: Iterable[bytes | None], value: bytes = b"v"
 def write_segment(
     directory: Path, base: int, batches: Sequence[bytes], indexed: Iterable[int] | None = None
 ) -> tuple[int, int]:
-    """Write a segment's log and, given positions for its entries, its index; returns (base offset, size)."""
+    """Write a segment's log, and its index if entry positions are given; returns (base offset, size)."""
     content = b"".join(batches)
     (directory / f"{base:020d}.log").write_bytes(content)
     if indexed is not None:
@@ -33,7 +33,7 @@ def write_segment(
 
 @contextmanager
 def opened(directory: Path) -> Iterator[int]:
-    """Open a directory for the calls that work from one."""
+    """Open a directory for the functions that take a directory descriptor."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield fd

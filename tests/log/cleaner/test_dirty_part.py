@@ -31,10 +31,10 @@ PLENTY = 1 << 24
 
 @dataclass
 class Part:
-    """A batch of the log, and what the model knows of it."""
+    """A batch of the log, and what the model knows about it."""
 
     data: bytes
-    keys: Sequence[bytes | None] = ()  # none for what does not count: control batches, aborted ones
+    keys: Sequence[bytes | None] = ()  # empty if it does not count: control batches, aborted batches
 
     @property
     def base(self) -> int:
@@ -89,7 +89,7 @@ class History:
         return [part for parts in self.segments for part in parts]
 
     def job(self, directory: Path, first_dirty: int, map_bytes: int, *, with_index: bool = True) -> CleaningJob:
-        """Write the log; returns the order to clean all of it."""
+        """Write the log; returns the job that cleans all of it."""
         segments = []
         for base, parts in zip(self.bases, self.segments, strict=True):
             positions, size = [], 0
@@ -112,7 +112,7 @@ def first_pass(job: CleaningJob) -> OffsetMap:
 
 
 def kept(offsets: OffsetMap, part: Part) -> list[int]:
-    """Return the offsets of the records of a batch that the table says are to be kept."""
+    """Return the offsets of a batch's records that are kept according to the table."""
     header = parse_header(part.data)
     if offsets.is_superseded(header.base_offset):
         return []
@@ -122,7 +122,7 @@ def kept(offsets: OffsetMap, part: Part) -> list[int]:
 
 
 def ends_of_rounds(history: History, job: CleaningJob) -> list[int]:
-    """Take the dirty part in as many rounds as it takes; return where each ended."""
+    """Process the dirty part in as many rounds as necessary; return the end of each."""
     ends = []
     while job.first_dirty < job.upper:
         offsets = first_pass(job)
@@ -134,7 +134,7 @@ def ends_of_rounds(history: History, job: CleaningJob) -> list[int]:
 
 
 def check(history: History, offsets: OffsetMap) -> None:
-    """Compare what the table says of every batch below its end with what a walk from the start would say."""
+    """Compare the table's verdict on every batch below its end with that of a walk from the start."""
     parts = [part for part in history.parts() if part.base < offsets.end]
     assert all(part.end <= offsets.end for part in parts)
     records = [(offset, key) for part in parts for offset, key in enumerate(part.keys, part.base) if key is not None]
@@ -188,7 +188,7 @@ def test_any_log_in_as_many_rounds_as_it_takes(
 
 
 def test_a_table_that_gets_full_takes_the_front_of_the_dirty_part(tmp_path: Path) -> None:
-    """Most of what fits is used: 1000 keys of 100 bytes and more a round, in 256 KiB."""
+    """Most of the table's capacity is used: at least 1000 keys of 100 bytes in each round, in 256 KiB."""
     history = History()
     for batch in range(500):
         history.produce([b"%0100d" % (batch * 10 + index) for index in range(10)])
@@ -201,7 +201,7 @@ def test_a_table_that_gets_full_takes_the_front_of_the_dirty_part(tmp_path: Path
 
 
 def test_few_tries_where_the_front_has_more_keys_than_the_end(tmp_path: Path) -> None:
-    """What the end proves to fit is far too much at the front, again and again."""
+    """The number of batches that fits at the end is repeatedly far too large at the front."""
     history = History()
     for batch in range(60):
         history.produce([b"%0100d" % (batch * 10 + index) for index in range(10)])
@@ -215,7 +215,7 @@ def test_few_tries_where_the_front_has_more_keys_than_the_end(tmp_path: Path) ->
             reader = SegmentReader(fd, job.io_bytes, lambda _size: None)
             offsets = read_dirty_part(job, reader)
         check(history, offsets)
-        # The segment is read from its end each time, whatever the try is to reach.
+        # Each attempt reads the segment from its end, whatever part it is to cover.
         assert reader.bytes_read < 20 * size
         job = replace(job, first_dirty=offsets.end)
         rounds += 1
@@ -273,20 +273,20 @@ def test_what_lies_before_the_dirty_part_is_not_in_the_table(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("gap", [0, 100_000])
 def test_offsets_that_are_missing_cost_no_rounds(tmp_path: Path, gap: int) -> None:
-    """A log whose first offsets are gone, to be cleaned from offset 0 on: as where the checkpoint was lost."""
+    """A log whose first offsets are gone is cleaned from offset 0, as after the checkpoint was lost."""
     history = History(next_offset=gap)
     for batch in range(300):
         history.produce([b"k%08d" % (batch * 10 + index) for index in range(10)])
     job = history.job(tmp_path, 0, 11_200)
-    assert len(ends_of_rounds(history, job)) <= 36  # forwards it would be 30
+    assert len(ends_of_rounds(history, job)) <= 36  # a forward walk would take 30
 
 
 def test_a_front_that_repeats_its_keys_is_taken_in_few_rounds(tmp_path: Path) -> None:
-    """What fits at the end, where all keys differ, is little; at the front it leaves the table nearly empty."""
+    """At the end, where all keys differ, little fits; at the front the same amount leaves the table nearly empty."""
     history = History()
     for batch in range(240):
         history.produce([b"k%08d" % (index % 20) for index in range(batch * 10, batch * 10 + 10)])
     for batch in range(60):
         history.produce([b"k%08d" % (1000 + batch * 10 + index) for index in range(10)])
     job = history.job(tmp_path, 0, 11_200)
-    assert len(ends_of_rounds(history, job)) <= 12  # forwards it would be 7
+    assert len(ends_of_rounds(history, job)) <= 12  # a forward walk would take 7

@@ -1,4 +1,4 @@
-"""That a log was compacted once stays known: recovery takes a hole for a loss where nothing ever was."""
+"""It stays known that a log was once compacted; otherwise recovery takes a hole for a loss of records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def started(directory: Path) -> LogDirectory:
 
 @pytest.fixture
 def holes(tmp_path: Path) -> list[int]:
-    """A log with a hole in its first segment, as compaction leaves it; the offsets that are left."""
+    """Return a log with a hole in its first segment, as compaction leaves it, and the remaining offsets."""
     manager = started(tmp_path)
     log = manager.get_or_create(*KEY, None, CONFIG)
     for _ in range(20):
@@ -33,12 +33,12 @@ def holes(tmp_path: Path) -> list[int]:
     bases = list(log.segments.bases)
     manager.close(now_ms=NOW)
     first = tmp_path / "topic-0" / f"{bases[0]:020d}.log"
-    first.write_bytes(first.read_bytes()[-len(batch()) :])  # all but the last record superseded
+    first.write_bytes(first.read_bytes()[-len(batch()) :])  # all records but the last are superseded
     return list(range(bases[1] - 1, 20))
 
 
 def crash_twice(directory: Path, holes: list[int]) -> None:
-    """Recover the holes twice: the first start must not forget for the second."""
+    """Recover twice with the holes: the first start must keep the knowledge for the second."""
     for _ in range(2):
         (directory / checkpoints.CLEAN_SHUTDOWN).unlink(missing_ok=True)
         checkpoints.write_offsets(str(directory / checkpoints.RECOVERY_POINTS), {KEY: 1})
@@ -52,7 +52,7 @@ def test_a_log_that_was_cut_off_below_what_was_clean_keeps_what_recovery_needs_t
     tmp_path: Path, holes: list[int]
 ) -> None:
     cleaned = str(tmp_path / checkpoints.CLEANER_OFFSETS)
-    checkpoints.write_offsets(cleaned, {KEY: 1000})  # the log was longer then
+    checkpoints.write_offsets(cleaned, {KEY: 1000})  # the log was longer at that time
     crash_twice(tmp_path, holes)
 
 

@@ -1,4 +1,4 @@
-"""The whole cleaner: a directory's logs, a worker process, and everything that can come in between."""
+"""The complete cleaner: a directory's logs, a worker process, and every event that can interrupt them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE_S = 60
 
 
 class World:
-    """A log directory, its cleaner, and a clock that ticks when somebody waits."""
+    """A log directory, its cleaner, and a clock that advances with each wait."""
 
     def __init__(self, directory: Path, settings: CleanerSettings | None = None) -> None:
         self.directory = directory
@@ -45,7 +45,7 @@ class World:
         return self.logs.get_or_create(topic, 0, uuid.uuid4(), config, self.now)
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Tick until `condition` holds."""
+        """Advance the clock until `condition` is true."""
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             assert time.monotonic() < deadline, "nothing came of it"
@@ -72,7 +72,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def fill(log: PartitionLog, batches: int = 60, keys: int = 50) -> dict[bytes | None, bytes | None]:
-    """Write 20 records a batch and return the last value of each key."""
+    """Write batches of 20 records and return the last value of each key."""
     last: dict[bytes | None, bytes | None] = {}
     for index in range(batches):
         pairs = [(b"key-%d" % ((index * 20 + i) % keys), b"%d" % (index * 20 + i) + b"v" * 40) for i in range(20)]
@@ -114,7 +114,7 @@ def test_the_dirtiest_goes_first_and_others_wait_for_their_ratio(world: World) -
     clean_end = world.logs.cleaner.cleaned_to("half", 0)
     fill(full)
     fill(half, 1)
-    half.roll(NOW)  # a few dirty records behind many clean ones
+    half.roll(NOW)  # a few dirty records after many clean ones
     world.until_clean("full")
     world.until(lambda: True)
     assert world.logs.cleaner.cleaned_to("half", 0) == clean_end
@@ -176,7 +176,7 @@ def test_max_lag_closes_the_active_segment_in_time(world: World) -> None:
 
 
 def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(world: World) -> None:
-    world.pool.settings.io_max_bytes_per_second = 100_000  # slow enough to be met in the middle of the work
+    world.pool.settings.io_max_bytes_per_second = 100_000  # slow enough to be interrupted in the middle
     log = world.log()
     expected = fill(log)
     world.until(lambda: world.busy)
@@ -283,7 +283,7 @@ def test_compact_and_delete_together(world: World) -> None:
     expected = fill(log)
     world.until_clean()
     assert seen(log) == expected
-    # Segments of which no record is left are as old as their files.
+    # Segments without any records are as old as their files.
     world.now = int(time.time() * 1000) + 11 * HOUR
     world.until(lambda: log.log_start_offset == log.log_end_offset)
     assert log.size == 0
@@ -377,7 +377,7 @@ def test_the_loop_waits_for_no_checkpoint_and_no_hole_comes_before_it(
     world.until(lambda: any(name.endswith(".log.cleaned") for name in os.listdir(log.directory)))
     for _ in range(20):
         world.logs.cleaner.tick(world.now)
-        time.sleep(0.002)  # what the worker has to say comes by
+        time.sleep(0.002)  # the worker's results arrive with a tick
     assert list(log.segments) == before
     released.set()
     world.until_clean()

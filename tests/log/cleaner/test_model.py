@@ -1,4 +1,4 @@
-"""S9 against a model that is a list of records: any mixture of keys, tombstones, producers, transactions and codecs."""
+"""Tests S9 against a model, a list of records: any mixture of keys, tombstones, producers, transactions and codecs."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ steps = st.lists(produce | produce | ending | other, min_size=5, max_size=30)
 
 
 class Model:
-    """What the log may hold: every committed record ever written, and what compaction must have kept of it."""
+    """The records that the log may contain: every committed record ever written; and those that compaction must keep.
+    """
 
     def __init__(self) -> None:
         self.written: dict[int, Record] = {}
 
     def check(self, log: PartitionLog, end: int, before: list[Record]) -> None:
-        """Check the log after a round that reached to `end`, given the committed records before it."""
+        """Check the log after a round that ended at `end`, against the committed records before it."""
         after = committed_view(log)
         assert [record for record in after if record.offset >= end] == [r for r in before if r.offset >= end]
         last = {record.key: record for record in before if record.offset < end}

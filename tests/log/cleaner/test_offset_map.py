@@ -1,4 +1,4 @@
-"""The table of keys: its bound, and what it says of a batch."""
+"""The table of keys: its memory bound, and its verdict on a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.log.record_runs import read_runs
 from kbroker.protocol.records import HEADER_SIZE, build_batch
 from tests.log.builders import NOW
 
-_ROUNDED = 16  # what is allocated is a multiple of it
+_ROUNDED = 16  # allocations are rounded up to a multiple of it
 
 
 def body(*keys: bytes) -> bytes:
@@ -33,7 +33,7 @@ def kept(offsets: OffsetMap, base_offset: int, *keys: bytes) -> list[int]:
 
 
 def held(thing: Any) -> int:
-    """Return the bytes of all that an object holds; not what is allocated meanwhile, which may be another thread's."""
+    """Return the bytes of everything that an object references, without concurrent allocations of other threads."""
     seen: dict[int, Any] = {}
 
     def walk(found: list[Any]) -> Iterator[Any]:
@@ -51,7 +51,7 @@ def held(thing: Any) -> int:
 @pytest.mark.parametrize("key_size", [4, 10, 40, 300])
 def test_the_table_takes_no_more_memory_than_it_may(key_size: int, per_batch: int) -> None:
     limit = 1 << 18
-    base = 9990  # the most that four digits can tell apart
+    base = 9990  # the most that four digits can distinguish
     offsets = OffsetMap(0, base + per_batch, limit)
     batches = 0
     while base >= 0 and add(offsets, base, *[b"%0*d" % (key_size, base + index) for index in range(per_batch)]):
@@ -59,7 +59,7 @@ def test_the_table_takes_no_more_memory_than_it_may(key_size: int, per_batch: in
         batches += 1
     used = held(offsets)
     assert base >= 0, "the table never was full"
-    assert limit * 0.5 < used < limit * 1.05  # a set that would grow is counted as large as it would be then
+    assert limit * 0.5 < used < limit * 1.05  # a set is counted with the size to which it would grow
 
 
 def test_a_batch_that_does_not_fit_changes_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Reading a segment backwards finds what reading it forwards finds, and what is wrong with it."""
+"""Reading a segment backwards finds the same batches and faults as reading it forwards."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_what_is_wrong_one_way_is_wrong_the_other_way(
         size = len(content)
     else:
         content = content[: data.draw(st.integers(0, size - 1))]
-        size = len(content) if kind == "cut" else size  # a file that is shorter than it is said to be
+        size = len(content) if kind == "cut" else size  # the file is shorter than its stated size
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         write_segment(directory, BASE, [bytes(content)], positions)
@@ -137,7 +137,7 @@ def test_a_batch_larger_than_a_chunk_costs_its_header_more(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("use_index", [True, False])
 def test_an_end_is_told_of_before_all_is_read(tmp_path: Path, use_index: bool) -> None:
-    """`spend` may raise at any read: a cleaning that is aborted ends there."""
+    """A segment's end is reported before all of it is read: `spend` may raise at any read, which aborts a cleaning."""
     batches = segment([30_000] * 10, [0] * 10)
     _, size = write_segment(tmp_path, BASE, batches, starts(batches))
     told: list[int] = []

@@ -1,4 +1,4 @@
-"""S9: what compaction keeps and what it drops, rule by rule."""
+"""S9: which records compaction keeps and which it drops, rule by rule."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_nothing_at_or_above_an_open_transaction_is_touched(log: PartitionLog) -
     end_txn(log, 7, commit=False)
     log.roll(NOW)
     assert clean(log, 1) == 5
-    # Its record is gone; the marker and the batch that holds the producer's sequence stay.
+    # Its record is gone; the marker and the batch with the producer's sequence stay.
     assert offsets(log) == [3, 4]
     assert [record.value for record in committed_view(log)] == [b"4"]
 
@@ -103,7 +103,8 @@ def test_tombstones_go_in_two_steps(log: PartitionLog) -> None:
 
 
 def test_markers_go_after_their_records_and_their_time(log: PartitionLog) -> None:
-    """KAFKA-6854, 8351: a transaction over three segments; data first, then the index entry, then the marker."""
+    """KAFKA-6854, 8351: a transaction over three segments; the records go first, then the index entry, then the marker.
+    """
     producer = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
     put(log, (b"a", b"old"))
     for sequence in range(3):
@@ -112,7 +113,7 @@ def test_markers_go_after_their_records_and_their_time(log: PartitionLog) -> Non
     end_txn(log, 7, commit=False)
     put(log, (b"b", b"1"), base_sequence=3, **producer)
     end_txn(log, 7, commit=True)
-    log.expire_producers(NOW + DAY, 1)  # so that no batch is kept for the producer's sake
+    log.expire_producers(NOW + DAY, 1)  # otherwise a batch is kept for the producer
     log.roll(NOW)
     put(log, (b"end", b""))
     log.roll(NOW)
@@ -121,7 +122,7 @@ def test_markers_go_after_their_records_and_their_time(log: PartitionLog) -> Non
         (False, 0), (True, 4), (False, 5), (True, 6), (False, 7),
     ]  # fmt: skip
     assert [txn.first_offset for segment in log.segments for txn in segment.txns.entries] == [1]
-    assert clean(log) == 8  # no records of the aborted transaction are left: its marker gets a time
+    assert clean(log) == 8  # the aborted transaction has no records left: its marker gets a time
     assert [txn for segment in log.segments for txn in segment.txns.entries] == []
     assert len([1 for control, _ in contents(log) if control]) == 2
     assert clean(log, None, NOW + DAY) == 8
@@ -135,7 +136,7 @@ def test_markers_go_after_their_records_and_their_time(log: PartitionLog) -> Non
 
 
 def test_the_last_batch_of_a_live_producer_stays(log: PartitionLog) -> None:
-    """KAFKA-5490: emptied, with its sequence, so that the producer may go on after a restart without snapshots."""
+    """KAFKA-5490: the batch is emptied but keeps its sequence: the producer can continue without snapshots."""
     put(log, (b"a", b"1"), (b"a", b"2"), producer_id=5, producer_epoch=3, base_sequence=10)
     put(log, (b"a", b"3"))
     log.roll(NOW)
@@ -209,7 +210,7 @@ def test_records_without_a_key_go(log: PartitionLog) -> None:
 def test_a_hole_larger_than_a_relative_offset_divides_groups(log: PartitionLog) -> None:
     put(log, (b"a", b"1"))
     put(log, (b"b", b"1"))
-    log.log_end_offset = 2**31 + 5  # as compaction of all between would leave it
+    log.log_end_offset = 2**31 + 5  # as compaction of everything between would leave it
     for _ in range(3):
         put(log, (b"a", b"1"))
         log.roll(NOW)
@@ -261,7 +262,7 @@ def test_a_segment_that_ends_in_half_a_batch_ends_the_round(log: PartitionLog, c
 
 
 def test_a_log_that_starts_inside_its_active_segment_has_nothing_to_clean(log: PartitionLog) -> None:
-    """KAFKA-8764, 9133: after DeleteRecords."""
+    """KAFKA-8764, 9133: the log starts inside its active segment after DeleteRecords."""
     put(log, (b"a", b"1"))
     log.roll(NOW)
     for _ in range(3):
@@ -303,7 +304,7 @@ def test_records_that_got_their_time_from_the_broker_keep_it(log: PartitionLog) 
 @pytest.mark.long
 @pytest.mark.parametrize("records", ["many", "large"])
 def test_what_could_not_be_produced_any_more_is_left_alone(tmp_path: Path, records: str) -> None:
-    """It may have been produced before the topic was compacted, and unpack to more memory than there is."""
+    """Such a batch may date from before the topic was compacted, and decompress to more memory than there is."""
     log = open_log(tmp_path / "topic-0", config=LogConfig(record_validation="header"))
     bomb = numbered((1 << 20) + 1000) if records == "many" else one_record(110 << 20, GZIP)
     log.append_as_leader(bomb, 0, NOW)
@@ -342,7 +343,7 @@ def test_a_batch_that_nobody_can_read_stays_and_the_rest_is_compacted(tmp_path: 
     put(log, (b"k", b"3"))
     log.roll(NOW)
     put(log, (b"end", b""))
-    with cleaning(log, end) as round_:  # now it lies in the part that is clean
+    with cleaning(log, end) as round_:  # now it is in the clean part
         for group in round_.run():
             swap(log, group)
     assert headers(log)[:2] == [kept, (kept[1] + 2, kept[1] + 2, 1)]

@@ -1,4 +1,4 @@
-"""S10: a crash at any step of a swap leaves the old content or the new one."""
+"""S10: a crash at any step of a swap leaves either the old content or the new content."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ OPERATIONS = ("rename", "replace", "unlink")
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """Ends the process at this step."""
 
 
 def crash_after(monkeypatch: pytest.MonkeyPatch, count: int) -> Callable[[], int]:
-    """Let `count` changes of the directory happen, then crash; returns how to ask for the number of changes."""
+    """Crash after `count` changes of the directory; returns a function that returns the number of changes."""
     done = 0
 
     def counted(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,7 +104,7 @@ def test_s10_a_crash_after_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyP
         if finished:
             new = state_of(victim)
             break
-        # The first start after the crash may be interrupted as well, at any step.
+        # The first start after the crash may also be interrupted, at any step.
         for second in range(8):
             again = tmp_path / f"crash-{step}-{second}"
             shutil.copytree(directory, again)
@@ -118,11 +118,11 @@ def test_s10_a_crash_after_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = {text for _, _, text in seen}
     assert found == {repr(old), repr(new)}
     switch = [repr(new) in {text for at, _, text in seen if at == n} for n in range(step)]
-    assert switch == sorted(switch)  # from some step on it is the new content, for good
+    assert switch == sorted(switch)  # from some step on, the content is the new one and stays so
 
 
 def open_log_at(directory: Path, like: PartitionLog) -> PartitionLog:
-    """Open a directory with a `.cleaned` segment in it, which loading would remove."""
+    """Open a directory that contains a `.cleaned` segment, which loading would remove."""
     kept = {path: path.read_bytes() for path in directory.glob("*.cleaned")}
     log = reload(directory, like)
     for path, content in kept.items():
@@ -157,7 +157,7 @@ def test_old_files_go_after_their_delay(tmp_path: Path) -> None:
 
 
 def failing_swap(log: PartitionLog, rename: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clean the log up to a swap that ends with an error of this `rename`."""
+    """Clean the log up to a swap in which this `rename` raises an error."""
     with cleaning(log) as round_:
         group = next(iter(round_.run()))
         with monkeypatch.context() as patch:

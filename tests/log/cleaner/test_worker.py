@@ -1,4 +1,4 @@
-"""The worker's throttle, and its end when nobody is at the other end of the pipe."""
+"""The worker's throttle, and the worker's end when the other end of the pipe is closed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def test_the_throttle_spreads_bytes_over_time() -> None:
     throttle = Throttle(100.0)
     assert throttle.spend(50, 10.0) == 0.5
     assert throttle.spend(50, 10.5) == 0.5
-    assert throttle.spend(50, 10.5) == 1.0  # what is owed adds up
-    assert throttle.spend(25, 20.0) == 0.25  # what was not used is not saved
+    assert throttle.spend(50, 10.5) == 1.0  # the debt adds up
+    assert throttle.spend(25, 20.0) == 0.25  # unused time is not saved
     assert Throttle().spend(1 << 30, 1.0) == 0.0
 
 

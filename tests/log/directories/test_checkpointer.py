@@ -18,7 +18,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 
 
 class Cleaned:
-    """The cleaner's checkpoint, which counts how often it is written, and how."""
+    """The cleaner's checkpoint, which records how often it is written, and whether synchronously."""
 
     def __init__(self) -> None:
         self.saved: list[str] = []
@@ -34,7 +34,7 @@ class Cleaned:
 
 
 class World:
-    """A directory with one log that holds ten records."""
+    """A directory with one log that contains ten records."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -60,7 +60,7 @@ class World:
         self.checkpointer.start(NOW, 30_000)
 
     def files(self) -> list[str]:
-        """Wait for the thread; return the checkpoints that are there."""
+        """Wait for the thread; return the existing checkpoints."""
         self.flusher.close(NOW)
         return sorted(path.name for path in self.directory.glob("*-offset-checkpoint"))
 

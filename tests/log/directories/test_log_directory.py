@@ -1,4 +1,4 @@
-"""The log directory: its lock, identity and checkpoints, and what is due when."""
+"""The log directory: its lock, identity and checkpoints, and its periodic tasks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def loaded(directory: Path, **kw: Any) -> LogDirectory:
 
 
 def crash(logs: LogDirectory) -> None:
-    """Leave everything as a killed process would."""
+    """Leave everything as after a kill."""
     logs._unlock()
     logs.logs = {}
 
@@ -152,7 +152,7 @@ def test_s14_one_owner(tmp_path: Path) -> None:
 
 
 def test_s14_a_directory_that_kafka_uses_is_refused(tmp_path: Path) -> None:
-    """Java's locks are record locks, which flock does not see; each side has to see the other's."""
+    """Java uses record locks, which flock does not see; each side must see the other's lock."""
     path = tmp_path / ".lock"
     path.touch()
     taken = (
@@ -204,7 +204,7 @@ def test_s14_directories_of_older_kafka(tmp_path: Path) -> None:
     ],
 )
 def test_s14_a_damaged_or_lost_identity_is_not_replaced(tmp_path: Path, content: bytes | None) -> None:
-    """One line names the file and the repair, which works; nothing is changed before."""
+    """One line names the file and the repair, which works; nothing is changed before the repair."""
     logs = loaded(tmp_path)
     logs.get_or_create("t", 0, None, LogConfig())
     logs.close()
@@ -234,7 +234,7 @@ def test_s6_unreadable_checkpoints(tmp_path: Path, content: bytes) -> None:
     crash(logs)
     for name in (checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS):
         (tmp_path / name).write_bytes(content)
-    if b"99999" not in content:  # a start beyond the end means that everything was deleted
+    if b"99999" not in content:  # a start beyond the end means that all records were deleted
         (tmp_path / checkpoints.LOG_STARTS).write_bytes(content)
     (tmp_path / "t-0" / "leader-epoch-checkpoint").write_bytes(content)
     logs = loaded(tmp_path)
@@ -246,13 +246,13 @@ def test_s6_unreadable_checkpoints(tmp_path: Path, content: bytes) -> None:
 
 
 def test_s7_the_high_watermark_survives_a_crash(tmp_path: Path) -> None:
-    """Bug 23: killed twice at the start."""
+    """Bug 23: the broker is killed twice during its start."""
     logs = loaded(tmp_path)
     log = logs.get_or_create("t", 0, TOPIC_ID, CONFIG)
     log.append_as_leader(batch(5), 0, NOW)
     log.set_high_watermark(5)
     logs.tick(NOW + 5000)
-    logs._flusher.close(NOW + 5000)  # waits for the thread that writes
+    logs._flusher.close(NOW + 5000)  # waits for the thread that writes it
     for _ in range(2):
         crash(logs)
         logs = loaded(tmp_path)
@@ -329,7 +329,7 @@ def test_tick_applies_retention_and_flushes(tmp_path: Path) -> None:
 
 
 def test_what_is_old_at_the_start_goes_after_the_initial_delay(tmp_path: Path) -> None:
-    """log.initial.task.delay.ms, not the 5 min of log.retention.check.interval.ms."""
+    """What is already old at the start is deleted after log.initial.task.delay.ms, which is shorter."""
     logs = loaded(tmp_path, initial_delay_ms=1_000)
     log = logs.get_or_create("t", 0, TOPIC_ID, LogConfig(segment_bytes=100, retention_bytes=0), NOW)
     for _ in range(2):
@@ -408,7 +408,7 @@ def test_log_config_from_kafkas_names() -> None:
 
 
 def test_work_that_brings_more_work_does_not_keep_the_chores_from_their_turn(tmp_path: Path) -> None:
-    """As a log does that rolls while its many producers are written down, again and again."""
+    """The work is like a log's that rolls again and again while its many producers are written to a snapshot."""
     logs = loaded(tmp_path / "data")
     begun = 0
 
@@ -440,7 +440,7 @@ def test_a_full_disk_is_a_failure_where_others_can_take_over(tmp_path: Path, in_
 
 
 def test_holes_that_a_leaders_log_has_are_no_damage_at_the_next_start(tmp_path: Path) -> None:
-    """The leader's was compacted at some time; this broker only copies, under a policy that deletes."""
+    """The leader's log was compacted at some time; this broker only copies it, with a policy that deletes."""
     logs = loaded(tmp_path / "data")
     log = logs.get_or_create("t", 0, TOPIC_ID, CONFIG)
     for offset in (0, 2, 4):

@@ -1,4 +1,4 @@
-"""Several log directories whose disks are full, fail, or were left in the middle of a move."""
+"""Several log directories that are full, have failed, or contain an unfinished move."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEADLINE = 60.0
 
 
 def new_dirs(tmp_path: Path, **kw: int) -> LogManager:
-    """Return three directories that are open and not loaded; the first one holds the metadata."""
+    """Return three opened directories that are not loaded; the first one contains the metadata."""
     managers = [LogDirectory(str(tmp_path / name), node_id=0, cluster_id="cluster", **kw) for name in ("a", "b", "c")]
     dirs = LogManager(managers, managers[0].directory)
     dirs.open()
@@ -41,7 +41,7 @@ def load(dirs: LogManager) -> LogManager:
 
 
 def created_in(dirs: LogManager, manager: LogDirectory) -> PartitionLog:
-    """Create the partition with three records in one of the directories."""
+    """Create the partition, with three records, in one of the directories."""
     with pytest.raises(ApiError):
         dirs.move(*KEY, manager.directory)
     log = dirs.get_or_create(*KEY, TOPIC_ID, LogConfig())
@@ -56,12 +56,12 @@ def append(log: PartitionLog) -> None:
 
 
 def until(dirs: LogManager, done: Callable[[], bool]) -> None:
-    """Advance the moves until something is true; fails after a generous time."""
+    """Advance the moves until a condition is true; fails after a generous time."""
     end = time.monotonic() + DEADLINE
     while not done():
         assert time.monotonic() < end, "the move does not end"
         dirs.advance_moves(NOW)
-        time.sleep(0.001)  # the copying thread's turn
+        time.sleep(0.001)  # the copying thread runs
 
 
 def movers() -> list[threading.Thread]:
@@ -69,7 +69,7 @@ def movers() -> list[threading.Thread]:
 
 
 def refuse_writes_in(monkeypatch: pytest.MonkeyPatch, directory: str, number: int) -> None:
-    """Let checkpoints of a directory fail as on a full, or a broken, disk."""
+    """Make the writing of a directory's checkpoints fail, as on a full or a broken disk."""
     write = checkpoints.write_lines
 
     def refusing(path: str, lines: list[str], *, sync: bool = True) -> None:
@@ -102,7 +102,7 @@ def test_a_partition_leaves_a_full_disk_and_keeps_what_comes_later(
 
 
 def test_a_new_partition_goes_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not to the emptiest directory, nor to the one that it was meant for, if that is full."""
+    """A new partition does not go to a full directory, even if that is the emptiest one or the intended one."""
     dirs = load(new_dirs(tmp_path))
     full = dirs.managers[1]
     with pytest.raises(ApiError):
@@ -117,7 +117,7 @@ def test_a_new_partition_goes_where_there_is_room(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "makedirs", making)
     with pytest.raises(OSError, match="No space"):
         dirs.get_or_create(*KEY, TOPIC_ID, LogConfig())
-    dirs.get_or_create(*KEY, TOPIC_ID, LogConfig())  # as it is tried again
+    dirs.get_or_create(*KEY, TOPIC_ID, LogConfig())  # as a client retries it
     for number in range(1, 6):
         dirs.get_or_create("topic", number, TOPIC_ID, LogConfig())
     assert [len(manager.logs) for manager in dirs.managers] == [3, 0, 3]
@@ -178,7 +178,7 @@ def test_a_directory_that_fails_in_a_tick_keeps_its_checkpoints(
 
 
 def test_a_broker_that_cannot_go_on_deletes_nothing_and_says_so(tmp_path: Path) -> None:
-    """Who asked would believe that a later topic of this name finds nothing here, at the next start."""
+    """Otherwise the caller would believe that a later topic with this name finds nothing here at the next start."""
     dirs = load(new_dirs(tmp_path))
     fatal: list[str] = []
     dirs.events = SimpleNamespace(logs_failed=fatal.append)  # type: ignore[assignment]
@@ -196,7 +196,7 @@ def test_a_broker_that_cannot_go_on_deletes_nothing_and_says_so(tmp_path: Path) 
 def test_a_broker_of_a_cluster_does_not_start_without_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """As Apache Kafka's: one that answers for replicas that it cannot have would keep them from being in sync."""
+    """As with Apache Kafka: a broker that answers for replicas that it cannot have would keep them out of sync."""
     managers = [LogDirectory(str(tmp_path / name), node_id=0, cluster_id="cluster") for name in ("a", "b")]
     dirs = LogManager(managers, managers[0].directory, keeps_metadata=False)
 
@@ -233,7 +233,7 @@ def test_a_rate_of_zero_holds_a_move_up_and_nothing_else(tmp_path: Path) -> None
         dirs.advance_moves(NOW)  # must not raise
         time.sleep(0.001)
     assert dirs.moves == {KEY: move}
-    dirs.move(*KEY, source.directory)  # calls it off
+    dirs.move(*KEY, source.directory)  # cancels the move
     assert not dirs.moves
     dirs.close()
 

@@ -1,4 +1,5 @@
-"""Files of new partitions that threads make, so that the event loop never waits for the file system's journal."""
+"""Threads create the files of new partitions ahead, so that the event loop never waits for the file system's journal.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +117,7 @@ def gone(dirs: LogManager, tmp_path: Path) -> None:
 
 
 def test_what_nobody_takes_is_never_seen_and_goes(tmp_path: Path) -> None:
-    """A LeaderAndIsr is refused after its files were made: the topic may be gone, or begun anew under another id."""
+    """A LeaderAndIsr is refused after its files were made: the topic was deleted, or recreated with another id."""
     dirs = dirs_of(tmp_path)
     (job,) = dirs.make_ahead([NewPartition(("t", 1), TOPIC_ID)])
     made = job.result(60)
@@ -132,7 +133,7 @@ def test_what_was_made_for_another_topic_of_the_name_is_not_taken(tmp_path: Path
     ahead(dirs, 1)
     other = uuid.UUID(int=8)
     assert dirs.get_or_create("t", 1, other, LogConfig(), NOW).topic_id == other
-    ahead(dirs, 1)  # there is one now
+    ahead(dirs, 1)  # now it exists
     assert len(list(tmp_path.glob("0/t-1"))) == 1
     dirs.close()
 

@@ -1,4 +1,4 @@
-"""Names become paths only where a topic may have them; nothing outside a log directory is touched."""
+"""A name becomes a path only if a topic may have that name; nothing outside a log directory is changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = [
 
 
 def snapshot(directory: Path) -> dict[str, tuple[float, bytes | None]]:
-    """Return everything below a directory, with times of change and contents."""
+    """Return everything below a directory, with modification times and contents."""
     return {
         str(path.relative_to(directory)): (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
         for path in sorted(directory.rglob("*"))
@@ -33,7 +33,7 @@ def snapshot(directory: Path) -> dict[str, tuple[float, bytes | None]]:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A directory beside the log directory: another broker's partition, and a file that is no log's."""
+    """Create a directory beside the log directory: another broker's partition, and a file that belongs to no log."""
     other = loaded(tmp_path / "outside")
     other.get_or_create("t", 0, TOPIC_ID, CONFIG).append_as_leader(batch(), 0, NOW)
     other.close()

@@ -1,4 +1,4 @@
-"""Opening the partitions of a directory: which entries they are, and several at a time."""
+"""Opening the partitions of a directory: which entries are partitions, and several are opened in parallel."""
 
 from __future__ import annotations
 

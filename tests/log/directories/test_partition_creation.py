@@ -1,4 +1,4 @@
-"""Partitions created together are cheap, and one whose topic id was lost gets it back."""
+"""Partitions are created together cheaply, and a partition whose topic id was lost gets it back."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_directory_is_brought_to_the_disk_by_a_thread(tmp_path: Path, monkey
 def test_what_is_flushed_is_found_after_a_loss_of_power_though_the_thread_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """flush.messages=1: an append brings the name of its new log's directory to the disk, too (S12)."""
+    """With flush.messages=1, an append also brings the name of its new log's directory to the disk (S12)."""
     (tmp_path / "data").mkdir()
     power, gate = Power(tmp_path / "data"), threading.Event()
     with power.watched(monkeypatch):

@@ -1,4 +1,4 @@
-"""What is said while a recovery takes long."""
+"""Progress messages during a long recovery."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_percent_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     progress = RecoveryProgress("data", clock=lambda: now)
     progress.begin(4_000_000_000, 3)
-    caplog.clear()  # the line about its beginning, where others have left the level low
+    caplog.clear()  # other tests leave the level low for the line about its beginning
     with caplog.at_level(logging.INFO):
         for second in range(12):
             now = float(second)

@@ -1,4 +1,4 @@
-"""The thread that removes files, and its end."""
+"""The thread that removes files, and how it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What checkpoints say of partitions that are deleted, created again or moved while the checkpoints are gathered."""
+"""Checkpoint entries for partitions that are deleted, recreated or moved while the checkpoints are gathered."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def killed(logs: LogDirectory) -> None:
 
 
 def old_and_new(logs: LogDirectory, name: str, *, steps: int) -> bool:
-    """Delete a topic and create another one of its name after some steps of what is due; whether there were so many."""
+    """Delete a topic and recreate it after `steps` steps of the due work; return whether there were as many."""
     log = logs.get_or_create(name, 0, uuid.UUID(int=1), CONFIG, NOW)
     for _ in range(10):
         log.append_as_leader(batch(), 0, NOW)
@@ -110,14 +110,14 @@ def test_what_was_deleted_twice_is_forgotten_twice(tmp_path: Path) -> None:
     key = ("topic", 0)
     logs.get_or_create(*key, uuid.UUID(int=1), CONFIG, NOW)
     logs.delete_all([key], NOW)
-    whole(logs.due(NOW))  # what is said of the first one is being forgotten
+    whole(logs.due(NOW))  # the entries of the first topic are being forgotten
     second = logs.get_or_create(*key, uuid.UUID(int=2), CONFIG, NOW)
     for _ in range(5):
         second.append_as_leader(batch(), 0, NOW)
     committed(second).advance_log_start(4, NOW)
     logs.checkpoint()
     logs.delete_all([key], NOW)
-    logs._flusher.pool.submit(int).result()  # what came before has been written
+    logs._flusher.pool.submit(int).result()  # earlier entries have been written
     logs._checkpointer.settle_forgotten()
     logs.get_or_create(*key, uuid.UUID(int=3), CONFIG, NOW)
     assert checkpoints.read_offsets(str(tmp_path / checkpoints.LOG_STARTS)) == {}

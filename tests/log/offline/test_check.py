@@ -1,4 +1,4 @@
-"""The audit: silent about what brokers wrote, and never silent about what was done to it since."""
+"""The audit reports nothing about files that brokers wrote, and always reports later changes to them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BATCHES = 150
 
 
 def write(log: PartitionLog) -> None:
-    """Plain, idempotent and transactional batches of two producers, under three leader epochs."""
+    """Write plain, idempotent and transactional batches of two producers, in three leader epochs."""
     sequence = {5: 0, 6: 0}
     for index in range(BATCHES):
         epoch = index // 60
@@ -58,7 +58,7 @@ def manager(directory: Path) -> LogDirectory:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory after a clean stop: one partition whole, one with a deleted prefix, one empty."""
+    """Return a data directory after a clean stop: one complete partition, one with a deleted prefix, one empty."""
     directory = tmp_path_factory.mktemp("written") / "data"
     logs = manager(directory)
     for name, partition in (("whole", 0), ("cut", 3), ("empty", 0)):
@@ -150,7 +150,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def first(directory: Path, suffix: str) -> Path:
-    """The first file of a kind that holds something."""
+    """Return the first file of a kind that is not empty."""
     return next(path for path in sorted((directory / "whole-0").glob(f"*{suffix}")) if path.stat().st_size)
 
 
@@ -238,7 +238,7 @@ def offset_of_time_index(directory: Path) -> Path:
 
 
 def time_index_short(directory: Path) -> Path:
-    """Kafka would take the segment's largest timestamp for a smaller one."""
+    """Kafka would use a largest timestamp of the segment that is too small."""
     path = first(directory, ".timeindex")
     path.write_bytes(path.read_bytes()[:-12])
     return path
@@ -468,7 +468,7 @@ def test_repair_leaves_nothing_that_recovery_can_mend(clean: Path) -> None:
     assert done["cut-3"][1:3] == (0, 0)
     assert logs[-1].read_bytes() == content
     assert not (clean / checkpoints.CLEAN_SHUTDOWN).exists()
-    # The stop had been a clean one, so recovery looks at the last segment only.
+    # The stop was clean, so recovery reads only the last segment.
     assert [each.what for each in found(clean)] == ["is missing and will be built again"]
     (clean / checkpoints.RECOVERY_POINTS).unlink()
     repair(str(clean), NOW)
@@ -528,7 +528,7 @@ def test_any_file_may_hold_anything(written: Path, tmp_path: Path) -> None:
 
 
 def test_a_topic_that_a_running_broker_deletes_is_no_finding(tmp_path: Path) -> None:
-    """Neither between the listing and the look, nor while checkpoints still name it."""
+    """It is no finding between the listing and the check, nor while checkpoints still name the topic."""
     logs = manager(tmp_path)
     for index in range(3):
         log = logs.get_or_create("t", index, None, SMALL, NOW)

@@ -1,4 +1,4 @@
-"""Idempotence and transactions as one partition sees them."""
+"""Idempotence and transactions, as a single partition sees them."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_markers_of_transactions_version_2(log: PartitionLog) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("lost", ["", "*.txnindex", "*.snapshot"])
 def test_aborted_transactions_survive(log: PartitionLog, clean: bool, lost: str) -> None:
-    """S3, bug 13: transactions over several segments, found from any start, with any index lost."""
+    """S3, bug 13: transactions over several segments are found from any offset, even if any index is lost."""
     log.update_config(LogConfig(segment_bytes=500))
     aborted = []
     for turn in range(6):
@@ -260,7 +260,7 @@ def test_aborted_transactions_survive(log: PartitionLog, clean: bool, lost: str)
 
 
 def test_truncation_into_an_open_transaction(log: PartitionLog) -> None:
-    """Bug 9: after truncation the producers are what a replay of the log gives."""
+    """Bug 9: after a truncation, the producer state equals a replay of the log."""
     for sequence in range(4):
         produce(log, sequence)
     produce(log, 4, transactional=True)

@@ -1,4 +1,4 @@
-"""A snapshot of many producers, taken in pieces: it tells what they were at the roll, whatever comes in between."""
+"""A snapshot of many producers is taken in pieces: it shows their state at the roll, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEED = 20261122
 
 
 class World:
-    """A log with many producers, and the work that it puts off."""
+    """A log with many producers, and its deferred work."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -52,7 +52,7 @@ class World:
         return self.log.log_end_offset
 
     def copied(self, name: str) -> Path:
-        """Return a copy of the directory, as a crash would leave it."""
+        """Return a copy of the directory, in the state after a crash."""
         target = self.directory.with_name(name)
         shutil.copytree(self.directory, target)
         return target
@@ -67,7 +67,7 @@ def world(tmp_path: Path) -> World:
 
 
 def known(entries: list[ProducerEntry]) -> dict[int, tuple[int, int, int]]:
-    """Return what a snapshot tells, by producer id."""
+    """Return the contents of a snapshot, by producer id."""
     return {e.producer_id: (e.last_sequence, e.batches[-1].last_offset, e.last_timestamp) for e in entries}
 
 
@@ -81,7 +81,7 @@ def test_it_tells_what_was_at_the_roll(world: World) -> None:
         for _ in range(20):
             world.produce(rng.randrange(2 * PRODUCERS))
         if pieces == 3:
-            world.log.expire_producers(NOW + HOUR, HOUR)  # those that have been silent since the first second
+            world.log.expire_producers(NOW + HOUR, HOUR)  # producers that have been silent since the first second
     assert pieces >= PRODUCERS // 256
     assert known(world.content(offset)) == expected
     assert world.log.producers.taking is None
@@ -167,7 +167,7 @@ def test_close_ends_it(world: World) -> None:
 
 
 def test_segments_wait_for_the_snapshot_that_knows_what_they_tell(world: World) -> None:
-    """Producers all of whose records are deleted are known after a crash, also while the next snapshot is taken."""
+    """Producers whose records are all deleted are still known after a crash, even while the next snapshot is taken."""
     first = world.roll()
     whole(world.later.popleft()())
     world.log.flush(NOW)
@@ -193,7 +193,7 @@ def test_segments_wait_for_the_snapshot_that_knows_what_they_tell(world: World) 
 def test_a_snapshot_that_a_flush_has_overtaken_is_brought_to_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The flush that moves the recovery point past it may come before it is written."""
+    """A flush may move the recovery point past the snapshot before the snapshot is written."""
     root = tmp_path / "disk"
     root.mkdir()
     power = Power(root)
@@ -218,7 +218,7 @@ def test_a_snapshot_that_a_flush_has_overtaken_is_brought_to_the_disk(
             purge(world.log, NOW + HOUR)
             assert world.log.segments.bases[0] == base
             for directory in (root, world.directory):
-                sync_directory(str(directory))  # as a file system may by itself: names, without what is in the files
+                sync_directory(str(directory))  # as a file system may do by itself: names without the files' contents
             power.after_power_loss(tmp_path / label)
             again = open_log(tmp_path / label / "topic-0", clean=False, recovery_point=second, log_start_offset=second)
             assert known(again.active_producers()) == expected
@@ -259,7 +259,7 @@ def test_nothing_is_noted_while_none_is_taken(world: World) -> None:
 
 
 def test_what_an_append_does_of_it_does_not_grow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A roll copies a list, and leaves the rest for later."""
+    """The work of an append does not grow: a roll copies a list, and leaves the rest for later."""
     monkeypatch.setattr(partition_log.PartitionLog, "_take_snapshot", None)
     world.roll()
     assert isinstance(world.log, PartitionLog)
@@ -269,7 +269,7 @@ def test_what_an_append_does_of_it_does_not_grow(world: World, monkeypatch: pyte
 def test_an_append_that_is_flushed_at_once_leaves_the_snapshot_to_the_thread(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is megabytes for very many producers."""
+    """A snapshot of very many producers has megabytes."""
     world.roll()
     whole(world.later.popleft()())
     world.log.update_config(replace(LogConfig(), flush_messages=1))

@@ -1,4 +1,4 @@
-"""The guard under which a transaction begins on a partition: no batch opens one that no marker will ever end."""
+"""The guard under which a transaction begins on a partition: without it, a batch could open one that no marker ends."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_without_a_guard_nothing_begins(log: PartitionLog) -> None:
 
 
 def test_t11_a_guard_from_before_the_marker_opens_nothing(log: PartitionLog) -> None:
-    """The coordinator said yes, then the transaction ended, and only now the batch gets to its append."""
+    """The coordinator verified the transaction, then the transaction ended, and only then is the batch appended."""
     guard = begin(log)
     end_txn(log, commit=False)
     assert refused(log, guard) is ErrorCode.INVALID_TXN_STATE
 
 
 def test_t11_a_guard_is_of_one_transaction_only(log: PartitionLog) -> None:
-    """ABA: the stale answer meets the question of the producer's next transaction."""
+    """ABA: the answer for an old transaction arrives while the producer's next transaction is being verified."""
     stale = begin(log)
     end_txn(log, commit=False)
     fresh = begin(log)
@@ -73,7 +73,7 @@ def test_t11_a_guard_is_of_one_transaction_only(log: PartitionLog) -> None:
 
 
 def test_version_2_a_marker_leaves_the_guard_of_the_next_transaction(log: PartitionLog) -> None:
-    """Its epoch is the next transaction's, which may be asking already; a guard of an older epoch goes."""
+    """The marker has the next transaction's epoch, which may be in verification; an older guard is removed."""
     old = begin(log, epoch=0, epoch_bump=True)
     append(log, old, epoch=0)
     following = begin(log, epoch=1, epoch_bump=True)
@@ -95,7 +95,7 @@ def test_t4_an_older_epoch_does_not_even_get_a_guard(log: PartitionLog) -> None:
 
 
 def test_what_was_seen_first_comes_first(log: PartitionLog) -> None:
-    """KAFKA-14920: a batch whose verification failed comes again; the one behind it must not overtake it."""
+    """KAFKA-14920: a batch whose verification failed is sent again; the batch after it must not overtake it."""
     guard = begin(log, sequence=0)
     assert begin(log, sequence=1) is guard
     assert refused(log, guard, sequence=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -127,7 +127,7 @@ def test_guards_of_producers_that_never_come_do_not_pile_up(log: PartitionLog) -
 
 
 def test_guards_that_anybody_may_ask_for_are_bounded(log: PartitionLog) -> None:
-    """While the coordinator is away it is not known whether a producer id is anybody's."""
+    """While the coordinator is unavailable, nobody knows whether a producer id was allocated."""
     for pid in range(3 * MAX_VERIFICATIONS):
         begin(log, pid=pid)
     assert len(log.producers._verifications) == MAX_VERIFICATIONS

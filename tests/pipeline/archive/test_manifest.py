@@ -1,4 +1,4 @@
-"""The manifest: what entries mean together, and what is read of a damaged one."""
+"""The manifest: what entries mean together, and what is read from a damaged manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets that are there, and those that are not."""
+"""Which offsets exist, and which do not."""
 
 from __future__ import annotations
 

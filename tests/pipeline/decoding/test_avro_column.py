@@ -34,7 +34,7 @@ def record(*fields: tuple[Any, ...], name: str = "R") -> dict[str, Any]:
 
 
 def typed(kind: Any) -> Any:
-    """Return a type in short: a struct as a dict, an array as a list, a map as a tuple."""
+    """Return a type in short form: a struct as a dict, an array as a list, a map as a tuple."""
     if isinstance(kind, str):
         return kind
     if kind["type"] == "struct":
@@ -49,7 +49,7 @@ def type_of(schema: Any) -> Any:
 
 
 def read(writer: Any, reader: Any, value: Any) -> Any:
-    """Return what a reader's column has of a value in Avro's JSON that a writer's schema wrote."""
+    """Return what a reader's column contains for a value in Avro's JSON that a writer's schema wrote."""
     written = avro(writer)
     return Reader(avro(reader)).value(written, written.data_of(json.dumps(value)))
 
@@ -242,7 +242,7 @@ def test_fields_of_events() -> None:
 
 
 def test_an_int_that_is_none_is_an_error() -> None:
-    """fastavro reads an int as a long, of which Spark would take the lower half."""
+    """fastavro reads an int as a long, of which Spark would use the lower half."""
     for kind in ("int", {"type": "int", "logicalType": "date"}):
         written = avro("long").data_of(str(1 << 31))
         with pytest.raises(InvalidValue, match="more than 32 bits"):

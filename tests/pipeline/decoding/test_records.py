@@ -1,4 +1,4 @@
-"""What a task does with one record, and with a registry that does not answer."""
+"""How a task decodes one record, and handles a registry that does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of visits: what is drawn, and that it is a picture."""
+"""The chart of visits: what is drawn, and that it is a valid image."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_click_on_a_columns_head_sorts_by_it_and_another_the_other_way(tmp_pat
         visits, days = [str(row["visits"]) for row in ROWS], [row["day"] for row in ROWS]
         assert column(3) == visits
         window.click("th:nth-child(3)")
-        assert column(3) == sorted(visits, key=int)  # as numbers: 99 before 100
+        assert column(3) == sorted(visits, key=int)  # sorted as numbers: 99 before 100
         window.click("th:nth-child(3)")
         assert column(3) == sorted(visits, key=int, reverse=True)
         window.click("th:nth-child(2)")

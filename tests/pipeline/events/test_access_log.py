@@ -204,7 +204,7 @@ def hostile() -> Iterator[bytes]:
 
 @pytest.mark.parametrize("line", list(hostile()), ids=range(7))
 def test_lines_that_make_patterns_try_for_ever(line: bytes) -> None:
-    """A pattern that takes back what it took would be at the first of these for minutes, at the third for ever."""
+    """A backtracking pattern would take minutes for the first of these, and forever for the third."""
     for number in range(20):
         assert isinstance(AccessLog().parse(line, number), Malformed)
 

@@ -1,4 +1,4 @@
-"""The invented website: what holds of its events, for any options."""
+"""The invented website: properties of its events, for any options."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def time_ms(text: str) -> int:
 
 
 def usable(record: Arrival) -> Event | None:
-    """Read a record as a job would, which knows nothing of the source; None for a malformed one."""
+    """Read a record as a job does, without knowledge of the source; None for a malformed record."""
     arrival, key, value = record
     try:
         found: Any = json.loads(value)
@@ -257,7 +257,7 @@ def test_every_form_of_malformed_record() -> None:
 
 @pytest.mark.long
 def test_what_waits_does_not_grow_with_the_events() -> None:
-    """Over ten days, what is in memory is what it was over the first two."""
+    """Over ten days, the memory use is the same as over the first two."""
     source = EventSource(EventOptions(START, rate=0.2, days=10, daily=False, visitors=2_000))
     most = [0] * 10
     for number, (arrival, _, _) in enumerate(source):

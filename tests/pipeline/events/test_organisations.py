@@ -29,7 +29,7 @@ def test_sizes_fall_and_a_few_are_unknown() -> None:
 
 
 def test_an_answer_never_changes() -> None:
-    """Lookups that were written earlier must agree with those of today."""
+    """Earlier lookup files must agree with today's."""
     assert [organisation_of(visitor_name(rank)) for rank in (1, 2, 3)] == [
         None,
         "Alder & Finch Insurance",

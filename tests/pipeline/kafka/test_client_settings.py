@@ -1,4 +1,4 @@
-"""One set of settings by the names of three clients."""
+"""One set of settings, under the names of three clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slices of a replay: each offset in one of them, in order, at its time."""
+"""The slices of a replay: each offset is in one of them, in order, at its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Spark is started, as far as that can be told without it."""
+"""How Spark is started, as far as that can be tested without it."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_connector_that_does_not_exist_names_the_versions_that_do(monkeypatch: p
 
 
 class Context:
-    """As much of a SparkContext as is asked while an executor is waited for; `looks` are the executors there are."""
+    """The part of a SparkContext that the wait for an executor uses; `looks` are the executors at each check."""
 
     def __init__(self, looks: list[int], stopped: bool = False) -> None:
         self._looks, self._stopped = looks, stopped

@@ -26,7 +26,7 @@ PATIENCE_S = 60
 
 
 class FakeJvm(Jvm):
-    """A JVM whose start ends when it is told to end."""
+    """A JVM whose start ends when the test says so."""
 
     def __init__(self, status: int | None = None) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Session:
 
 
 def starts(begin: Callable[[], Any], jvm: Jvm) -> Any:
-    """Start what stands for Spark."""
+    """Start the fake Spark."""
     with Ending(jvm) as ending:
         return ending.start(begin)
 

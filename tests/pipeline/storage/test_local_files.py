@@ -1,4 +1,4 @@
-"""Files of this machine: exclusive, replaced in one step, and on the disk with all folders above them."""
+"""Files of this machine: created exclusively, replaced atomically, and synced with all parent folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tries import tries
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Return what is brought to the disk during the test."""
+    """Return the paths that are synced during the test."""
     seen: set[str] = set()
     sync = os.fsync
 

@@ -1,4 +1,4 @@
-"""One writer at a time, whoever looks and when."""
+"""One writer at a time, whoever checks the lock and when."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ GONE = r"another job writes to"
 
 
 def lock_of(folder: Path) -> dict[str, Any]:
-    """Return what a lock says, as one that is held now."""
+    """Return the contents of a lock that is held now."""
     with WriterLock(local_files(folder)):
         found: dict[str, Any] = json.loads((folder / NAME).read_text())
     return found
 
 
 def ended_process() -> int:
-    """Return the number of a process that has ended."""
+    """Return the id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait(PATIENCE_S)
     return process.pid
@@ -55,7 +55,7 @@ def test_second_job_is_refused_while_the_first_one_renews(tmp_path: Path) -> Non
 
 
 class Meeting:
-    """Files at which two jobs have both seen that there is no lock before either goes on, if nothing keeps them."""
+    """Files where two jobs both see that there is no lock before either continues, unless something prevents that."""
 
     def __init__(self, files: Files, together: threading.Barrier) -> None:
         self._files = files

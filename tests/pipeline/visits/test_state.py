@@ -1,4 +1,4 @@
-"""What a stream of visits remembers: clocks of partitions that are new or stand still. And how two counts compare."""
+"""What a stream of visits remembers: the clocks of new and idle partitions. And the comparison of two counts."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def test_only_a_partition_that_stands_still_for_long_is_not_waited_for() -> None
     assert at(0) == []
     assert at(59) == []
     assert sorted(at(60)) == [(1, 4, 900), (2, 0, 900)]
-    last[1] = 5  # something came, which is not read yet
+    last[1] = 5  # something arrived that is not read yet
     assert at(61) == [(2, 0, 900)]
     ends["1"] = 5
     assert at(120) == [(2, 0, 900)]
     assert sorted(at(180)) == [(1, 5, 900), (2, 0, 900)]
-    clocks["1"] = clocks["2"] = 900  # that is near enough
+    clocks["1"] = clocks["2"] = 900  # that is close enough
     assert idle.set_clocks(ends, clocks, lambda: pytest.fail("nobody is behind"), 300) == []
     clocks["1"] = 850
-    assert at(301) == []  # it begins anew
+    assert at(301) == []  # the partition begins anew
 
 
 def test_without_any_record_no_clock_is_set() -> None:

@@ -161,7 +161,7 @@ def test_reads_not(reader: Any, writer: Any, found: list[str]) -> None:
 
 @pytest.mark.parametrize(("reader", "writer"), READS + [each[:2] for each in READS_NOT], ids=str)
 def test_the_library_says_the_same(reader: Any, writer: Any) -> None:
-    """Avro's own library, asked for the whole, gives the verdict that its parts give here."""
+    """Avro's own library gives the same verdict for the complete schemas as the checks here."""
     from avro.compatibility import ReaderWriterCompatibilityChecker
 
     read, written = avro(reader), avro(writer)

@@ -1,4 +1,4 @@
-"""Hostile schemas and values end in InvalidSchema or InvalidValue, soon, in little memory, and read nothing outside."""
+"""Hostile schemas and values soon end in InvalidSchema or InvalidValue, use little memory, and read nothing outside."""
 
 import http.server
 import json
@@ -17,7 +17,7 @@ from kbroker.schema_registry.formats.parsing import compatible, parse
 from tests.tries import FORM
 
 SOON = 20.0
-"""Seconds of a processor: above what any of these takes, far below what an unbounded one does."""
+"""CPU seconds: more than any of these takes, far less than an unbounded one takes."""
 MEGABYTE = 1024 * 1024
 
 
@@ -29,7 +29,7 @@ def worked() -> float:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Fail if the block takes long, or makes the process grow by more than 500 MB."""
+    """Fail if the block takes long, or lets the process grow by more than 500 MB."""
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, worked()
     yield
     assert worked() - start < SOON
@@ -111,7 +111,7 @@ def filled(text: str, piece: Callable[[int], str], most: int = MEGABYTE) -> str:
 
 
 SLOW = MEGABYTE if FORM == "long" else 250_000
-"""The size of what takes ten seconds by the megabyte."""
+"""The size of inputs that take ten seconds for each megabyte."""
 LARGE: list[tuple[str, str, str]] = [
     ("JSON", "properties", filled('{"properties":{@"z":{}}}', lambda each: f'"p{each}":{{"type":"string"}},')),
     ("JSON", "enum", filled('{"enum":[@0]}', lambda each: f'"v{each}",')),
@@ -139,7 +139,7 @@ LARGE: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("kind", "what", "text"), LARGE, ids=lambda each: each[:20])
 def test_a_megabyte(kind: str, what: str, text: str) -> None:
-    """A schema of the largest size is parsed, printed and compared, or refused, but it ends."""
+    """A schema of the largest size is parsed, printed and compared, or refused; in any case it ends."""
     with bounded():
         try:
             schema = parse(kind, text)
@@ -189,7 +189,7 @@ def test_numbers_that_are_long() -> None:
 
 
 def doubling(levels: int, leaf: str) -> str:
-    """Return a schema in which each definition has the next one twice: 2^levels paths lead to the leaf."""
+    """Return a schema in which each definition contains the next one twice: 2^levels paths lead to the leaf."""
     definitions = {
         f"d{each}": {"properties": {name: {"$ref": f"#/definitions/d{each + 1}"} for name in ("a", "b")}}
         for each in range(levels)
@@ -227,7 +227,7 @@ def test_avro_records_that_multiply() -> None:
 
 
 def test_chains_of_references() -> None:
-    """Two thousand types, each of which has the next: far deeper than Python's stack, and judged all the same."""
+    """Two thousand types, each of which contains the next: far deeper than Python's stack, but still compared."""
     many = 2_000
     definitions = {f"d{each}": {"properties": {"a": {"$ref": f"#/definitions/d{each + 1}"}}} for each in range(many)}
 
@@ -395,7 +395,7 @@ class _Counting(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def address() -> Iterator[tuple[str, list[str]]]:
-    """An HTTP server on this machine, and what it is asked for."""
+    """Yield the address of a local HTTP server, and the requests that it received."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Counting)
     server.asked = []  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever)
@@ -429,7 +429,7 @@ def test_no_address_is_asked(address: tuple[str, list[str]]) -> None:
     ):
         with pytest.raises(InvalidSchema):
             parse("JSON", text)
-    # A draft that nobody knows is draft 7, as for Confluent's registry: its address is not asked either.
+    # An unknown draft counts as draft 7, as in Confluent's registry: its address is not requested either.
     for text in (f'{{"$schema":"{url}/schema","type":"string"}}', f'{{"properties":{{"a":{{"$schema":"{url}/s"}}}}}}'):
         schema = parse("JSON", text)
         assert not compatible(schema, schema)

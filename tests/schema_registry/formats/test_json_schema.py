@@ -24,7 +24,7 @@ def schema(given: Any, references: dict[str, str] | None = None) -> JsonSchema:
         ("true", "true", "true"),
         (' { "type" : "string" } ', '{"type":"string"}', '{"type":"string"}'),
         ('{"b":1,"a":{"d":[],"c":{}}}', '{"b":1,"a":{"d":[],"c":{}}}', '{"a":{"c":{},"d":[]},"b":1}'),
-        # Digits stay as they are given, as with Java's BigDecimal.
+        # Digits stay as they are written, as with Java's BigDecimal.
         (
             '{"multipleOf":1.50,"maximum":1e10}',
             '{"multipleOf":1.50,"maximum":1E+10}',
@@ -111,7 +111,7 @@ def test_references_within(text: str) -> None:
 
 
 def test_drafts() -> None:
-    """Without `$schema`, or with one that nobody knows, a schema is of draft 7."""
+    """A schema without `$schema`, or with an unknown one, has draft 7."""
     for said in ({}, {"$schema": "http://acme.invalid/schema"}, {"$schema": "http://json-schema.org/draft-07/schema#"}):
         made = schema({**said, "prefixItems": [{"type": "string"}], "items": [{"type": "integer"}]})
         assert made.draft == 7

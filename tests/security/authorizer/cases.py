@@ -1,4 +1,4 @@
-"""For each API a request, the rights that it needs, and the code that the lack of each is answered with."""
+"""For each API a request, the rights that it needs, and the error code if one of them is missing."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ TOPIC, GROUP, TXN = "orders", "billing", "mover"
 SHARE_GROUP = "workers"
 """A share group without members."""
 DOOMED = "doomed"
-"""A topic that has to be there again before each request."""
+"""A topic that must exist again before each request."""
 TOPIC_KIND, BROKER_KIND, GROUP_KIND = 2, 4, 32
 
 
 class Right(NamedTuple):
-    """What is needed, and the code without it."""
+    """A required right, and the error code without it."""
 
     kind: ResourceType
     name: str

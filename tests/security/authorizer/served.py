@@ -1,4 +1,4 @@
-"""A broker with an authorizer, asked through its dispatcher by whoever a test says."""
+"""A broker with an authorizer; its dispatcher receives requests from any user that a test names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ACLs come to: Kafka's rules one by one, and all of them against a model that looks at every ACL."""
+"""The effect of ACLs: Kafka's rules one by one, and all of them compared with a model that checks every ACL."""
 
 import logging
 

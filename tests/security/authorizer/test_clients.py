@@ -1,4 +1,4 @@
-"""Real clients where there is an authorizer: their admin APIs, and what producers and consumers are told."""
+"""Real clients with an authorizer: their admin APIs, and the errors that producers and consumers get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is hidden, what of a request succeeds in part, what a denied request leaves behind, and rights that go."""
+"""What is hidden, which parts of a request succeed, what a denied request leaves behind, and revoked rights."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_each_fetch_is_told_from_the_moment_that_the_log_wants_to_know(alo
 
 @asynchronous
 async def test_a_right_that_was_taken_away_counts_at_once(alone):
-    """Also where requests go the express way, which a connection has learned."""
+    """Also if requests use the express path, which a connection has cached."""
     async with alone as served:
         await topics(served, "orders")
         await served.allow(T, "orders", O.WRITE)

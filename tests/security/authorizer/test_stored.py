@@ -1,4 +1,4 @@
-"""ACLs through CreateAcls, DescribeAcls and DeleteAcls, and what is there after a restart."""
+"""ACLs through CreateAcls, DescribeAcls and DeleteAcls, and their state after a restart."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NAMES = ["orders", "odd/../na%me", ".", "ünï", "a b*"]
 @pytest.mark.parametrize("version", [1, 2, 3])
 @asynchronous
 async def test_acls_are_there_after_a_restart(tmp_path, monkeypatch, version):
-    """Also where the journal has become a snapshot."""
+    """Also if the journal has become a snapshot."""
     monkeypatch.setattr(embedded_store, "_COMPACT_BYTES", 1_000)
     created = [
         creation(resource_name=name, resource_type=kind, resource_pattern_type=pattern)
@@ -134,7 +134,7 @@ async def test_filters(tmp_path):
 )
 @asynchronous
 async def test_what_is_no_acl(tmp_path, changed, said):
-    """The others of a request are made all the same."""
+    """The other ACLs of the request are created all the same."""
     async with serving(tmp_path) as served:
         answer = await served.ask(CreateAclsRequest([creation(**changed), creation()]), 3, ADMIN)
         assert [each.error_code for each in answer.results] == [INVALID, 0]

@@ -1,4 +1,4 @@
-"""Delegation tokens where an authorizer is configured: for whom they are made, and who sees them (KIP-48, KIP-373)."""
+"""Delegation tokens with an authorizer: for whom they may be created, and who sees them (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def broker(loop, tmp_path_factory):
 
 @pytest.fixture
 def ask(loop, broker):
-    """Asks with no rights and no tokens at the beginning; they are given by `ask.allow`."""
+    """Sends requests, at first without rights and tokens; `ask.allow` grants rights."""
 
     class Ask:
         def __call__(self, request, version=3, principal=ALICE):

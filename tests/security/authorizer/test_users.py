@@ -1,4 +1,4 @@
-"""Users who have authenticated, each with his own rights, on connections of one broker."""
+"""Authenticated users, each with separate rights, on connections of one broker."""
 
 from __future__ import annotations
 

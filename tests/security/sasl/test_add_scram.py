@@ -1,4 +1,4 @@
-"""Users that a start is to find: the text of --add-scram."""
+"""Users that exist when a broker starts: the text of --add-scram."""
 
 from __future__ import annotations
 

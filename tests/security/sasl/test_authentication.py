@@ -1,4 +1,4 @@
-"""The course of an authentication: what may come next, how long it lasts, and what comes of authenticating again."""
+"""The course of an authentication: which step may follow, the session's lifetime, and re-authentication."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NO_LAYER = b"\1\0\0\0"
 
 
 class FakeContext:
-    """Takes ticket 1, ticket 2, ...; `answers` are its tokens. What is wrapped stands between brackets."""
+    """Accepts ticket 1, ticket 2, ...; `answers` are its tokens. Wrapped data is between brackets."""
 
     def __init__(self, answers=(b"ap-rep",), initiator="alice/host@EXAMPLE.COM"):
         self._answers = list(answers)
@@ -133,7 +133,7 @@ class GSSError(Exception):
 
 
 class FakeLibrary:
-    """As much of python-gssapi as is asked for."""
+    """The part of python-gssapi that is used."""
 
     exceptions = SimpleNamespace(GSSError=GSSError)
     NameType = SimpleNamespace(kerberos_principal="krb5")

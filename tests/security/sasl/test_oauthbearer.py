@@ -1,4 +1,4 @@
-"""SASL OAUTHBEARER: its messages, what is asked of tokens, and where the keys come from that sign them."""
+"""SASL OAUTHBEARER: its messages, the checks of tokens, and the source of the keys that sign them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a configuration says of SASL, and what it must not say."""
+"""Which settings of SASL a configuration may contain, and which are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An authority, and files of what it has signed."""
+"""An authority, and the files that it has signed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a listener is made from: stores, versions, ciphers; and what may be put in its place while it serves."""
+"""How a listener is created: stores, versions, ciphers; and what may replace them while it serves."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_no_secret_is_ever_printed(settings: Settings) -> None:
 def test_a_certificate_signed_with_sha1_is_used_and_told(
     settings: Settings, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """OpenSSL refuses it ("ca md too weak") until it is told not to; Java uses it."""
+    """OpenSSL refuses it ("ca md too weak") until it is configured otherwise; Java uses it."""
     path = files.write("weak.pem", SIGNED_WITH_SHA1)
     own = {"ssl.keystore.location": path, "ssl.truststore.location": path}
     before, _ = server_context(settings())

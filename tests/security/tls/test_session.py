@@ -36,7 +36,7 @@ class Other:
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
 
     def shake(self, session: Session, piece: int = 1 << 16) -> None:
-        """Come to an end with the handshake, in pieces of so many bytes."""
+        """Complete the handshake, in pieces of this many bytes."""
         for _ in range(10):
             with contextlib.suppress(ssl.SSLWantReadError):
                 self.tls.do_handshake()

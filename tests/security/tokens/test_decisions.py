@@ -1,4 +1,4 @@
-"""What becomes of a delegation token: the rules of DelegationTokenControlManager, by a clock of the test's own."""
+"""The life of a delegation token: the rules of DelegationTokenControlManager, with the test's own clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The delegation tokens that there are, against a plain dictionary."""
+"""The existing delegation tokens, compared with a plain dictionary."""
 
 from __future__ import annotations
 

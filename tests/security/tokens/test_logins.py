@@ -1,4 +1,4 @@
-"""Logging in by a delegation token: SCRAM with tokenauth=true, against the tokens that there are at that moment."""
+"""Logging in with a delegation token: SCRAM with tokenauth=true, and the tokens that exist at that moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class World:
 
 
 class TokenClient(ScramClient):
-    """What Java's client says for tokenauth="true"."""
+    """A client that sends what Java's client sends with tokenauth="true"."""
 
     extension = ",tokenauth=true"
 
