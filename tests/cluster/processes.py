@@ -49,7 +49,7 @@ OFTEN = ("kill", "kill", "kill", "freeze", "freeze", "stop", "ensemble", "all", 
 RARELY = ("full", "full")
 """Possible only if file systems can be mounted."""
 _OF_ONE_CLUSTER = 250
-"""The maximum number of faults."""
+"""The maximum number of faults for each cluster."""
 _TOLD = 12
 """The number of faults that are named after a failure."""
 
