@@ -30,8 +30,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a figure of a piece of work, and the target for the ratio kbroker/Kafka (None: no target).
-    """
+    """One line of the table: a figure of some work, and the target for the ratio kbroker/Kafka (None: no target)."""
 
     name: str
     figure: str

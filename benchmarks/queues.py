@@ -242,8 +242,7 @@ def memory(broker: BrokerProcess) -> Work:
 
 
 def locks(broker: BrokerProcess) -> Work:
-    """Let 10,000 locks of one record each expire while a fetch waits for the records and a client sends small requests.
-    """
+    """Let 10,000 locks of one record each expire while a fetch waits for them and a client sends small requests."""
     create(broker.bootstrap, "locks")
     fill(broker.bootstrap, "locks", LOCKS, 1, 1)
     settings = {"share_record_lock_duration_ms": str(LOCK_MS), "share_partition_max_record_locks": str(LOCKS)}

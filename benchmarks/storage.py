@@ -157,7 +157,9 @@ def idle_partitions(directory: Path, count: int) -> list[Line]:
 
 
 def many_commits(directory: Path, commits: int) -> list[Line]:
-    """Let one group commit offsets repeatedly; return the size of the log that is left, and the time of the next start.
+    """Let one group commit offsets repeatedly.
+
+    Return the size of the log that is left, and the time of the next start.
     """
     partitions = 100
     broker = KBroker(directory, {"offsets.topic.num.partitions": "1", "log.cleaner.backoff.ms": "1000"})

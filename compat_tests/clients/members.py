@@ -15,7 +15,9 @@ from compat_tests.clients.common import WAIT_S, wait_for
 
 
 class MemberThread(threading.Thread):
-    """A member of a group, which joins when it is started. A context manager; each client implements `live` and `end`.
+    """A member of a group, which joins when it is started. A context manager.
+
+    Each client implements `live` and `end`.
     """
 
     def __init__(self) -> None:

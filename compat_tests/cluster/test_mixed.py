@@ -92,8 +92,7 @@ def move(cluster: Cluster, topic: str, index: int, *replicas: int) -> None:
 
 
 def log_bytes(cluster: Cluster, node_id: int, topic: str, index: int) -> bytes:
-    """Return the bytes of a replica's segments, concatenated: segments may begin at other offsets in another replica.
-    """
+    """Return the bytes of a replica's segments, concatenated: another replica's may begin at other offsets."""
     directory = cluster.data_dir(node_id) / f"{topic}-{index}"
     return b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
 

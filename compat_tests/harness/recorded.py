@@ -76,7 +76,9 @@ def find(client: str, name: str) -> Any | None:
 
 
 def record(client: str, name: str, seen: Any) -> None:
-    """Record what Apache Kafka's side saw; an observation that differs from its earlier recording is never used again.
+    """Record what Apache Kafka's side saw.
+
+    An observation that differs from its earlier recording is never used again.
     """
     known = _of(client)
     before = known.get(name)

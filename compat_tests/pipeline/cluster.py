@@ -143,8 +143,7 @@ class StandaloneCluster:
         return daemon
 
     def _without_kbroker(self) -> Path:
-        """Return a folder whose empty `kbroker` package hides kbroker from the executors, which use the tests' Python.
-        """
+        """Return a folder whose empty `kbroker` package hides kbroker from the executors with the tests' Python."""
         package = self._folder / "python" / "kbroker"
         package.mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").write_text("raise ImportError('kbroker is not installed here')\n")

@@ -1,4 +1,6 @@
-"""What happens to an archive when its topics are created, deleted, or changed while a job reads them; on both brokers.
+"""What happens to an archive when its topics are created, deleted, or changed while a job reads them.
+
+On both brokers.
 """
 
 from __future__ import annotations

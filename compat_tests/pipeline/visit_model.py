@@ -26,8 +26,7 @@ class Record(NamedTuple):
 
 
 def some_events(seed: int, number: int, begin_ms: int, partitions: int) -> list[Record]:
-    """Return events of two days: early, late, duplicate, malformed, near the ends of visits, and of unknown visitors.
-    """
+    """Return events of two days: early, late, duplicate, malformed, near ends of visits, and of unknown visitors."""
     groups = event_stream(seed, begin_ms, 2 * DAY_MS // number, partitions)
     return [record for group in islice(groups, number) for record in group]
 

@@ -208,8 +208,7 @@ def test_stores_are_read_again(sides: Sides, certificates: Certificates) -> None
         return len(found) == 1 and found.isdisjoint(known)
 
     def put(name: str, addresses: str, path: Path) -> None:
-        """Put another certificate at the path, and keep the modification time of the brokers' own to the millisecond.
-        """
+        """Put another certificate at the path, and keep the modification time of the brokers' own to the ms."""
         server = certificates.directory / "server.pem"
         before, stamp = server.read_bytes(), server.stat()
         path.write_bytes(certificates.authority.sign(name, addresses).read_bytes())

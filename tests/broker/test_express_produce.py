@@ -94,7 +94,9 @@ def some_batch(rng):
 
 
 def some_frame(rng, version, ids):
-    """Return a request that mostly looks like a producer's; the header's correlation id and client id sometimes change.
+    """Return a request that mostly looks like a producer's.
+
+    The header's correlation id and client id sometimes change.
     """
     topic = rng.choice(TOPICS) if rng.random() < 0.3 else "first"
     index = rng.choice([0, 0, 0, 1, 7])

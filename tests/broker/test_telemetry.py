@@ -1,5 +1,4 @@
-"""Clients' metrics over the wire (KIP-714): when the APIs are advertised, what is subscribed, and the result of a push.
-"""
+"""Clients' metrics over the wire (KIP-714): when APIs are advertised, what is subscribed, and the result of a push."""
 
 from __future__ import annotations
 

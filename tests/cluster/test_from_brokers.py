@@ -1,5 +1,4 @@
-"""inter.broker.apis.from=brokers: inter-broker requests are accepted on the inter-broker listener, from brokers' hosts.
-"""
+"""inter.broker.apis.from=brokers: inter-broker requests are accepted on that listener, from brokers' hosts."""
 
 from __future__ import annotations
 

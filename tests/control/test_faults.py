@@ -1,4 +1,6 @@
-"""Faults that are set over HTTP, as a real client meets them; an invalid one gets one line that names the valid ones.
+"""Faults that are set over HTTP, as a real client meets them.
+
+An invalid one gets one line that names the valid ones.
 """
 
 from __future__ import annotations

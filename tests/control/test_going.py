@@ -1,5 +1,4 @@
-"""Clients that leave before they are answered, that wait for their turn, and that send nothing: no other client waits.
-"""
+"""Clients that leave before they are answered, wait for their turn, or send nothing: no other client waits."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ CLUSTER = "5L6g3nShT-eMCtK--X86sw"
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Return a directory as Kafka 3.9 on ZooKeeper leaves it: partitions, checkpoints, meta.properties v0; no journal.
+    """Return a directory as Kafka 3.9 on ZooKeeper leaves it: partitions, checkpoints, meta.properties v0.
+
+    No journal.
     """
     data = tmp_path / "data"
     logs = LogDirectory(str(data), node_id=3, cluster_id=CLUSTER)

@@ -43,8 +43,7 @@ def write_until_refused(writer: Writer, client: WireClient) -> None:
 
 
 def start_or_say_why(broker: KBroker, writer: Writer) -> None:
-    """Start on a full disk: either the start's writes find room and everything is served, or one line gives the reason.
-    """
+    """Start on a full disk: either the start's writes find room and all is served, or one line gives the reason."""
     refusal = ""
     try:
         broker.start()

@@ -224,8 +224,7 @@ class Transactions:
                 worker.detach()
 
     def _settled(self, reader: Line, index: int) -> tuple[list[bytes]] | None:
-        """Return a partition's committed records once its last stable offset, which never goes back, reaches the end.
-        """
+        """Return a partition's committed records once its last stable offset, which only grows, reaches the end."""
         found = reader.see(TOPIC, index=index)
         assert found.stable >= self.stable[index], "the last stable offset went back"
         self.stable[index] = found.stable

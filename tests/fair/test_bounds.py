@@ -1,4 +1,6 @@
-"""Bounds on what a few bytes could request in any amount; and decisions that are repeated because others ran meanwhile.
+"""Bounds on what a few bytes could request in any amount.
+
+And decisions that are repeated because others ran meanwhile.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Requests about delegation tokens, where they are served: neither their lists nor hundreds of tokens prolong a step.
-"""
+"""Requests about delegation tokens, where they are served: neither lists nor hundreds of tokens prolong a step."""
 
 from __future__ import annotations
 

@@ -73,8 +73,7 @@ def commit_in_transaction(
 
 
 def shared_by_two() -> tuple[ConsumerContext, Consumer, Consumer, int, int]:
-    """Return a group of two members in epoch 3, the partition that the first has kept, and the one that the second got.
-    """
+    """Return a group of two members in epoch 3, the partition that the first kept, and the one that the second got."""
     c = context()
     a, b = Consumer(c, "a", "t"), Consumer(c, "b", "t")
     converge([a])

@@ -1,4 +1,6 @@
-"""Batches that are small on the wire and large for a reader that decompresses them, for every codec. Some headers lie.
+"""Batches that are small on the wire and large for a reader that decompresses them, for every codec.
+
+Some headers lie.
 """
 
 from __future__ import annotations
@@ -144,8 +146,7 @@ SNAPPY_LIE: Final = sealed(varint(80 * _MB // 2) + bytes(900), 1 << 20, SNAPPY, 
 
 @dataclass(frozen=True)
 class Bomb:
-    """A small batch that decompresses to much: its allowed verdicts, the memory limit for reading it, and a step limit.
-    """
+    """A small batch that decompresses to much: its allowed verdicts, the limits of memory and of a step."""
 
     name: str
     make: partial[bytes]

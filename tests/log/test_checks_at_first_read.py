@@ -1,5 +1,4 @@
-"""Fields outside the CRC are checked against the log before use: offsets, leader epochs, transaction indexes (S3, S4).
-"""
+"""Fields outside the CRC are checked against the log before use: offsets, epochs, transaction indexes (S3, S4)."""
 
 from __future__ import annotations
 

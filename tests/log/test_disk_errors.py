@@ -1,4 +1,6 @@
-"""S11: a disk that fails or is full. No append is confirmed that is not in the log, and no partial batch stays in it.
+"""S11: a disk that fails or is full.
+
+No append is confirmed that is not in the log, and no partial batch stays in it.
 """
 
 from __future__ import annotations

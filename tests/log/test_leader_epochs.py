@@ -105,8 +105,7 @@ def test_an_epoch_that_begins_is_written_by_the_next_who_notes_one(tmp_path: Pat
 
 
 def test_the_first_who_appends_writes_the_epoch_that_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise batches would have an epoch that a start does not find in the file, and the start might trust the file.
-    """
+    """Otherwise batches would have an epoch that a start does not find in the file, and it might trust the file."""
     log = open_log(tmp_path / "topic-0")
     log.append_as_leader(batch(2), 0, NOW)
     log.leader_epochs.begin(7, log.log_end_offset)

@@ -161,8 +161,7 @@ def test_s4_a_hole_is_compactions_or_a_loss(tmp_path: Path, compacted: bool) -> 
 def test_s4_a_segment_that_was_never_compacted_ends_where_the_next_begins(
     tmp_path: Path, uncompacted_from: int | None
 ) -> None:
-    """A power loss removed the end of a closed segment of a compacted topic, and left the next segment, which is empty.
-    """
+    """A power loss removed the end of a closed segment of a compacted topic, and left the empty next segment."""
     log = filled(tmp_path / "topic-0", 10)
     log.roll(NOW)
     first, end = log.segments[0].path(), log.log_end_offset

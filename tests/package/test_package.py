@@ -139,8 +139,7 @@ def test_without_a_compiler_the_package_is_built_all_the_same(tmp_path: Path) ->
 
 
 def test_an_installed_wheel_works(built: tuple[Path, Path], tmp_path: Path) -> None:
-    """It is used with this environment's dependencies, and before this environment's own kbroker, which is a checkout.
-    """
+    """It is used with this environment's dependencies, and before this environment's own kbroker, a checkout."""
     target, work = tmp_path / "installed", tmp_path / "work"
     work.mkdir()
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]

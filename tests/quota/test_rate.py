@@ -44,9 +44,7 @@ def test_after_the_pause_the_rate_is_within_the_limit():
     rate.record(8_000, 0)
     pause_ms = rate.excess_ms(500, 0)
     assert pause_ms == 6_000
-    assert (
-        rate.excess_ms(500, pause_ms) == 6_000
-    )  # only the time has changed, which counts from complete windows on
+    assert rate.excess_ms(500, pause_ms) == 6_000  # only the time has changed, which counts from complete windows on
     assert rate.per_second(pause_ms + 10_000) == 0
 
 

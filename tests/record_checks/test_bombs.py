@@ -1,5 +1,4 @@
-"""Hostile values and schemas on a topic that reads its values: the record soon gets an error, other clients continue.
-"""
+"""Hostile values and schemas on a topic that reads its values: the record soon gets an error, others continue."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Verdicts of a check, compared with a model of the registry: the fast path passes nothing that the slow one refuses.
-"""
+"""Verdicts of a check, compared with a model of the registry: the fast path passes nothing that the slow refuses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which schema a record names: according to handwritten cases, and the compiled shortcut compared with Python's path.
-"""
+"""Which schema a record names: by handwritten cases, and the compiled shortcut compared with Python's path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A registry beside any Kafka: in this process, or as a process that may be killed; and clients of several registries.
+"""A registry beside any Kafka: in this process, or as a process that may be killed.
+
+And clients of several registries.
 """
 
 from __future__ import annotations

@@ -216,8 +216,7 @@ def test_a_topic_that_is_deleted_is_made_anew(broker: Broker, beside: Beside) ->
 
 
 def test_a_transaction_that_somebody_leaves_open(broker: Broker) -> None:
-    """Nothing after its beginning is committed for readers: requests fail after a while, and changes wait for its end.
-    """
+    """Nothing after its beginning is committed for readers: requests fail after a while, changes wait for its end."""
     with Beside(broker.bootstrap_servers, patience_s=3) as beside:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "other"})
         producer.init_transactions(PATIENCE_S)

@@ -1,5 +1,4 @@
-"""Requests that are forwarded to the leader's registry: what is kept, what is retried, and what ends in bounded time.
-"""
+"""Requests that are forwarded to the leader's registry: what is kept, what is retried, what ends in bounded time."""
 
 from __future__ import annotations
 

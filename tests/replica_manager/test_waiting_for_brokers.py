@@ -1,5 +1,4 @@
-"""Which out-of-sync replicas a leader waits for: those about to join the ISR, as long as they are alive and allowed to.
-"""
+"""Which out-of-sync replicas a leader waits for: those about to join the ISR, while they are alive and allowed to."""
 
 from __future__ import annotations
 

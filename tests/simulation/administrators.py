@@ -85,8 +85,7 @@ class Creator(Administrator):
 
 
 class Mover(Administrator):
-    """Moves the partitions of a topic to other brokers, cancels some of the moves, and has preferred leaders elected.
-    """
+    """Moves the partitions of a topic to other brokers, cancels some moves, and has preferred leaders elected."""
 
     async def work(self) -> None:
         while not self.book.over:

@@ -61,7 +61,9 @@ class Looker(Client):
         return "" if self.behind_since is None else f"committed offsets are behind since {self.behind_since:.3f}"
 
     async def look(self, acked: dict[int, int]) -> dict[int, int] | None:
-        """Return the committed offsets by partition; None if nobody answers, or if an offset is lower than in `acked`.
+        """Return the committed offsets by partition.
+
+        None if nobody answers, or if an offset is lower than in `acked`.
         """
         now = self.loop.time()
         self.unsure[:] = [each for each in self.unsure if each[0] > now - _LATE_S]

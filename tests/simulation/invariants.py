@@ -336,7 +336,9 @@ class Invariants:
             raise Violation(f"R4: {offset} of {topic}-{index} was read and is not committed")
 
     def coordinates(self, broker: int, group: str) -> int:
-        """Return the epoch in which a broker coordinates a group; -1 if it does not, or if an election is in progress.
+        """Return the epoch in which a broker coordinates a group.
+
+        -1 if it does not, or if an election is in progress.
         """
         if broker not in self._brokers:
             return -1

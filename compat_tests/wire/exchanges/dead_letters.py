@@ -131,7 +131,9 @@ def share_dead_letters(wire: Wire) -> None:
 
 @sequence
 def share_dead_letters_partitions(wire: Wire) -> None:
-    """The partition is the source's, modulo the number of partitions; a reader keeps a batch until its session expires.
+    """The partition is the source's, modulo the number of partitions.
+
+    A reader keeps a batch until its session expires.
     """
     group, topic = wire.name, wire.topic()
     target = letters_topic(wire, "few", 3)

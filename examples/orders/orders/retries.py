@@ -45,7 +45,9 @@ class Retries:
         self._clock = clock
 
     def take(self, message: Message, error: Exception, timeout: float = 30.0) -> str:
-        """Send a message to be tried again, or set it aside; return its new topic. Raises KafkaException if that fails.
+        """Send a message to be tried again, or set it aside.
+
+        Return its new topic. Raises KafkaException if that fails.
         """
         failed = int(header(message, ATTEMPT) or 0) + 1
         again = not isinstance(error, BadMessage) and failed < self._policy.attempts

@@ -36,7 +36,9 @@ steps = st.lists(produce | produce | ending | other, min_size=5, max_size=30)
 
 
 class Model:
-    """The records that the log may contain: every committed record ever written; and those that compaction must keep.
+    """The records that the log may contain: every committed record ever written.
+
+    And those that compaction must keep.
     """
 
     def __init__(self) -> None:

@@ -103,7 +103,9 @@ def test_tombstones_go_in_two_steps(log: PartitionLog) -> None:
 
 
 def test_markers_go_after_their_records_and_their_time(log: PartitionLog) -> None:
-    """KAFKA-6854, 8351: a transaction over three segments; the records go first, then the index entry, then the marker.
+    """KAFKA-6854, 8351: a transaction over three segments.
+
+    The records go first, then the index entry, then the marker.
     """
     producer = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
     put(log, (b"a", b"old"))

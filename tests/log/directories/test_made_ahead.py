@@ -1,5 +1,4 @@
-"""Threads create the files of new partitions ahead, so that the event loop never waits for the file system's journal.
-"""
+"""Threads create the files of new partitions ahead, so the event loop never waits for the file system's journal."""
 
 from __future__ import annotations
 
