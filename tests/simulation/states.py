@@ -138,7 +138,7 @@ class States:
         self.counts["unclean elections"] += 1
 
     def _judge_in_sync(self, session: int, key: Key, before: LeaderAndIsr, state: LeaderAndIsr) -> None:
-        """Check that a replica joins the ISR only if its leader asks for that, and it is assigned, alive and complete."""
+        """Check: a replica joins the ISR only if its leader asks for that and it is assigned, alive and complete."""
         change = f"{_name(key)} goes from {before} to {state}"
         new = [each for each in state.isr if each not in before.isr]
         if not new or (state.leader_epoch != before.leader_epoch and state.isr == (state.leader,)):
