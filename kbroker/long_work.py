@@ -233,7 +233,7 @@ class FewAtOnce(Generic[_T]):
     ) -> _T:
         """Run the work that `begin` creates, as soon as it may start.
 
-        `begun` is the same work, already started. It is used if the job may start immediately.
+        `begun` is that work, if the caller has already started it; it replaces a call of `begin` if nothing has to wait.
         """
         job = _Job(begin)
         if len(self._active) < self._most:

@@ -79,7 +79,7 @@ class Output:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the output includes values that only -o wide and documents contain."""
+        """Whether the output is -o wide or a document (JSON, YAML), which include values that the table omits."""
         return self.form != "table"
 
     def rows(self, rows: Sequence[Any], *columns: Column | str) -> None:

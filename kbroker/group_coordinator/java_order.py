@@ -31,8 +31,8 @@ def in_java_order(names: Iterable[str]) -> list[str]:
 def computed_in_java_order(keys: Iterable[str], capacity: int) -> list[str]:
     """Return the keys of a HashMap of a given capacity, in iteration order, after computeIfAbsent of each of `keys`.
 
-    Unlike put, computeIfAbsent places a key before the keys with which it collides, and enlarges the table one call
-    later.
+    Unlike put, computeIfAbsent places a key before the keys with which it collides, and enlarges the table one
+    insertion later than put.
     """
     size = 1 << max(capacity - 1, 0).bit_length()
     known: dict[str, None] = {}

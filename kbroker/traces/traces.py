@@ -77,7 +77,7 @@ class Traces:
         self._waiting.append((time.time_ns(), measured))
 
     def close(self) -> None:
-        """Let the queued measurements be exported, for at most some seconds. Do not call this in the event loop."""
+        """Wait a few seconds at most until the queued measurements are exported. Do not call this in the event loop."""
         self._ending.set()
         try:
             self._process.wait(_STOP_S)

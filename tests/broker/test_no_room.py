@@ -24,7 +24,7 @@ WAIT_S = 20
 
 
 class Disk:
-    """A disk that is full or not, as its writers see it."""
+    """A disk that the test makes full for its writers."""
 
     def __init__(self) -> None:
         self.full = False

@@ -1,4 +1,4 @@
-"""Bombs on every path on which a batch is opened, against a broker process, in short.
+"""A short test of bombs on every path on which a batch is opened, against a broker process.
 
 All shapes in full size on all paths take minutes: `python -m tests.fair.bombs`.
 """

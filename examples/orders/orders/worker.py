@@ -45,7 +45,7 @@ class Worker:
     def step(self, timeout: float) -> bool:
         """Handle a message, if one arrives in time; return whether a message was handled.
 
-        Raises KafkaException if the message is safe nowhere: nothing is committed then.
+        Raises KafkaException, and commits nothing, if the message could neither be handled nor set aside.
         """
         self._waiting.resume()
         message = self._consumer.poll(timeout)

@@ -98,7 +98,7 @@ async def check_changed(term: Term) -> None:
         if assignment is None:
             continue
         if assignment.topic_id != context.topics[name].topic_id:
-            log.error("Topic %s has another id than it had: it is taken for another topic", name)
+            log.error("The id of topic %s has changed: it is a new topic of the same name", name)
             context.remove_topic(name)
             find_new = True
             continue

@@ -24,7 +24,7 @@ FILE: Final = "visits.parquet"
 
 
 class Outputs:
-    """The table below a folder, and the topic."""
+    """The places of the results: a table in a folder, and a topic."""
 
     def __init__(self, session: Any, cluster: Cluster, table: str, topic: str) -> None:
         self._session = session
