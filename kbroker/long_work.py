@@ -233,7 +233,7 @@ class FewAtOnce(Generic[_T]):
     ) -> _T:
         """Run the work that `begin` creates, as soon as it may start.
 
-        `begun` is that work, if the caller has already started it; it replaces a call of `begin` if nothing has to wait.
+        `begun` is that work, if the caller has already started it; it replaces a call of `begin` if it need not wait.
         """
         job = _Job(begin)
         if len(self._active) < self._most:

@@ -1,8 +1,8 @@
 """A range of a segment's file for a reader.
 
 Owns the choice of the file, and finds the file after a rename. A slice opens its file when the descriptor is first
-requested, and then keeps it open. Before that, a slice uses no descriptor: thousands of slices may wait for a client that does not read. Never copies or
-reads the bytes before they are requested.
+requested, and then keeps it open. Before that, a slice uses no descriptor: thousands of slices may wait for a client
+that does not read. Never copies or reads the bytes before they are requested.
 """
 
 from __future__ import annotations
