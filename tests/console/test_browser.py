@@ -192,8 +192,12 @@ def test_records_are_searched_and_looked_at(page):
     page.run("document.querySelector('#drawer select[name=vform]').value = 'hex'")
     page.run("document.querySelector('#drawer select[name=vform]').dispatchEvent(new Event('change', {bubbles: true}))")
     page.says("00000000", "#drawer")
-    page.keys(Keys.ESCAPE)
-    page.until(lambda: not page.find("#drawer").is_displayed())
+
+    def is_closed() -> bool:
+        page.keys(Keys.ESCAPE)  # a key that arrives while the drawer's content is exchanged is lost
+        return not page.find("#drawer").is_displayed()
+
+    page.until(is_closed)
     page.go("/topics/orders/messages?limit=20")
     page.click("#more a")
     page.until(lambda: len(page.all("#rows tr")) == 40, "no more records come")

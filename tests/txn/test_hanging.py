@@ -100,7 +100,7 @@ def test_there_may_be_thousands(caplog: pytest.LogCaptureFixture) -> None:
     warn_of([Hanging("t", n, n, 0, 0) for n in range(5_000)], "host:9092")
     assert len(lines(caplog)) == NAMED + 1
     assert "4980 more" in lines(caplog)[-1]
-    assert "kbroker transaction hanging --bootstrap host:9092 lists" in lines(caplog)[-1]
+    assert "kbroker transaction hanging --bootstrap host:9092` lists" in lines(caplog)[-1]
 
 
 def test_they_are_looked_for_in_pieces_and_told_of_as_they_are_at_the_end() -> None:
