@@ -51,7 +51,7 @@ def served(app: ASGIApp, tls: tuple[str, str] | None = None) -> WebServer:
 def test_who_reads_slowly_over_tls_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second piece waits until most of the first one is sent, which takes longer than the limit."""
     Lost(monkeypatch)  # the kernel keeps little
-    monkeypatch.setattr(web_connection, "READER_S", 1.0)
+    monkeypatch.setattr(web_connection, "READER_S", 2.0)
     certificates = Certificates("127.0.0.1")
     context = ssl.create_default_context(cafile=certificates.ca)
     both = certificates.settings["ssl.keystore.location"]
@@ -65,7 +65,7 @@ def test_who_reads_slowly_over_tls_is_not_cut_off(monkeypatch: pytest.MonkeyPatc
             while piece := client.recv(1_000 if read < PIECE else 65_536):
                 read += len(piece)
                 if read < PIECE:
-                    time.sleep(0.015)  # so slow is the reader
+                    time.sleep(0.03)  # so slow is the reader
     finally:
         certificates.remove()
     assert read > 2 * PIECE
@@ -78,12 +78,12 @@ async def many_pieces(_: Scope, __: Receive, send: Send) -> None:
 
 
 def test_who_reads_less_than_the_kernel_keeps_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_connection, "READER_S", 1.0)
+    monkeypatch.setattr(web_connection, "READER_S", 2.0)
     with served(many_pieces) as server:
         where = urlsplit(server.url)
         with socket.create_connection((where.hostname, where.port), timeout=20) as client:
             client.sendall(REQUEST)
-            slow_until = time.monotonic() + 2.5
+            slow_until = time.monotonic() + 4.5
             read = 0
             while piece := client.recv(20_000 if time.monotonic() < slow_until else 1_000_000):
                 read += len(piece)

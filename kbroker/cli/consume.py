@@ -307,7 +307,7 @@ class _Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
 
 def _subscribe(consumer: Any, topics: tuple[str, ...], printing: _Printing) -> None:
     consumer.subscribe(list(topics), listener=_Assignments(printing))
-    for topic in topics:  # now, else the group's leader learns of the partitions after it has joined, and joins again
+    for topic in topics:  # otherwise the group's leader finds the partitions after its join, and joins again
         known_partitions(consumer, topic)
 
 

@@ -142,7 +142,7 @@ def test_the_time_for_a_head_begins_with_its_first_byte(
     registry: Http, at_once: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.register("a", "string")
-    monkeypatch.setattr(web_connection, "HEAD_S", 1.0)
+    monkeypatch.setattr(web_connection, "HEAD_S", 2.0)
     request = GET % (b"", b"")
     with connected(registry) as connection:
         connection.sendall(request)
@@ -150,7 +150,7 @@ def test_the_time_for_a_head_begins_with_its_first_byte(
         registry.ok("GET", "/subjects")  # the server's thread has begun to wait for the next head
         monkeypatch.setattr(web_connection, "HEAD_S", 20.0)
         connection.sendall(request[:9])
-        connection.settimeout(1.5)
+        connection.settimeout(2.5)
         with pytest.raises(TimeoutError):  # not the end of the connection
             connection.recv(1)
         connection.sendall(request[9:])
