@@ -336,6 +336,7 @@ class Replicas:
                 created = True
             elif partition.log.config is not config:
                 partition.log.update_config(config)
+                partition.poke()  # consumers may be allowed to read more now
             partition.replicas, partition.isr = state.replicas, state.isr
             partition.alone = len(state.isr) == 1
             partition.min_isr = needed_in_sync(config.min_insync_replicas, len(state.replicas))

@@ -32,6 +32,7 @@ OURS = {
     "confluent.value.subject.name.strategy",
     "kbroker.schema.validation.level",
     "kbroker.schema.validation.deadletter.topic",
+    "delivery.delay.ms",
     "share.release.backoff.ms",
     "share.release.backoff.max.ms",
     "share.release.backoff.multiplier",

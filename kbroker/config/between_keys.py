@@ -184,6 +184,18 @@ def check_topic(values: Mapping[str, Value]) -> None:
         raise InvalidConfig(
             f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
         )
+    delay, retention = _number(values["delivery.delay.ms"]), _number(values["retention.ms"])
+    if not delay:
+        return
+    if values["message.timestamp.type"] != "LogAppendTime":
+        raise InvalidConfig(
+            "delivery.delay.ms needs message.timestamp.type=LogAppendTime: the delay counts from a record's append"
+        )
+    policy = values["cleanup.policy"]
+    if isinstance(policy, tuple) and "delete" in policy and 0 <= retention <= delay:
+        raise InvalidConfig(
+            f"delivery.delay.ms ({delay}) must be less than retention.ms ({retention}), or records expire unread"
+        )
 
 
 def check_tags(name: str, text: str) -> None:

@@ -13,6 +13,7 @@ that it keeps no deleted file open; it reads the data again for the response.
 from __future__ import annotations
 
 import asyncio
+import math
 from itertools import islice
 
 from kbroker.handlers.fetch_attempt import Fetch, is_due
@@ -34,7 +35,7 @@ def _on_error(_request: FetchRequest, code: int, _message: str | None) -> FetchR
 class DelayedFetch:
     """A waiting Fetch (a long poll): it waits on its partitions, and on a timer."""
 
-    __slots__ = ("_fetch", "_loop", "_scheduled", "_timer", "future")
+    __slots__ = ("_fetch", "_loop", "_maturity", "_scheduled", "_timer", "_until", "future")
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
@@ -45,7 +46,16 @@ class DelayedFetch:
         for partition in fetch.partitions:
             fetch.waiters_of(partition)[self] = None
         fetch.traffic.delayed_fetches += 1
-        self._timer = self._loop.call_later(fetch.max_wait_ms / 1000, self._try, True)
+        self._until = self._loop.time() + fetch.max_wait_ms / 1000
+        self._timer = self._loop.call_at(self._until, self._try, True)
+        self._maturity = self._when_mature()
+
+    def _when_mature(self) -> asyncio.TimerHandle | None:
+        """Set a timer for the next record of a topic with `delivery.delay.ms` that becomes old enough, if any."""
+        seconds = self._fetch.matures_in_ms / 1000
+        if seconds == math.inf or self._loop.time() + seconds >= self._until:
+            return None
+        return self._loop.call_later(seconds, self._try, False)
 
     def poke(self) -> None:
         """Schedule one new attempt for all changes within this iteration of the event loop."""
@@ -64,9 +74,15 @@ class DelayedFetch:
             return
         if answer is not None:
             self.future.set_result(answer)
+            return
+        if self._maturity is not None:
+            self._maturity.cancel()
+        self._maturity = self._when_mature()
 
     def _forget(self, _future: asyncio.Future[FetchResponse]) -> None:
         self._timer.cancel()
+        if self._maturity is not None:
+            self._maturity.cancel()
         self._fetch.traffic.delayed_fetches -= 1
         for partition in self._fetch.partitions:
             self._fetch.waiters_of(partition).pop(self, None)
@@ -137,6 +153,8 @@ class _Many:
         """The positions of urgent results: the client must get them immediately, or a wait would not add data."""
         self._readable = False
         self.moved: dict[int, None] = {}
+        self._maturing: dict[int, asyncio.TimerHandle] = {}
+        """The timers of partitions with records that are not old enough yet (`delivery.delay.ms`)."""
         self._watches: list[tuple[Partition, _Watch]] = []
         self._waiting: asyncio.Future[None] | None = None
         self._scheduled = False
@@ -163,7 +181,9 @@ class _Many:
         key, want, partition = self._work.items[place]
         others = self._total - self._sizes.pop(place, 0)
         left = max(0, self._work.max_bytes - others)
+        self._work.matures_in_ms = math.inf
         data = self._work.read(key, want, partition, left, others == 0, is_new)
+        self._poke_when_mature(place)
         size = len(data.records) if data.records else 0
         if size:
             self._sizes[place] = size
@@ -175,6 +195,14 @@ class _Many:
             self._urgent.discard(place)
         self._found[place] = data
         self.moved.pop(place, None)
+
+    def _poke_when_mature(self, place: int) -> None:
+        timer = self._maturing.pop(place, None)
+        if timer is not None:
+            timer.cancel()
+        seconds = self._work.matures_in_ms / 1000
+        if self._work.hold and seconds * 1000 < self._work.max_wait_ms:
+            self._maturing[place] = asyncio.get_running_loop().call_later(seconds, self.poke, place)
 
     def read_moved(self) -> None:
         """Check some of the moved partitions."""
@@ -227,7 +255,10 @@ class _Many:
             self._waiting.set_result(None)
 
     def forget(self) -> None:
-        """Remove all waiters."""
+        """Remove all waiters and timers."""
+        for timer in self._maturing.values():
+            timer.cancel()
+        self._maturing.clear()
         for partition, watch in self._watches:
             self._work.waiters_of(partition).pop(watch, None)
         self._watches.clear()

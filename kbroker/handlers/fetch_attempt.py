@@ -8,12 +8,14 @@ returns a list of slices of segment files.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import islice
 
 from kbroker.handlers.fetch_session import FINAL_EPOCH, CachedPartition, FetchSessions, Key, Session
 from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext
+from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
 from kbroker.partition import Partition, Waiter, nearest
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -79,6 +81,7 @@ class Fetch:
         "_version",
         "hold",
         "items",
+        "matures_in_ms",
         "max_bytes",
         "min_bytes",
     )
@@ -106,6 +109,8 @@ class Fetch:
         self.hold = request.max_wait_ms > 0
         self._is_new = True
         self.items: list[Item] = []
+        self.matures_in_ms: float = math.inf
+        """The ms after which further records of the partitions read last are old enough (`delivery.delay.ms`)."""
         self._session: Session | None = None
         self._cached: dict[Key, CachedPartition] = {}  # the partitions of the session that the response opens
         self._hints: LeaderHints | None = None
@@ -166,6 +171,7 @@ class Fetch:
         """Read all partitions. Return the response, or None if the request should wait for more data."""
         found: list[PartitionData] = []
         left, size, urgent = self.max_bytes, 0, False
+        self.matures_in_ms = math.inf
         first, self._is_new = self._is_new, False
         for key, want, partition in self.items:
             data = self.read(key, want, partition, left, size == 0, first)
@@ -223,14 +229,17 @@ class Fetch:
         committed_only = self._request.isolation_level == _READ_COMMITTED and not to_end
         stable = log.last_stable_offset
         high_watermark = log.high_watermark
-        if self._request.rack_id and partition.is_replicated:
-            preferred = self._preferred(partition, want.fetch_offset)
-            if preferred is not None:
-                return PartitionData(
-                    key[2], 0, high_watermark, stable, log.log_start_offset,
-                    aborted_transactions=None, preferred_read_replica=preferred, records=b"",
-                )  # fmt: skip
         try:
+            if log.maturity is not None and not to_end:
+                mature = self._mature_end(log)
+                high_watermark, stable = min(high_watermark, mature), min(stable, mature)
+            if self._request.rack_id and partition.is_replicated:
+                preferred = self._preferred(partition, want.fetch_offset)
+                if preferred is not None:
+                    return PartitionData(
+                        key[2], 0, high_watermark, stable, log.log_start_offset,
+                        aborted_transactions=None, preferred_read_replica=preferred, records=b"",
+                    )  # fmt: skip
             if want.last_fetched_epoch >= 0:
                 diverging = _diverging(partition, want)
                 if diverging is not None:
@@ -266,6 +275,14 @@ class Fetch:
             key[2], 0, high_watermark, stable, log.log_start_offset, None, None, None, aborted, -1,
             piece if piece.size else b"",
         )  # fmt: skip
+
+    def _mature_end(self, log: PartitionLog) -> int:
+        """Return the mature end of a log with a delay, and note when it grows. Raises OSError."""
+        now_ms = self._ctx.services.clock.now_ms()
+        end, wait_ms = log.mature_end(now_ms), log.ms_to_maturity(now_ms)
+        if wait_ms is not None:
+            self.matures_in_ms = min(self.matures_in_ms, wait_ms)
+        return end
 
     def missing(self, key: Key) -> PartitionData:
         """Return the error for a partition that cannot be read."""

@@ -86,12 +86,13 @@ async def _one(
         return _answer(wanted, code)
     log = partition.log
     unknown = False
-    if request.replica_id != _CONSUMER:
-        visible_end = log.log_end_offset
-    else:
-        visible_end = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
-        unknown = not partition.knows_high_watermark
     try:
+        if request.replica_id != _CONSUMER:
+            visible_end = log.log_end_offset
+        else:
+            now_ms = ctx.services.clock.now_ms()
+            visible_end = await log.readable_end(now_ms, committed=request.isolation_level == _READ_COMMITTED)
+            unknown = not partition.knows_high_watermark
         answer = await _lookup(partition, wanted, visible_end)
         if unknown and (timestamp == LATEST or (timestamp >= MAX_TIMESTAMP and answer.offset < 0)):
             # A new leader does not know yet up to which offset consumers could read from its predecessor
@@ -124,7 +125,11 @@ async def _lookup(partition: Partition, wanted: ListOffsetsPartition, visible_en
 async def _by_timestamp(
     log: PartitionLog, timestamp: int, visible_end: int, answer: ListOffsetsPartitionResponse
 ) -> None:
-    found = await (log.find_max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_timestamp(timestamp))
+    if timestamp == MAX_TIMESTAMP and log.maturity is not None:
+        # The records with the largest timestamps are those that wait.
+        found = await log.find_timestamp(log.timestamp_before(visible_end))
+    else:
+        found = await (log.find_max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_timestamp(timestamp))
     if found is not None and found[0] < visible_end:
         answer.offset, answer.timestamp, answer.leader_epoch = found
 

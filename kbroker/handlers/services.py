@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
-from kbroker.controller.features import SHARE_VERSION
+from kbroker.controller.features import GROUP_VERSION, SHARE_VERSION
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # only a cluster needs these modules
 
 
 A = TypeVar("A")
+_DELAY: Final = "delivery.delay.ms"
 FIRST_METADATA_MS = 5000
 """How long a started broker waits for its first UpdateMetadata, in ms. After this time its responses contain no topics.
 """
@@ -133,8 +134,23 @@ async def look_for_effect(services: Services, before: Mapping[str, str], after: 
 def check_effect(services: Services, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raise ApiError (INVALID_CONFIG) if a topic's new configs can have no effect here."""
     why = services.record_checks and services.record_checks.why_without_effect(topic, before, after)
+    if not why and _needs_kbroker(after) and not _needs_kbroker(before):
+        why = _why_not_everywhere(services)
     if why:
         raise ApiError(ErrorCode.INVALID_CONFIG, why)
+
+
+def _needs_kbroker(configs: Mapping[str, str]) -> bool:
+    """Whether a topic's configs have their effect only if all its replicas are on brokers of kbroker."""
+    return configs.get(_DELAY, "0").strip() != "0"
+
+
+def _why_not_everywhere(services: Services) -> str | None:
+    if services.cluster is None or services.controller.state.features.get(GROUP_VERSION):
+        return None
+    return (
+        f"{_DELAY} cannot be set: brokers of Apache Kafka may be members of this cluster, and would not delay records"
+    )
 
 
 def _done(future: asyncio.Future[None]) -> None:

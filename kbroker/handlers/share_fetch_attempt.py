@@ -12,6 +12,7 @@ has received another request.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -20,6 +21,7 @@ from kbroker.handlers.registry import RequestContext
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.files import read_at
 from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
+from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.share_fetch import AcquiredRecords, LeaderIdAndEpoch, PartitionData, ShareFetchRequest
@@ -78,6 +80,7 @@ class ShareFetchAttempt:
         self._hosted: dict[PartitionKey, Hosted] = {}
         self._locked: list[Hosted] = []
         self._has_changed = False
+        self._matures_at = math.inf  # the loop's time when further records are old enough (`delivery.delay.ms`)
         self._waiting: asyncio.Future[None] | None = None
         self.answers: dict[PartitionKey, PartitionData] = {}
         """The answer for each partition that was read, has records, or has an error."""
@@ -132,7 +135,7 @@ class ShareFetchAttempt:
             return
         loop = asyncio.get_running_loop()
         self._waiting = loop.create_future()
-        timer = loop.call_at(until, self.poke)
+        timer = loop.call_at(min(until, self._matures_at), self.poke)
         try:
             await self._waiting
         finally:
@@ -185,6 +188,7 @@ class ShareFetchAttempt:
 
     async def _read_all(self) -> dict[PartitionKey, _Read]:
         """Find records in the locked share partitions, without reading a byte of them."""
+        self._matures_at = math.inf
         reads: dict[PartitionKey, _Read] = {}
         locked, left = list(self._locked), self._max_bytes
         share = max(self._max_bytes // len(locked), 1) if locked else 0
@@ -205,6 +209,8 @@ class ShareFetchAttempt:
         piece, code = EMPTY_SLICE, ErrorCode.NONE
         if offset < bound:
             try:
+                if records.maturity is not None:
+                    bound = min(bound, self._mature_end(records))
                 piece = records.read(offset, most, bound, min_one=is_first)
             except ApiError as err:
                 code = err.code
@@ -214,6 +220,14 @@ class ShareFetchAttempt:
                 records.report_failure(err)
                 code = ErrorCode.KAFKA_STORAGE_ERROR
         return _Read(hosted, state, offset, piece, code)
+
+    def _mature_end(self, records: PartitionLog) -> int:
+        """Return the mature end of a log with a delay, and note when it grows. Raises OSError."""
+        now_ms = self._share.clock.now_ms()
+        end, wait_ms = records.mature_end(now_ms), records.ms_to_maturity(now_ms)
+        if wait_ms is not None:
+            self._matures_at = min(self._matures_at, asyncio.get_running_loop().time() + wait_ms / 1000)
+        return end
 
     # -- records
 

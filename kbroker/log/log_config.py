@@ -32,6 +32,7 @@ class LogConfig:
     confluent_value_schema_validation: bool = False
     confluent_value_subject_name_strategy: str = "io.confluent.kafka.serializers.subject.TopicNameStrategy"
     delete_retention_ms: int = 24 * 3600 * 1000
+    delivery_delay_ms: int = 0
     file_delete_delay_ms: int = 60000
     flush_messages: int = _LONG_MAX
     flush_ms: int = _LONG_MAX

@@ -26,6 +26,7 @@ from kbroker.log.append_validation import BatchRules
 from kbroker.log.disk_errors import DiskTrouble
 from kbroker.log.files import FileHandle, sync_directory, sync_file
 from kbroker.log.log_config import LogConfig
+from kbroker.log.maturity import Maturity
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.producers.producer_rebuild import rebuild_in_pieces
 from kbroker.log.producers.producer_state import ProducerState
@@ -131,6 +132,7 @@ class LogState:
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
+        "maturity",
         "may_have_holes",
         "name_unsynced",
         "partition",
@@ -181,6 +183,8 @@ class LogState:
         self._on_holes = host.on_holes
         self._rebuilding: Coroutine[Any, Any, None] | None = None  # rebuilds the producers' state after a truncation
         self._times = TimestampSearch(self.segments)
+        self.maturity: Maturity | None = None
+        """How far consumers may read; None for a topic without `delivery.delay.ms`."""
         self._trouble = DiskTrouble(self._rules.name, host.on_disk_error)
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
@@ -188,6 +192,8 @@ class LogState:
         """The offset before which all data is on disk."""
         self.high_watermark = min(max(stop.high_watermark, self.log_start_offset), self.log_end_offset)
         self.producers.on_high_watermark(self.high_watermark)  # the high watermark may never move again
+        if config.delivery_delay_ms:
+            self.maturity = Maturity(self.segments, self.log_start_offset)
         self.last_flush_ms = now_ms
         self.truncations = 0
         self.topic_id = checkpoints.read_topic_id(directory)
@@ -217,6 +223,35 @@ class LogState:
         self.config = config
         self.may_have_holes |= config.compact
         self._rules = BatchRules(self._rules.name, config)
+        if not config.delivery_delay_ms:
+            self.maturity = None
+        elif self.maturity is None:
+            self.maturity = Maturity(self.segments, self.high_watermark)  # consumers may have read these records
+
+    def mature_end(self, now_ms: int) -> int:
+        """Return the end of the records that are older than `delivery.delay.ms`; raise OSError.
+
+        If many records mature at once, one call examines a part of them, and `maturity.is_behind` is true meanwhile.
+        """
+        maturity = self.maturity
+        if maturity is None:
+            return self.log_end_offset
+        return maturity.advance(self.log_start_offset, self.log_end_offset, self.config.delivery_delay_ms, now_ms)
+
+    def ms_to_maturity(self, now_ms: int) -> int | None:
+        """Return the ms after which `mature_end` grows, or None if no record waits for that."""
+        return None if self.maturity is None else self.maturity.wait_ms(self.config.delivery_delay_ms, now_ms)
+
+    async def readable_end(self, now_ms: int, *, committed: bool = False) -> int:
+        """Return the end of the range that consumers can read, with `committed` only of completed transactions.
+
+        Raise OSError.
+        """
+        while True:
+            end = self.mature_end(now_ms)
+            if self.maturity is None or not self.maturity.is_behind:
+                return min(end, self.last_stable_offset if committed else self.high_watermark)
+            await turn
 
     @property
     def failed(self) -> bool:
@@ -402,6 +437,8 @@ class LogState:
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
         self.high_watermark = min(max(self.high_watermark, self.log_start_offset), offset)
+        if self.maturity is not None:
+            self.maturity.cut(offset)
         self.leader_epochs.truncate_from_end(offset, sync=False)
         self._snapshots.remove_outside(-1, offset)
         if self._rebuilding is not None:

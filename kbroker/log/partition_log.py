@@ -30,7 +30,7 @@ from kbroker.log.append_validation import (
     stamp,
     trim,
 )
-from kbroker.log.checks_at_first_read import is_whole_from, proven_size
+from kbroker.log.checks_at_first_read import batch_at, is_whole_from, proven_size
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_segments import LogExtent
 from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
@@ -378,6 +378,11 @@ class PartitionLog(LogState):
         """Return (offset, timestamp, leader epoch) of the first record with the largest timestamp."""
         return await self._times.largest(self.extent)
 
+    def timestamp_before(self, offset: int) -> int:
+        """Return the largest timestamp in ms of the last batch before an offset; -1 if there is none."""
+        found = batch_at(self.segments, self.extent(), offset - 1) if offset > self.log_start_offset else None
+        return -1 if found is None else found[2].max_timestamp
+
     def proven_epochs(self) -> LeaderEpochCache:
         """Compare the leader epochs with the batches, and return them; raise OSError."""
         if not self.leader_epochs.proven:
@@ -406,13 +411,14 @@ class PartitionLog(LogState):
     async def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention by start offset, size and time, in pieces; return the number of deleted segments.
 
-        No segment at or after the high watermark is deleted.
+        No segment with records that consumers cannot read yet is deleted.
         """
         deleted = await self.delete_below_start(now_ms)
+        readable_end = await self.readable_end(now_ms)
         for count_due in (self.segments.beyond_size, self.segments.too_old):
             due = AT_ONCE
             while due == AT_ONCE and self.config.delete:
-                due = count_due(self.config, self.log_end_offset, self.high_watermark, now_ms, AT_ONCE)
+                due = count_due(self.config, self.log_end_offset, readable_end, now_ms, AT_ONCE)
                 removed = self._delete_first(due, now_ms)
                 deleted += removed
                 await turn

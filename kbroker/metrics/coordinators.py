@@ -13,6 +13,7 @@ from kbroker.broker.base_node import Node
 from kbroker.cluster_state import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.coordination.service import CoordinatorService
 from kbroker.long_work import turn
+from kbroker.metrics.partitions import readable_end
 from kbroker.metrics.values import Values, put, put_all
 from kbroker.schema_registry.records import SCHEMAS_TOPIC
 from kbroker.txn.transaction import NAMES
@@ -85,7 +86,8 @@ def _offset(node: Node, values: Values, group: str, topic: str, index: int, offs
     put(values, "kbroker_group_offset", offset, labels)
     partition = node.replicas.get((topic, index))
     if partition is not None:
-        put(values, "kbroker_group_lag", max(partition.log.high_watermark - offset, 0), labels)
+        end = readable_end(partition, node.clock.now_ms())
+        put(values, "kbroker_group_lag", max(end - offset, 0), labels)
 
 
 async def dead_letters(node: Node, values: Values) -> None:

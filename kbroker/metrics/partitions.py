@@ -31,6 +31,16 @@ def is_under_min_isr(partition: Partition) -> bool:
     return partition.leading and len(partition.isr) < partition.min_isr
 
 
+def readable_end(partition: Partition, now_ms: int) -> int:
+    """Return the end of the records that consumers can read."""
+    log = partition.log
+    try:
+        return min(log.high_watermark, log.mature_end(now_ms))
+    except OSError as error:
+        log.report_failure(error)
+        return log.high_watermark
+
+
 async def partitions(node: Node, values: Values, most: int) -> Sums:
     """Add the partitions, at most `most` of them individually. Return the sums over all partitions."""
     sums = Sums()
@@ -42,6 +52,10 @@ async def partitions(node: Node, values: Values, most: int) -> Sums:
         at_min = int(leads and in_sync == partition.min_isr)
         if sums.hosted < most:
             _put_lags(partition, values, leads * in_sync, leads * replicas, too_few, int(lacks), at_min)
+            if partition.log.maturity is not None:
+                waiting = partition.log.high_watermark - readable_end(partition, node.clock.now_ms())
+                labels = {"topic": partition.topic, "partition": str(partition.index)}
+                put(values, "kbroker_partition_delayed_records", waiting, labels)
         sums.hosted += 1
         sums.led += leads
         sums.under_replicated += lacks

@@ -200,11 +200,12 @@ class Hosted:
         records = self.partition.log
         if wanted == LATEST:
             await self._high_watermark_known()
-            return records.high_watermark
+            return await records.readable_end(self._around.clock.now_ms())
         found = None if wanted == EARLIEST else await records.find_timestamp(wanted)
         if wanted == EARLIEST:
             return records.log_start_offset
-        return records.high_watermark if found is None else min(found[0], records.high_watermark)
+        readable_end = await records.readable_end(self._around.clock.now_ms())
+        return readable_end if found is None else min(found[0], readable_end)
 
     async def _high_watermark_known(self) -> None:
         """Wait until a new leader knows which records its predecessor had committed: "latest" must not be too low."""

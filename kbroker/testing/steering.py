@@ -77,6 +77,9 @@ class Steering(Calling):
         async with self._one_at_a_time:
             node.server.forgive(ms)
             await node.periodic_work.tick()
+            for partition in list(node.replicas):
+                if partition.log.maturity is not None:
+                    partition.poke()  # the timers of fetches do not move
             for _ in range(_PAUSES):
                 if not node.logs.cleaning:
                     return

@@ -101,7 +101,7 @@ class Topic(Changeable):
 
         With "read_committed", records of open and aborted transactions are omitted, as for a consumer. Each partition
         is read from the offset `start` on. At most `count` records of each partition are read; omitted records count as
-        well.
+        well. Records that are younger than the topic's `delivery.delay.ms` are not returned.
         """
         if isolation not in ("read_uncommitted", "read_committed"):
             raise ValueError(f"isolation is read_uncommitted or read_committed, not {isolation!r}")
@@ -158,8 +158,9 @@ class Topic(Changeable):
         )
         (done,) = answer.responses[0].partition_responses
         check(done.error_code, self._about(index), done.error_message)
-        (found,) = [each for each in self._records(index, done.base_offset) if each.offset == done.base_offset]
-        return found
+        if done.log_append_time_ms >= 0:
+            stamp = done.log_append_time_ms
+        return StoredRecord(self.name, index, done.base_offset, stamp, name, data, encoded, -1, None)
 
     def delete(self) -> None:
         """Delete the topic."""

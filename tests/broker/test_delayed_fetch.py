@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -14,6 +15,7 @@ class Failing:
     """A Fetch whose files can no longer be read."""
 
     max_wait_ms = 20
+    matures_in_ms = math.inf
     traffic = TopicMetrics()
     partitions = ()
 

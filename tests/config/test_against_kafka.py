@@ -20,6 +20,7 @@ OURS = {
     "confluent.key.subject.name.strategy",
     "confluent.value.schema.validation",
     "confluent.value.subject.name.strategy",
+    "delivery.delay.ms",
     "inter.broker.apis.from",
     "kbroker.schema.validation.deadletter.topic",
     "kbroker.schema.validation.level",

@@ -107,6 +107,21 @@ def test_how_far_a_group_is_behind(seen: Seen) -> None:
     assert seen.value("kbroker_group_lag", **where) == 2
 
 
+def test_records_that_wait_for_their_delay_are_no_lag(seen: Seen) -> None:
+    delayed = {"delivery.delay.ms": "60000", "message.timestamp.type": "LogAppendTime"}
+    seen.broker.topics.create("later", partitions=1, config=delayed)
+    produce(seen, "later", 5)
+    where = {"topic": "later", "partition": "0"}
+    consumer = Consumer({"bootstrap.servers": seen.broker.bootstrap_servers, "group.id": "waiting"})
+    consumer.commit(offsets=[TopicPartition("later", 0, 0)], asynchronous=False)
+    consumer.close()
+    assert seen.value("kbroker_group_lag", group="waiting", **where) == 0
+    assert seen.value("kbroker_partition_delayed_records", **where) == 5
+    seen.broker.clock.advance(minutes=1)
+    assert seen.value("kbroker_group_lag", group="waiting", **where) == 5
+    assert seen.value("kbroker_partition_delayed_records", **where) == 0
+
+
 def test_a_deleted_topic_is_told_no_more_and_stays_in_the_sums(seen: Seen) -> None:
     seen.broker.topics.create("short-lived", partitions=2)
     produce(seen, "short-lived", 50)

@@ -54,7 +54,7 @@ def examine(log: PartitionLog, cleaned_to: int | None, now_ms: int) -> Cleanable
         first_dirty = log.log_start_offset
     start = log.segments.index_at(first_dirty)
     clean, dirty = log.segments[:start], log.segments[start:-1]
-    limit = min(log.last_stable_offset, log.high_watermark, log.segments.active.base_offset)
+    limit = min(log.last_stable_offset, log.mature_end(now_ms), log.segments.active.base_offset)
     config = log.config
     if config.min_compaction_lag_ms > 0:
         young = (

@@ -1,0 +1,140 @@
+"""The mature end of a log: how far consumers may read a topic with `delivery.delay.ms`.
+
+Owns the offset before which the broker appended every record at least the delay ago, and the append time of the batch
+at this offset. Never hides a record from followers, never sets a timer and never waits: it returns how long to wait.
+
+A batch's append time is its timestamp, because such a topic requires LogAppendTime. So a restart or another replica
+finds the same end. A batch with a producer's timestamps is older than the delay of its topic, and mature. The end never
+moves back while the log is open, also if the delay becomes longer.
+
+Timestamps of the future come from a clock that was set back later. The broker appended these batches before it noticed
+them: their delay counts from then on, so that a wrong clock holds records for one delay at most.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+from kbroker.log.batch_scan import scan_headers
+from kbroker.log.log_segments import Segments
+from kbroker.log.segment.segment import Segment
+from kbroker.protocol.records import BatchHeader
+
+AT_ONCE: Final = 256
+"""The most batches that one step examines: about 0.3 ms."""
+_FIRST: Final = 32
+"""The batches that a step examines one by one before it uses the time index."""
+_SEGMENT: Final = 16
+"""The cost of the first use of a segment's indexes, in batches: it opens three files."""
+_LONG_AGO: Final = -(2**64)
+
+
+class Maturity:
+    """The mature end of one log. Offsets are absolute, times in ms since the epoch."""
+
+    __slots__ = ("_future_end", "_held_ms", "_noticed_ms", "_segments", "_unreadable", "end", "is_behind")
+
+    def __init__(self, segments: Segments, end: int) -> None:
+        """Create the state; consumers may already read all records before `end`."""
+        self._segments = segments
+        self.end = end
+        """The mature end after the last step."""
+        self.is_behind = True
+        """Whether the next step may find further mature batches without a change of the time."""
+        self._held_ms: int | None = None  # the append time of the batch at `end`, if it was too young
+        self._unreadable: int | None = None  # the offset of a damaged batch
+        self._future_end = -1  # batches before this offset with timestamps of the future were noticed at `_noticed_ms`
+        self._noticed_ms = 0
+
+    def advance(self, log_start: int, log_end: int, delay_ms: int, now_ms: int) -> int:
+        """Examine further batches, not more than one step, and return the mature end. Raise OSError."""
+        if self.end < log_start:
+            self.end, self._held_ms = log_start, None
+        youngest = now_ms - delay_ms
+        if self._held_ms is not None and self._held_ms > youngest:
+            return self.end
+        self._held_ms = None
+        is_stuck = self._unreadable is not None and self.end == self._unreadable + 1
+        self.is_behind = self.end < log_end and not is_stuck
+        if self.is_behind:
+            self._examine(log_end, youngest, now_ms)
+        return self.end
+
+    def wait_ms(self, delay_ms: int, now_ms: int) -> int | None:
+        """Return the ms after which the next batch is mature, or None if no batch has to wait."""
+        if self.is_behind:
+            return 0
+        return None if self._held_ms is None else max(self._held_ms + delay_ms - now_ms, 0)
+
+    def cut(self, log_end: int) -> None:
+        """Forget the batches from `log_end` on, because a truncation has removed them."""
+        self._unreadable = None
+        if self.end >= log_end:
+            self.end, self._held_ms, self.is_behind = log_end, None, True
+
+    def _examine(self, log_end: int, youngest: int, now_ms: int) -> None:
+        examined = 0
+        while examined < AT_ONCE and self.end < log_end:
+            index = self._segments.index_at(self.end)
+            segment, beyond = self._segments[index], self._segments.end_of(index, log_end)
+            most = AT_ONCE - examined if examined else _FIRST
+            start = _place_of(segment, self.end)
+            place: int | None = start
+            if examined:  # there are many: skip those that the time index shows to be old
+                place = segment.place_by_time(youngest, self.end)
+                place = None if place is None else max(place, start)
+            count, stopped = 0, segment.size
+            if place is not None:
+                count, stopped = self._walk(segment, place, most, log_end, youngest, now_ms)
+            if self._held_ms is not None:
+                break
+            if count < most and stopped < segment.size:
+                # A consumer at this offset must get an error instead of a wait without end.
+                self._unreadable = self.end
+                self.end += 1
+                break
+            if count < most:
+                self.end = max(self.end, beyond)
+            examined += count + _SEGMENT
+        else:
+            self.is_behind = self.end < log_end
+            return
+        self.is_behind = False
+
+    def _walk(
+        self, segment: Segment, place: int, most: int, log_end: int, youngest: int, now_ms: int
+    ) -> tuple[int, int]:
+        """Move the end over the mature batches from a position on.
+
+        Return the number of examined batches, and the position behind them.
+        """
+        count = 0
+        for position, header in islice(scan_headers(segment.handle, place, segment.size), most):
+            count += 1
+            place = position + header.size
+            if header.last_offset < self.end:
+                continue
+            appended = self._append_time(header, log_end, now_ms)
+            if appended > youngest:
+                self._held_ms = appended
+                self.end = max(self.end, header.base_offset)
+                break
+            self.end = header.last_offset + 1
+        return count, place
+
+    def _append_time(self, header: BatchHeader, log_end: int, now_ms: int) -> int:
+        """Return the append time of a batch, or `_LONG_AGO` for a batch that never waits."""
+        if not header.timestamp_type or header.is_control:
+            return _LONG_AGO
+        if header.max_timestamp <= now_ms:
+            return header.max_timestamp
+        if header.last_offset >= self._future_end:
+            self._future_end, self._noticed_ms = log_end, now_ms
+        return min(header.max_timestamp, self._noticed_ms)
+
+
+def _place_of(segment: Segment, offset: int) -> int:
+    """Return the position of the batch that contains an offset, or of one before it."""
+    found = segment.find(offset)
+    return segment.place_before(offset) if found is None else found[0]
