@@ -50,6 +50,7 @@ GROUPS = {
         "produce": "Write lines of standard input to a topic.",
         "consume": "Print the records of topics.",
         "record": "Find records, and delete those before an offset.",
+        "retry-tiers": "Create and list the topics that deliver failed records again after a delay.",
         "deadletter": "List, show, replay and purge dead letters.",
         "schema": "List, show, register, check, compare and delete schemas of a registry.",
         "perf": "Measure how fast records are produced and consumed, and how long one takes.",
