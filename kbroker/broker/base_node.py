@@ -152,7 +152,7 @@ class Node(LogEvents, ABC):
         most_sessions = config.get_int("group.share.max.share.sessions")
         self._share = ShareDelivery(replicas.leader, persister, self.dead_letters, settings, clock, most_sessions)
         timeout_ms = config.get_int("request.timeout.ms")
-        latest = LatestOffsets(config.node_id, replicas, lambda: metadata.state, others.offsets, timeout_ms)
+        latest = LatestOffsets(config.node_id, replicas, clock, lambda: metadata.state, others.offsets, timeout_ms)
         sharing = Sharing(persister, latest.of, self._forget_share_partition)
         self.groups = GroupCoordinator(
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock, sharing=sharing

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from kbroker.clock import Clock
 from kbroker.cluster_state import ClusterState
 from kbroker.long_work import turn
 from kbroker.peers.interface import PeersByNode, PeerUnavailable
@@ -40,12 +41,14 @@ class LatestOffsets:
         self,
         node_id: int,
         replicas: Replicas,
+        clock: Clock,
         state: Callable[[], ClusterState],
         peers: PeersByNode | None,
         timeout_ms: float,
     ) -> None:
         self._node_id = node_id
         self._replicas = replicas
+        self._clock = clock
         self._state = state
         self._peers = peers
         self._timeout_ms = timeout_ms
@@ -58,7 +61,7 @@ class LatestOffsets:
             partition = self._state().partition(topic, index)
             leader = -1 if partition is None else partition.leader
             if leader == self._node_id or self._peers is None:
-                found[index] = self._here(topic, index)
+                found[index] = await self._here(topic, index)
             elif leader < 0:
                 found[index] = ErrorCode.LEADER_NOT_AVAILABLE, -1
             else:
@@ -75,11 +78,13 @@ class LatestOffsets:
                 found.update(answer)
         return found
 
-    def _here(self, topic: str, index: int) -> LatestOffset:
+    async def _here(self, topic: str, index: int) -> LatestOffset:
         try:
-            return ErrorCode.NONE, self._replicas.leader(topic, index).log.high_watermark
+            return ErrorCode.NONE, await self._replicas.leader(topic, index).log.readable_end(self._clock.now_ms())
         except ApiError as err:
             return err.code, -1
+        except OSError:
+            return ErrorCode.KAFKA_STORAGE_ERROR, -1
 
     async def _ask(self, peers: PeersByNode, node_id: int, topic: str, indexes: list[int]) -> dict[int, LatestOffset]:
         wanted = [ListOffsetsPartition(index, -1, _LATEST) for index in indexes]

@@ -69,7 +69,7 @@ class Maturity:
 
     def cut(self, log_end: int) -> None:
         """Forget the batches from `log_end` on, because a truncation has removed them."""
-        self._unreadable = None
+        self._unreadable, self._future_end = None, min(self._future_end, log_end)
         if self.end >= log_end:
             self.end, self._held_ms, self.is_behind = log_end, None, True
 

@@ -418,7 +418,8 @@ class PartitionLog(LogState):
         for count_due in (self.segments.beyond_size, self.segments.too_old):
             due = AT_ONCE
             while due == AT_ONCE and self.config.delete:
-                due = count_due(self.config, self.log_end_offset, readable_end, now_ms, AT_ONCE)
+                limit = min(readable_end, self.high_watermark)
+                due = count_due(self.config, self.log_end_offset, limit, now_ms, AT_ONCE)
                 removed = self._delete_first(due, now_ms)
                 deleted += removed
                 await turn

@@ -219,6 +219,7 @@ def test_a_share_group_gets_a_record_when_it_is_old_enough(broker: Broker, topic
             found += consumer.poll(0.1)
             assert time.monotonic() < deadline
         assert found == []
+        assert broker.groups[group].lag() == 0
         broker.clock.advance(seconds=DELAY_S)
         while not found and time.monotonic() < deadline:
             found += consumer.poll(0.1)

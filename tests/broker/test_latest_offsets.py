@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 
 from kbroker.broker.latest_offsets import LatestOffsets
+from kbroker.clock import SystemClock
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.compiler import decode, encode
@@ -33,7 +34,11 @@ class Brokers:
     def leader(self, _topic, index):
         if index == 9:
             raise ApiError(E.NOT_LEADER_OR_FOLLOWER)
-        return SimpleNamespace(log=SimpleNamespace(high_watermark=100 + index))
+
+        async def readable_end(_now_ms):
+            return 100 + index
+
+        return SimpleNamespace(log=SimpleNamespace(readable_end=readable_end))
 
     async def ask(self, node_id, request, version, answer, timeout_ms):
         assert timeout_ms == 1000
@@ -49,7 +54,7 @@ class Brokers:
         )
 
     def of(self, *indexes, alone=False):
-        offsets = LatestOffsets(HERE, self, lambda: self.state, None if alone else self, 1000)
+        offsets = LatestOffsets(HERE, self, SystemClock(), lambda: self.state, None if alone else self, 1000)
         return asyncio.run(offsets.of("t", indexes))
 
 
