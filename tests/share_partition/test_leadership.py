@@ -31,6 +31,7 @@ class Replica:
         self.leader_epoch = epoch
         self.waiters = {}
         self.log = SimpleNamespace(log_start_offset=0, high_watermark=10, log_end_offset=12)
+        self.log.readable_end = self.readable_end
         self.knows_high_watermark = True
         self.committing = None
 
@@ -46,6 +47,9 @@ class Replica:
     def follow(self, epoch):
         self.leading, self.leader_epoch = False, epoch
         self.poke()
+
+    async def readable_end(self, _now_ms):
+        return self.log.high_watermark
 
     async def committed(self, offset):
         assert offset == 12
