@@ -1,4 +1,4 @@
-"""The transaction coordinator's decisions that come with time: open for too long, unused for too long."""
+"""The transaction coordinator's decisions that depend on time: timeouts of transactions, and expiry of unused ids."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_looks_for_overdue_and_unused_ids_are_made_in_pieces() -> None:
 
 
 def test_what_fits_into_the_log_can_be_ended() -> None:
-    """An abort by the coordinator is of version 2, whatever the producer spoke, and its record a little larger."""
+    """The coordinator aborts with version 2, whatever version the producer uses; its record is slightly larger."""
     for max_bytes in range(1_000, 1_008):
         context = Context()
         producer = context.init()
