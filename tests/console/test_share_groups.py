@@ -224,10 +224,10 @@ def test_a_preview_tells_what_it_leaves_out(web: Visitor, cluster: Broker) -> No
     cluster.topics.create("dlq.wide", 503)
     cli: Any = SimpleNamespace(bootstrap=cluster.bootstrap_servers)
     write(cli, "dlq.wide", *((index, "k", "v", died("returns", 0, 0)) for index in range(503)))
-    assert "3 more partitions are not shown; their letters are deleted, too." in (
+    assert "3 more partitions are not shown; their dead letters are deleted, too." in (
         web.page("/deadletters/purge?topic=dlq.wide&what=all").words
     )
-    assert "3 more rows are not shown; what they stand for is replayed, too." in (
+    assert "3 more rows are not shown; their dead letters are replayed, too." in (
         web.page("/deadletters/replay?topic=dlq.wide&show=1&to=returns").words
     )
     cluster.topics["dlq.wide"].delete()

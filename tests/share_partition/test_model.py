@@ -1,5 +1,5 @@
-"""A share partition against a model that keeps every record by itself; random histories of fetches, acknowledgements,
-ends of locks and delays, failed writes, dead letters, log truncation from below and restarts.
+"""A share partition compared with a model that keeps each record separately: random histories of fetches,
+acknowledgements, expired locks and delays, failed writes, dead letters, moved log starts and restarts.
 """
 
 from __future__ import annotations
