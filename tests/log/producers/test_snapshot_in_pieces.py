@@ -244,6 +244,18 @@ def test_the_flush_after_a_snapshot_syncs_its_name(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "after" / "topic-0" / f"{offset:020d}.snapshot").exists()
 
 
+def test_the_first_flush_after_a_crash_syncs_a_snapshot_that_was_perhaps_not_synced(world: World) -> None:
+    offset = world.roll()
+    taking = world.later.popleft()()
+    taking.send(None)
+    world.log.flush(NOW)
+    whole(taking)
+    again = open_log(world.copied("crashed"), clean=False, recovery_point=offset)
+    assert list(again._snapshots.to_sync()) == [offset]
+    again.flush(NOW)
+    assert not again.wants_flush
+
+
 def test_what_a_snapshot_that_failed_would_have_told_is_written_down_when_its_segment_goes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
