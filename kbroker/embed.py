@@ -197,7 +197,7 @@ class Broker(Embedded):
         Raises RuntimeError if the test passed a clock of its own to the broker.
         """
         if not isinstance(self._clock, SteeredClock):
-            raise RuntimeError("the broker was given a clock of the test's own")
+            raise RuntimeError("the broker has a clock of the test's own")
         return self._clock
 
     def reset(self) -> None:
@@ -306,7 +306,7 @@ class Broker(Embedded):
     def start(self) -> Self:
         """Start to serve. Returns when clients can connect."""
         if self._thread is not None:
-            raise RuntimeError("a broker starts once")
+            raise RuntimeError("a broker can be started only once")
         if self._private:
             self._data_dir = tempfile.mkdtemp(prefix="kbroker-")
         if self._data_dir is not None:

@@ -195,7 +195,7 @@ class Cluster(Embedded):
         registry_auth: bool = False,
     ) -> None:
         if brokers < 1:
-            raise ValueError("a cluster has a broker at least")
+            raise ValueError("a cluster needs at least one broker")
         if registry:
             from kbroker.local_http import REGISTRY
 

@@ -130,7 +130,7 @@ class Security:
         if in_cluster and self._has_users:
             self._own = _own_name(self._users), secrets.token_urlsafe()
         if in_cluster and acls is not None and not (tls or self._has_users):
-            raise ValueError("acls of a cluster need users, or tls: else its brokers have its clients' principal")
+            raise ValueError("acls of a cluster need users or tls, or brokers and clients have the same principal")
         self.certificates: Certificates | None = None
         """The broker's certificates; None without `tls`."""
 
@@ -198,7 +198,7 @@ class Security:
             raise ValueError(f"the broker has no users: Broker(users={{{user!r}: ...}})")
         made = self.certificates
         if made is None and certificate is not None:
-            raise ValueError("a certificate is shown to a broker with tls=True only")
+            raise ValueError("a client certificate needs a broker with tls=True")
         return ClientSettings(
             bootstrap_servers,
             self.protocol,
@@ -241,7 +241,7 @@ def _check_acls(acls: object) -> None:
 
 def _check_user(name: object, password: object) -> None:
     if not isinstance(name, str) or not isinstance(password, str):
-        raise ValueError(f"user {name!r} is to have a str as name and as password, not a {_kind(password)}")
+        raise ValueError(f"user {name!r} needs a str as name and as password, not a {_kind(password)}")
     if not name or not password:
         raise ValueError(f"user {name!r} needs a name and a password")
     if _UNQUOTABLE.search(name + password):

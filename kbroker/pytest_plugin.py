@@ -57,7 +57,7 @@ class ExternalBroker:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        pytest.skip(f"{name} cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names")
+        pytest.skip(f"{name} cannot be used with the broker that KAFKA_BOOTSTRAP_SERVERS names")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _keep_as_it_is(config)
     config.addinivalue_line(
         "markers",
-        "kafka(config=None, tls=False, users=None, acls=None): what the fixtures `kafka` and `kafka_cluster` are given",
+        "kafka(config=None, tls=False, users=None, acls=None): settings of the fixtures `kafka` and `kafka_cluster`",
     )
 
 
@@ -116,7 +116,7 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBroker]:
         return
     own = _own(marker)
     if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
-        pytest.skip("settings cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names")
+        pytest.skip("settings cannot be used with the broker that KAFKA_BOOTSTRAP_SERVERS names")
     with _broker(request.config, own) as made, _watched(request.node, made):
         yield made
 
@@ -126,7 +126,7 @@ def kafka_clock(request: pytest.FixtureRequest) -> SteeredClock:
     """The clock of the clean broker: `kafka_clock.advance(hours=25)`. A cluster has no such clock."""
     if _has_cluster_alone(request):
         request.getfixturevalue("kafka_cluster")
-        pytest.fail("kafka_clock is a broker's: a cluster has no clock to move", pytrace=False)
+        pytest.fail("kafka_clock needs a single broker: a cluster has no clock to move", pytrace=False)
     kafka: Broker = request.getfixturevalue("kafka")
     return kafka.clock
 
@@ -147,7 +147,7 @@ def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
 def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Three brokers for this test alone, with the settings of the marker `kafka`."""
     if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
-        pytest.skip("a cluster cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names")
+        pytest.skip("a cluster cannot be used with the broker that KAFKA_BOOTSTRAP_SERVERS names")
     from kbroker.embed_cluster import Cluster
 
     settings = _settings(request.config, _own(request.node.get_closest_marker("kafka")))

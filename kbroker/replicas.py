@@ -391,4 +391,4 @@ class Replicas:
             self.logs.delete_all((each.key for each in removed), self._clock.now_ms())
         except OSError as error:
             # The directories remain without a topic. They are renamed when a topic of the same name is created.
-            log.error("files of deleted topics could not be taken away: %s", error)
+            log.error("files of deleted topics could not be removed: %s", error)

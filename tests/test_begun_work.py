@@ -1,4 +1,4 @@
-"""Work that begins at once, and whose rest, if there is one, a task runs to its end."""
+"""Work that begins immediately; a task runs the rest of it, if there is any, to the end."""
 
 from __future__ import annotations
 

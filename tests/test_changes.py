@@ -1,4 +1,4 @@
-"""Each change of the table is on every surface, and does the same there."""
+"""Each change of the table is on every surface, and has the same effect there."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_change_is_on_every_surface(change) -> None:
 
 
 def test_a_change_works_on_every_surface(broker: Broker) -> None:
-    """A row with fields of all kinds, which asks Kafka for nothing."""
+    """A change of the test's own, with fields of all kinds, which sends no request to Kafka."""
     asked: list[tuple[list[str], dict[str, object]]] = []
 
     def run(_cluster: object, names: Sequence[str], values: Mapping[str, object]) -> list[Failure]:

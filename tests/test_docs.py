@@ -1,4 +1,4 @@
-"""The pages say what the code does."""
+"""The pages agree with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that takes memory: few at once, in order, and nobody's time is spent on waiting."""
+"""Work that takes memory: only a few at a time, in order, and waiting work takes no processor time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.long_work import FewAtOnce, turn, whole
 
 
 class Log:
-    """Work of so many steps, each of which is noted."""
+    """Work with a number of steps, each of which is recorded."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -100,11 +100,11 @@ def test_whoever_gives_up_leaves_room() -> None:
 
 
 class Held:
-    """Something large."""
+    """Stands for a large object."""
 
 
 def test_an_error_keeps_nothing_of_the_work_that_failed() -> None:
-    """Without waiting for the garbage collector: it may be some megabytes for each of many clients."""
+    """The memory, some megabytes for each of many clients, is free without waiting for the garbage collector."""
     seen: list[weakref.ref[Held]] = []
 
     async def fail() -> str:

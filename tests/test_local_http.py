@@ -12,7 +12,7 @@ from kbroker.local_http import listening
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_an_answer_is_sent_at_once(host):
-    """Its head and its body are two writes; without TCP_NODELAY, the body waits for the client's acknowledgement."""
+    """Head and body are written separately; without TCP_NODELAY, the body waits for the client's acknowledgement."""
 
     async def scenario():
         accepted = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""What a broker hosts of what the cluster has, without sockets or a clock of its own."""
+"""Which of the cluster's partitions a broker hosts, without sockets, and with the test's clock."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.descriptors import no_descriptors
 from tests.turns import turns
 
 NOW = 1_700_000_000_000
-COUNT = 300  # more than are hosted in one go
+COUNT = 300  # more than are hosted in one piece
 SETTINGS = LogConfig()
 
 
 class World:
-    """Replicas of node 1, whose clock and deferred work the test moves."""
+    """The replicas of node 1; the test moves its clock and runs its deferred work."""
 
     def __init__(self, directory: Path) -> None:
         self.waited_ms = 0.0
@@ -67,7 +67,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(open_files, "_all", WeakSet())  # logs of earlier tests must not give their descriptors up
+    monkeypatch.setattr(open_files, "_all", WeakSet())  # otherwise logs of earlier tests would have to close files
     world = World(tmp_path)
     yield world
     world.logs.close()
@@ -196,7 +196,7 @@ def test_a_large_topic_is_reconfigured_in_slices(world: World) -> None:
 
 @pytest.mark.long
 def test_a_new_topic_of_a_coordinator_is_hosted_later_or_as_it_is_loaded(world: World) -> None:
-    """Its 50 partitions are created one by one, with others served in between, and whoever comes to one gets it."""
+    """Its 50 partitions are created one by one, with turns for others; one that is needed earlier is created then."""
     name = "__consumer_offsets"
     old, world.state = world.state, world.state.with_topics((topic("large", COUNT), topic(name, 50)))
     world.replicas.apply(old, world.state)

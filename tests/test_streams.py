@@ -1,4 +1,4 @@
-"""The parts of `make test` run, and end, together."""
+"""The parts of `make test` run at the same time, and all end after an interruption."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_signal_ends_all_parts_and_shows_their_output(tmp_path: Path, number: 
     if number == signal.SIGTERM:
         running.send_signal(number)
     else:
-        os.killpg(running.pid, number)  # as a terminal sends it
+        os.killpg(running.pid, number)  # as a terminal does
     output, _ = running.communicate(timeout=WAIT_S)
     assert running.returncode != 0
     assert {each.name for each in tmp_path.glob("torn down *")} == {"torn down first", "torn down last"}

@@ -1,4 +1,4 @@
-"""What topics count: sums that only grow, whatever becomes of the topics."""
+"""The counters of topics: their sums never decrease, even if topics are deleted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_what_is_read_in_pieces_counts_once() -> None:
     orders.bytes_in += 10
     by_topic, gone = topics.now()
     orders.bytes_in += 5
-    topics.unhost("orders")  # between two pieces
+    topics.unhost("orders")  # between two steps of the sum
     assert sum(each.bytes_in for each in (gone, *(traffic for _, traffic in by_topic))) == 15
     assert sums(topics) == 15
 

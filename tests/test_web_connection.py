@@ -1,4 +1,4 @@
-"""What a connection notices of data that is not read; over TLS two transports have each a buffer."""
+"""How a connection notices unread data; over TLS, two transports have a buffer each."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def served(app: ASGIApp, tls: tuple[str, str] | None = None) -> WebServer:
 
 
 def test_who_reads_slowly_over_tls_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second piece waits until most of the first one is sent, which takes longer than the limit."""
-    Lost(monkeypatch)  # the kernel keeps little
+    """The second piece waits until the client has read most of the first one, which takes longer than the limit."""
+    Lost(monkeypatch)  # makes the kernel's buffers small
     monkeypatch.setattr(web_connection, "READER_S", 2.0)
     certificates = Certificates("127.0.0.1")
     context = ssl.create_default_context(cafile=certificates.ca)

@@ -168,7 +168,7 @@ def test_a_broker_that_does_not_support_what_is_finalized_says_so_and_ends(kafka
         levels = {"later.version": {"max_version_level": 1}}
         zookeeper.put({"/feature": {"features": levels, "version": 2, "status": 1}})
         cluster = KBrokerCluster(tmp_path / "kbroker", zookeeper, (1,))
-        said = "broker 1 has ended: .*/feature finalizes what this broker does not support: later.version 1"
+        said = "broker 1 has ended: .*/feature finalizes features that this broker does not support: later.version 1"
         with pytest.raises(LauncherError, match=said):
             cluster.start_all()
         assert "Traceback" not in cluster.log_tail(1)

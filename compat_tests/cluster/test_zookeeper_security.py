@@ -199,7 +199,7 @@ def test_who_is_not_let_in_ends_with_one_line(secured: Secured, tmp_path: Path) 
     jaas = tmp_path / "wrong.conf"
     jaas.write_text(secured.client_jaas.read_text().replace("secret", "wrong"))
     line = refused({"zookeeper.connect": secured.plain, _LOGIN: str(jaas)}, tmp_path / "data")
-    assert f"ZooKeeper at {secured.plain} does not take the credentials of this broker" in line
+    assert f"ZooKeeper at {secured.plain} does not accept the credentials of this broker" in line
     owned = {"zookeeper.connect": f"{secured.plain}/kept", "zookeeper.set.acl": "true"}
     with secured.broker("kbroker", owned["zookeeper.connect"], 2, owned, secured.client_jaas):
         line = refused({**owned, "zookeeper.digest.credentials": "other:secret"}, tmp_path / "data")

@@ -27,6 +27,6 @@ def test_the_order_service_on_apache_kafka(apache_kafka: ApacheKafka, tmp_path: 
     assert done.returncode == 0, done.stdout[-10_000:]
     cases = list(ET.parse(report).iter("testcase"))
     skipped = [each.get("message", "") for case in cases for each in case.iter("skipped")]
-    assert all("cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names" in each for each in skipped), skipped
+    assert all("cannot be used with the broker that KAFKA_BOOTSTRAP_SERVERS names" in each for each in skipped), skipped
     assert len(cases) >= 40
     assert len(skipped) <= len(cases) // 2, f"{len(skipped)} of {len(cases)} are for kbroker alone"

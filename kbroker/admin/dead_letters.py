@@ -153,7 +153,7 @@ def _mark_asked(admin: Any, topic: str, group: str, request: OffsetFetchRequest)
     try:
         return ask_patiently(admin, group, request, OffsetFetchResponse, _offset_error)
     except GroupAuthorizationFailedError as error:  # the caller named a topic, and cannot know the group
-        text = f"cannot read how far {topic} is replayed, which group {group} says: {error_text(error)}"
+        text = f"cannot read from group {group} how far {topic} is replayed: {error_text(error)}"
         raise AdminError(text) from error
 
 

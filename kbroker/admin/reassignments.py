@@ -55,7 +55,7 @@ def parse_moves(data: bytes) -> Moves:
             there = zip(replicas, directories, strict=True)
             moves.directories.update({(*key, broker): path for broker, path in there if path != _ANY})
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise WrongInput(f"the file has not the form {_FORM}") from None
+        raise WrongInput(f"the file does not have the form {_FORM}") from None
     if not moves.replicas:
         raise WrongInput(f"the file names no partition: {_FORM}")
     return moves
@@ -68,7 +68,7 @@ def parse_partitions(data: bytes) -> dict[str, list[int]]:
         for each in json.loads(data)["partitions"]:
             found.setdefault(str(each["topic"]), []).append(int(each["partition"]))
     except (ValueError, TypeError, KeyError):
-        raise WrongInput('the file has not the form {"partitions": [{"topic": "t", "partition": 0}]}') from None
+        raise WrongInput('the file does not have the form {"partitions": [{"topic": "t", "partition": 0}]}') from None
     return found
 
 

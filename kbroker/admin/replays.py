@@ -121,7 +121,7 @@ class Replay:
     def __init__(self, admin: Any, wanted: Wanted) -> None:
         """Raise AdminError if a topic does not exist, or for another failure."""
         if wanted.to == wanted.topic:
-            raise WrongInput("the letters cannot be replayed to the topic where they are")
+            raise WrongInput("dead letters cannot be replayed to their own topic")
         self._admin = admin
         self._wanted = wanted
         self._letters = Letters(admin, wanted.topic, wanted.partitions)
@@ -129,7 +129,7 @@ class Replay:
             self._letters.end_before(wanted.before)
         self._target = None if wanted.to is None else topic_view(admin, wanted.to)
         if self._target is not None and self._target.internal:
-            raise WrongInput(f"{wanted.to} takes no replayed letters")
+            raise WrongInput(f"{wanted.to} does not accept replayed records")
         self._mark: Mapping[int, int] | None = None
         self.is_cut = False
         """Whether the last preview or replay ended before the last dead letter, because of `count` or `most_bytes`."""
@@ -165,7 +165,7 @@ class Replay:
             producer = opened.enter_context(_producer(connection, self._wanted.topic))  # fences other replays
             self._mark = None
             if self._wanted.mark is not None and self.mark != self._wanted.mark:
-                raise AdminError(f"the letters of {self._wanted.topic} were replayed meanwhile; look again")
+                raise AdminError(f"the dead letters of {self._wanted.topic} were replayed meanwhile; look again")
             if not self._wanted.skip:
                 check(self.preview())
             back = {index: first for index, (first, _) in self._letters.bounds.items()} if self._wanted.again else {}
@@ -203,7 +203,7 @@ class Replay:
     def _check_mark(self, marks: Mapping[int, int]) -> None:
         """Raise AdminError if another replay has moved the mark while this replay had no producer."""
         if replayed_to(self._admin, self._wanted.topic) != marks:
-            raise AdminError(f"the letters of {self._wanted.topic} were replayed meanwhile; look again")
+            raise AdminError(f"the dead letters of {self._wanted.topic} were replayed meanwhile; look again")
 
     def _write(self, producer: Any, part: list[Step], back: Mapping[int, int]) -> dict[int, int]:
         """Write the records of some dead letters and the mark after them in one transaction; return the new mark.
@@ -215,7 +215,7 @@ class Replay:
         marks = {**back, **{step.letter.record.partition: step.letter.record.offset + 1 for step in part}}
         offsets = {TopicPartition(topic, index): OffsetAndMetadata(at, "", -1) for index, at in marks.items()}
         first = part[0].letter.record
-        place = f"the letters from {topic}-{first.partition} {first.offset} on"
+        place = f"the dead letters from {topic}-{first.partition} {first.offset} on"
         try:
             producer.begin_transaction()
             sent, failure = _sent(producer, part)
@@ -270,7 +270,7 @@ class Replay:
                 name = name if name.isprintable() else ascii(name)[:249]
                 return Step(letter, None, -1, problem=f"topic {name} does not exist")
             if view.internal or view.name == self._wanted.topic:
-                return Step(letter, None, -1, problem=f"{view.name} takes no replayed letters")
+                return Step(letter, None, -1, problem=f"{view.name} does not accept replayed records")
         count, partition = len(view.partitions), origin.partition
         if partition is None or self._target is not None:
             partition = (letter.record.partition if partition is None else partition) % count

@@ -36,11 +36,11 @@ def tls_fault(address: str, settings: Mapping[str, Any], patience_s: float = _PA
         return None
     if not protocol.endswith("SSL"):
         other = "SASL_SSL" if protocol.startswith("SASL") else "SSL or SASL_SSL"
-        return f"{address} speaks TLS, and security.protocol is {protocol}; it is to be {other}" if spoken else None
+        return f"{address} speaks TLS, and security.protocol is {protocol}; set it to {other}" if spoken else None
     if not spoken:
         return f"{address} does not speak TLS, and security.protocol is {protocol}"
     refused = _refused(address, settings, patience_s)
-    return None if refused is None else f"the certificate of {address} is not taken: {refused}"
+    return None if refused is None else f"the certificate of {address} is not accepted: {refused}"
 
 
 def unreadable_file(settings: Mapping[str, Any]) -> str | None:
@@ -57,9 +57,9 @@ def unreadable_file(settings: Mapping[str, Any]) -> str | None:
             if key == "ssl_cafile":
                 ssl.create_default_context(cafile=path)
         except ssl.SSLError:
-            return f"{path}, which is to have {what}, has none in PEM"
+            return f"{path} should contain {what} in PEM, but contains none"
         except OSError as error:
-            return f"{path}, which is to have {what}, cannot be read: {error.strerror}"
+            return f"{path}, which should contain {what}, cannot be read: {error.strerror}"
     return None
 
 

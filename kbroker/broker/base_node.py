@@ -392,7 +392,7 @@ def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerP
     metadata = os.path.abspath(config.get_optional_str("metadata.log.dir") or directories[0])
     check_metadata_dir(metadata, directories)
     if cluster_id is not None and not is_cluster_id(cluster_id):
-        raise ConfigError(f"{cluster_id!r} is no cluster id; it has 22 letters, digits, '-' and '_'")
+        raise ConfigError(f"{cluster_id!r} is no cluster id; it has 22 characters: letters, digits, '-' and '_'")
     files = OpenFiles()
     managers = [
         LogDirectory(

@@ -93,7 +93,7 @@ class LatestOffsets:
         try:
             response = await peers.ask(node_id, request, VERSION, ListOffsetsResponse, self._timeout_ms)
         except PeerUnavailable as error:
-            log.info("broker %d did not tell the latest offsets of %s: %s", node_id, topic, error)
+            log.info("broker %d did not return the latest offsets of %s: %s", node_id, topic, error)
             return answers
         for each in response.topics:
             for found in each.partitions:

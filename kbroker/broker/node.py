@@ -111,7 +111,7 @@ class BrokerNode(Node):
         them again.
         """
         if config.in_cluster:
-            text = "zookeeper.connect is set, and this broker is alone: `kbroker start` makes a member of a cluster"
+            text = "zookeeper.connect is set, but this broker has no cluster: `kbroker start` starts a cluster's broker"
             raise ConfigError(text)
         clock = clock or SystemClock()
         handlers.load_all()
@@ -237,6 +237,6 @@ def _check_metadata(store: EmbeddedStore, logs: LogManager) -> None:
         for (topic, index), path in entries_of(directory).partitions:
             if any(name.endswith(LOG_SUFFIX) for name in os.listdir(path)):
                 raise LogDirError(
-                    f"{logs.directory} has no metadata, although {directory} holds partitions, as {topic}-{index}: "
+                    f"{logs.directory} has no metadata, although {directory} has partitions such as {topic}-{index}: "
                     f"put {JOURNAL} and {SNAPSHOT} back, or let `kbroker log adopt` find the topics in their partitions"
                 )

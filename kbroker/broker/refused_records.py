@@ -112,7 +112,7 @@ class RefusedRecords:
                 del letters
                 return await self._tried(to, target, batch)
             except Exception:
-                log.exception("letters to %s-%d cannot be written", to, target)
+                log.exception("dead letters cannot be written to %s-%d", to, target)
                 return ErrorCode.UNKNOWN_SERVER_ERROR
 
     async def _tried(self, to: str, target: int, batch: memoryview) -> ErrorCode:

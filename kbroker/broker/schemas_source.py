@@ -80,7 +80,7 @@ class SchemasSource:
             node = await self._tree.get(path)
             known = None if node is None else read(path, node.data, LeaderAndIsr.decode)
         except (Unreachable, Denied, Unreadable) as error:
-            raise Unread(f"ZooKeeper does not tell who leads {SCHEMAS_TOPIC}: {error}") from None
+            raise Unread(f"ZooKeeper did not return the leader of {SCHEMAS_TOPIC}: {error}") from None
         if known is None or (known.leader, known.leader_epoch) != (place.leader, place.epoch):
             raise _unread(place, "it leads no more")
 

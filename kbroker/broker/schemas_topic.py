@@ -44,12 +44,12 @@ async def provide_schemas_topic(metadata: ClusterMetadata, replicas: Replicas) -
 def _check(metadata: ClusterMetadata, replicas: Replicas) -> None:
     count = len(metadata.decided.topics[SCHEMAS_TOPIC].partitions)
     if count != 1:
-        raise Refusal.STORE_FAILED(f"The topic {SCHEMAS_TOPIC} has {count} partitions; it is to have one")
+        raise Refusal.STORE_FAILED(f"The topic {SCHEMAS_TOPIC} has {count} partitions; it must have one")
     try:
         config = replicas.leader(SCHEMAS_TOPIC, 0).log.config
     except ApiError:
         return  # the leader of the topic checks it
     if not config.compact or config.delete:
         raise Refusal.STORE_FAILED(
-            f"The topic {SCHEMAS_TOPIC} would lose schemas: its cleanup.policy is to be compact, and nothing else"
+            f"The topic {SCHEMAS_TOPIC} would lose schemas: its cleanup.policy must be compact, without delete"
         )

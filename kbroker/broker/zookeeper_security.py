@@ -58,7 +58,7 @@ def zookeeper_security(config: BrokerConfig) -> Security:
     has_certificate = tls is not None and config.get_optional_str(f"{_PREFIX}.keystore.location")
     if user is None and digest is None and not has_certificate:
         raise ConfigError(
-            "zookeeper.set.acl is true, but this broker has nothing to show to ZooKeeper: give it a JAAS file with a "
+            "zookeeper.set.acl is true, but this broker has no login for ZooKeeper: give it a JAAS file with a "
             f"section {config.get_str('zookeeper.sasl.clientconfig')} ({_LOGIN}), a certificate "
             f"({_PREFIX}.keystore.location with {_ENABLE}), or zookeeper.digest.credentials"
         )
@@ -119,7 +119,7 @@ def _warn_of_no_effect(config: BrokerConfig) -> None:
 
 def _tls(config: BrokerConfig) -> ssl.SSLContext:
     if (config.get_optional_str(_SOCKET) or "").endswith("NIO"):
-        raise ConfigError(f"{_SOCKET} is {config.get_str(_SOCKET)}, which knows no TLS, but {_ENABLE} is true")
+        raise ConfigError(f"{_SOCKET} is {config.get_str(_SOCKET)}, which does not support TLS, but {_ENABLE} is true")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = _checks_name(config)
     versions = _versions(config)

@@ -169,4 +169,4 @@ def remove(connection: Connection, **options: Any) -> None:
         click.echo(f"removed: {acl}")
     raise_any(failures)
     if not removed:
-        click.echo("no ACL is like that")
+        click.echo("no ACL matches")

@@ -202,8 +202,8 @@ class ConsolePlace(_Place):
             registry = SchemaRegistry(url, self.registry.ca)
         elif self.registry is not None:
             log.info(
-                "the console has no pages of the schema registry, which asks for a login: "
-                "kbroker console --registry https://USER:PASSWORD@HOST:PORT has one"
+                "the console has no pages of the schema registry, because it requires a login; "
+                "`kbroker console --registry https://USER:PASSWORD@HOST:PORT` has these pages"
             )
         server = ConsoleServer(Connection(where, {}), self.socket, settings, registry=registry).start()
         try:
@@ -297,9 +297,7 @@ def places(
         of_control = of_console = None
         if _is_wanted("control", control, public=control_public):
             if config.in_cluster:
-                raise ConfigError(
-                    "--control is for a broker that is alone, and zookeeper.connect makes it one of a cluster"
-                )
+                raise ConfigError("--control needs a broker without a cluster, but zookeeper.connect is set")
             made = closing(_http_socket("control", str(control), public=control_public))
             of_control = ControlPlace(made, SteeredClock(), control_public)
         registry_at = None

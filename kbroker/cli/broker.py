@@ -159,12 +159,12 @@ def drain(broker_id: int, dry_run: bool, connection: Connection) -> None:
         partitions = partitions_of(admin)
         racks = {each["id"]: each["rack"] for each in listed_brokers(admin, partitions)}
         if broker_id not in racks and not any(broker_id in each["replica_nodes"] for each in partitions.values()):
-            raise click.ClickException(f"no broker with id {broker_id} lives, and none has a replica of anything")
+            raise click.ClickException(f"no broker with id {broker_id} lives, and no partition has a replica on it")
         targets, stuck = drain_plan(broker_id, {key: each["replica_nodes"] for key, each in partitions.items()}, racks)
         if stuck:
             topic, index = stuck[0]
             more = f" and {len(stuck) - 1} more partitions" if len(stuck) > 1 else ""
-            raise click.ClickException(f"no other broker lives that has no replica of {topic}-{index} yet{more}")
+            raise click.ClickException(f"every other live broker already has a replica of {topic}-{index}{more}")
         if dry_run:
             moves = [[topic, index, ",".join(map(str, to))] for (topic, index), to in sorted(targets.items())]
             print_table(["topic", "partition", "replicas"], moves)

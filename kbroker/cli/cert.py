@@ -36,7 +36,7 @@ def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], passw
     from kbroker.security.tls import development
 
     if len(password) < 6:
-        raise click.UsageError("Java wants passwords of six characters or more")
+        raise click.UsageError("Java requires passwords of at least six characters")
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     made: list[str] = []
 
@@ -51,7 +51,7 @@ def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], passw
         try:
             authority = development.load_authority(authority_file.read_bytes())
         except ValueError as error:
-            raise click.ClickException(f"{authority_file} is no authority of this command: {error}") from None
+            raise click.ClickException(f"{authority_file} is no authority made by this command: {error}") from None
     else:
         authority = development.authority()
         write("ca.pem", authority.pem())
@@ -71,7 +71,7 @@ def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], passw
 
 def _print_made(directory: Path, made: list[str]) -> None:
     where = directory.absolute()
-    click.echo(f"made in {where}: {', '.join(made)}" if made else f"{where} has all of that already")
+    click.echo(f"made in {where}: {', '.join(made)}" if made else f"{where} already has all these files")
     click.echo(
         f"""
 For the broker:

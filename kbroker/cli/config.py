@@ -129,7 +129,7 @@ def describe(
         if (each.name in keys if keys else show_all or subject.is_of(each.config_source))
     ]
     if not shown and not keys:
-        warn(f"nothing is set of {subject}; --all shows what is in force, and where it comes from")
+        warn(f"{subject} has no configs of its own; --all shows all values in force, and their sources")
     value = Column("value", lambda row: "(secret)" if row["sensitive"] else row["value"])
     read_only = wide("read-only", lambda row: "yes" if row["read_only"] else None)
     text = [Column("documentation", lambda row: row["documentation"] or None)] if documentation else []

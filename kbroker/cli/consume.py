@@ -359,8 +359,8 @@ def _unreadable(connection: Connection, consumer: Any, skip: bool, error: Except
             if found is None:
                 continue
             if not skip:
-                raise click.ClickException(f"{found}; --skip-corrupt goes on behind it, at {found.next_offset}")
-            click.echo(f"kbroker: {found}; passed over up to {found.next_offset}", err=True)
+                raise click.ClickException(f"{found}; --skip-corrupt continues after it, at {found.next_offset}")
+            click.echo(f"kbroker: {found}; skipped up to {found.next_offset}", err=True)
             forget_fetched(consumer)
             consumer.seek(partition, found.next_offset)
             return partition

@@ -110,7 +110,7 @@ def _time(ms: int) -> str:
 
 def _report_unreadable(letters: Letters) -> None:
     if letters.unreadable:
-        click.echo(f"kbroker: {letters.unreadable} batches cannot be read, and were passed over", err=True)
+        click.echo(f"kbroker: {letters.unreadable} batches cannot be read, and were skipped", err=True)
 
 
 def _report_strangers(topic: str, count: int) -> None:

@@ -128,7 +128,7 @@ def _reset(
     if state not in WITHOUT_MEMBERS:
         raise AdminError(
             f"group {name} has members (its state is {state}); stop them first; "
-            "one that ended without leaving counts until its session expires (45 s by default):"
+            "a member that ended without leaving counts until its session expires (45 s by default):"
             f" `kbroker group describe {name} --members` shows where they run"
         )
     kind = None if group is None else group["type"]

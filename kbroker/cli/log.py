@@ -68,7 +68,7 @@ def check(directory: str, output: Output) -> None:
     directory = directory.rstrip("/") or "/"
     pause = None
     if is_locked(data_dir_of(directory, partitions_of(directory))):
-        click.echo("kbroker: a broker uses this directory: what is found is looked at again", err=True)
+        click.echo("kbroker: a broker uses this directory: each finding is checked a second time", err=True)
         pause = partial(time.sleep, _PAUSE_S)
     found = []
     checked = Checked()

@@ -63,7 +63,7 @@ class OffsetsInFile(click.ParamType[Mapping[TopicPartition, int]]):
         except OSError as err:
             self.fail(f"{value}: {err.strerror}", param, ctx)
         except ValueError:
-            self.fail(f"{value} has not lines of the form topic,partition,offset", param, ctx)
+            self.fail(f"{value} does not have lines of the form topic,partition,offset", param, ctx)
         return found
 
 

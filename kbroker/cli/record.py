@@ -219,4 +219,4 @@ def _parse_file(data: bytes) -> dict[Key, int]:
         return {(str(p["topic"]), int(p["partition"])): int(p["offset"]) for p in json.loads(data)["partitions"]}
     except (ValueError, TypeError, KeyError):
         form = '{"partitions": [{"topic": "t", "partition": 0, "offset": 5}], "version": 1}'
-        raise click.ClickException(f"--offset-json-file: it has not the form {form}") from None
+        raise click.ClickException(f"--offset-json-file: it does not have the form {form}") from None

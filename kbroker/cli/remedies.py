@@ -44,7 +44,7 @@ _LINES: Final[Sequence[tuple[str, str]]] = (
         r"^ShareGroupHeartbeat .*\(GROUP_ID_NOT_FOUND\)$",
         "is the group of another type? `kbroker group list` shows it",
     ),
-    (r"^\d+ dead letters? cannot be replayed, ", "--skip passes over such letters"),
+    (r"^\d+ dead letters? cannot be replayed, ", "--skip leaves such dead letters out"),
     (
         r"^cannot describe group .*\(GROUP_AUTHORIZATION_FAILED\)$",
         "an administrator of ACLs allows it: `kbroker acl add --allow-principal User:NAME --operation DescribeConfigs"
@@ -53,12 +53,12 @@ _LINES: Final[Sequence[tuple[str, str]]] = (
     (r"^Unauthorized \(401\)$", "its logins are users and passwords: --registry http://USER:PASSWORD@HOST:PORT"),
     (r"^http://\S+ is no schema registry: ", "is the address right, and does it speak TLS (https://)?"),
     (r" is no dead letter: ", "`kbroker record delete` deletes records of every topic"),
-    (r"^the certificate of .* is not taken", "-X ssl.ca.location=FILE names whom to trust"),
+    (r"^the certificate of .* is not accepted", "-X ssl.ca.location=FILE names whom to trust"),
 )
 _BY_NAME: Final[Mapping[str, str]] = {
     "COORDINATOR_LOAD_IN_PROGRESS": "try again in a moment",
-    "COORDINATOR_NOT_AVAILABLE": "try again in a moment; it stays so where fewer brokers live than the internal topics"
-    " are to have replicas (offsets.topic.replication.factor)",
+    "COORDINATOR_NOT_AVAILABLE": "try again in a moment; the error stays while fewer brokers live than"
+    " offsets.topic.replication.factor says",
     "DELEGATION_TOKEN_AUTH_DISABLED": "the brokers need a delegation.token.secret.key for tokens",
     "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED": "tokens are created over SASL or TLS, and not by a client with a token",
     "ELIGIBLE_LEADERS_NOT_AVAILABLE": "no replica in sync lives; --unclean elects others, and may lose records",

@@ -73,7 +73,7 @@ def read_users(path: Path) -> dict[str, str]:
             _parsed(rest)
         except ValueError:
             form = "NAME:scrypt$..., as `kbroker console --hash-password` prints it"
-            raise AdminError(f"--users {path}: line {number} has not the form {form}") from None
+            raise AdminError(f"--users {path}: line {number} does not have the form {form}") from None
         users[name] = rest
     if not users:
         raise AdminError(f"--users {path} has no user")

@@ -322,8 +322,8 @@ def _assigned(admin: Any, name: str, committed: dict[Key, int]) -> dict[Key, int
         group = group_of(admin, name)
     except (KafkaError, AdminError):
         return committed
-    except Exception:
-        log.exception("what members of group %s have", name)  # clients encode assignments, which may be invalid
+    except Exception:  # clients encode assignments, which may be invalid
+        log.exception("the assignments of group %s cannot be read", name)
         return committed
     members = (group["members"] if group is not None else None) or ()
     assigned = {(p["topic"], p["partition"]) for member in members for p in member["partitions"]}

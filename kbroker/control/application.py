@@ -157,7 +157,7 @@ async def _values(operation: Operation, request: Request) -> Values:
     body = await _body(request)
     if operation.body is not None:
         if body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Refused(415, "the body is to be JSON, with content-type: application/json")
+            raise Refused(415, "the body must be JSON, with content-type: application/json")
         given |= checked(operation.body, parsed(body or b"{}"))
     elif body.strip() not in (b"", b"{}"):
         raise Refused(400, f"{operation.method} {request.url.path} has no body")

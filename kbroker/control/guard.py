@@ -49,7 +49,7 @@ def refusal(headers: Iterable[tuple[bytes, bytes]], *, public: bool) -> tuple[in
     if len(hosts) != 1:
         return 400, "a request has one Host"
     if not public and not is_own(hosts[0]):
-        return 421, f"Host is to be an address or localhost, not {hosts[0][:100]!r}"
+        return 421, f"Host must be an address or localhost, not {hosts[0][:100]!r}"
     for origin in found.get("origin", []):
         if origin.lower() != f"http://{hosts[0]}".lower():
             return 403, f"a page of {origin[:100]!r} may not ask this"

@@ -74,7 +74,7 @@ def _no_number(name: str) -> Any:
 def checked(fields: Iterable[Field], given: Any) -> dict[str, Any]:
     """Return a body's fields as Python values. Raises Refused with the error and the known fields."""
     if not isinstance(given, dict):
-        raise Refused(400, "the body is to be a JSON object")
+        raise Refused(400, "the body must be a JSON object")
     return _checked(list(fields), given)
 
 
@@ -94,7 +94,7 @@ def _read(field: Field, text: str) -> Any:
     try:
         return int(text) if field.kind == "integer" else float(text)
     except ValueError:
-        raise Refused(400, f"{field.name} is to be {_WORDS[field.kind]}, not {text[:100]!r}") from None
+        raise Refused(400, f"{field.name} must be {_WORDS[field.kind]}, not {text[:100]!r}") from None
 
 
 def _checked(fields: list[Field], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _checked(fields: list[Field], given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _value(field: Field, value: Any) -> Any:
     if not _IS[field.kind](value):
-        raise Refused(400, f"{field.name} is to be {_WORDS[field.kind]}, not {json.dumps(value)[:100]}")
+        raise Refused(400, f"{field.name} must be {_WORDS[field.kind]}, not {json.dumps(value)[:100]}")
     try:
         field.check(value)
     except WrongValue as error:

@@ -184,7 +184,7 @@ def _fault_of_others(current: int, update: FeatureUpdate, others: Others) -> str
                 return f"Broker {number} does not support this feature."
             return f"Broker {number} only supports versions {known[0]}-{known[1]}"
     if update.level > current and others.missing:
-        return f"What broker {min(others.missing)} supports is not known: it has replicas, and does not run."
+        return f"The features of broker {min(others.missing)} are not known: it has replicas, but does not run."
     return None
 
 

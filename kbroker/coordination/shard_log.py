@@ -152,7 +152,7 @@ class ShardLog:
         if not shard.steps_over_unreadable:
             raise unreadable from error
         if found == 1:
-            log.error("%s %d: %s; it is stepped over", self._name, partition, unreadable)
+            log.error("%s %d: %s; it is skipped", self._name, partition, unreadable)
 
     async def replay(self, partition: int, shard: Shard, begin: int = 0) -> int:
         """Replay the log from an offset into a shard, yielding every few records.
@@ -188,7 +188,7 @@ class ShardLog:
             await turn
         more = self.unreadable.get(partition, 1) - 1
         if more:
-            log.error("%s %d: %d more records were stepped over", self._name, partition, more)
+            log.error("%s %d: %d more records were skipped", self._name, partition, more)
         seconds = time.perf_counter() - started
         if count:
             log.info("%s %d: %d records, %d bytes loaded in %.3f s", self._name, partition, count, bytes_read, seconds)

@@ -164,7 +164,7 @@ class ShareGroups:
             )
             if code is ErrorCode.NONE:
                 return answers
-            log.warning("group %s: initialised share partitions were not noted: %s", wanted.group_id, code.name)
+            log.warning("group %s: initialised share partitions were not recorded: %s", wanted.group_id, code.name)
         else:
             log.warning("group %s: share partitions were not initialised: %s", wanted.group_id, failed.error_code.name)
         await self._note(wanted.group_id, lambda shard: shard.share_state.not_initialized(wanted.group_id, topics))

@@ -151,5 +151,5 @@ def _adds_as_broker(ctx: RequestContext, _request: Any) -> bool:
 
 
 def _refusal(api: Api, ctx: RequestContext) -> ApiError:
-    log.info("%s from %s by listener %s is refused: it is no broker's", api.name, ctx.client_host, ctx.listener)
+    log.info("%s from %s by listener %s is refused: the sender is no broker", api.name, ctx.client_host, ctx.listener)
     return ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -205,7 +205,7 @@ async def open_batch(
     if header.is_control:
         return Opened(records, rules)  # a coordinator of this broker wrote it; it is stored unchanged
     if header.record_count > rules.max_records:
-        detail = f"batch of {header.record_count} records, of which {rules.max_records} may be"
+        detail = f"batch of {header.record_count} records exceeds the limit of {rules.max_records}"
         raise AppendError(ErrorCode.INVALID_RECORD, detail=detail)
     findings = _Findings(header, rules, now_ms)
     target = header.codec if rules.codec < 0 else rules.codec

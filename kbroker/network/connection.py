@@ -226,7 +226,7 @@ class Connection:
                 self._leave_lane(work)
                 work.steps.close()
         except Exception:
-            log.exception("%s of %s does not end well", work.name if work is not None else "", self.peer)
+            log.exception("%s from %s could not be ended", work.name if work is not None else "", self.peer)
         finally:
             self._memory.forget(self)
             self._owner.closed(self)

@@ -93,7 +93,7 @@ class BrokerChecks:
                 return f"{name} cannot be set: {_named(self._without)} no schema registry; each may lead partitions"
         letters = after.get(DEAD_LETTERS, "").strip()
         if letters == topic or letters.startswith("__"):
-            return f"{DEAD_LETTERS}: {letters} is no topic for the records that {topic} does not take"
+            return f"{DEAD_LETTERS}: {letters} cannot be the dead letter topic of {topic}"
         return None
 
 

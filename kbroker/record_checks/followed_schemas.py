@@ -234,7 +234,7 @@ class FollowedSchemas:
                 self._no_look = str(why)
             except Exception:
                 self._no_look = f"{SCHEMAS_TOPIC} cannot be read"
-                log.exception("a look at %s has failed", SCHEMAS_TOPIC)
+                log.exception("reading %s has failed", SCHEMAS_TOPIC)
             else:
                 for each in self._waiting[:covered]:
                     if not each.done():

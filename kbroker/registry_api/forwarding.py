@@ -206,7 +206,7 @@ class Forwarding:
             async with asyncio.timeout(PATIENCE_S):
                 place = await self._leader.place()
         except TimeoutError:
-            raise _Failed(_UNKNOWN_LEADER, "Leader not known. This broker does not tell in time") from None
+            raise _Failed(_UNKNOWN_LEADER, "Leader not known. This broker did not find it in time") from None
         except OSError as error:
             raise _Failed(_UNKNOWN_LEADER, f"Leader not known. {error}") from None
         if place.broker < 0:

@@ -154,7 +154,7 @@ async def body(request: Request) -> dict[str, Any]:
     if found is None:
         raise Refused(422, "The body may not be empty")
     if not isinstance(found, dict):
-        raise Refused(400, "The body is to be a JSON object")
+        raise Refused(400, "The body must be a JSON object")
     return found
 
 
@@ -195,7 +195,7 @@ def objects(found: Json, name: str) -> list[dict[str, Any]]:
     """Return a field that is a list of objects."""
     value = field(found, name, list, [])
     if not all(isinstance(each, dict) for each in value):
-        raise Refused(400, f"{name} is to be a list of objects")
+        raise Refused(400, f"{name} must be a list of objects")
     return list(value)
 
 
@@ -203,7 +203,7 @@ def texts(found: Json, name: str) -> list[str]:
     """Return a field that is a list of texts."""
     value = field(found, name, list, [])
     if not all(isinstance(each, str) for each in value):
-        raise Refused(400, f"{name} is to be a list of texts")
+        raise Refused(400, f"{name} must be a list of texts")
     return list(value)
 
 

@@ -323,7 +323,7 @@ class Fetcher:
         if isinstance(step, Truncate | Restart):
             before = partition_log.log_end_offset, state.last_fetched_epoch
             if isinstance(step, Restart):
-                log.warning("%s: %s begins again at %d, where its leader's log does", self._name, followed, step.offset)
+                log.warning("%s: %s begins again at %d, the leader's log start", self._name, followed, step.offset)
                 work = partition_log.truncate_fully_in_pieces(step.offset, self._clock.now_ms())
             else:
                 work = self._truncation(followed, step.offset)

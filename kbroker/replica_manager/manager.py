@@ -436,7 +436,7 @@ class ReplicaManager:
         try:
             self._replicas.logs.delete_all(to_delete, self._clock.now_ms())
         except OSError as error:
-            log.error("files of stopped replicas could not be taken away: %s", error)
+            log.error("files of stopped replicas could not be removed: %s", error)
             for each in to_delete.values():
                 each.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         to_delete.clear()

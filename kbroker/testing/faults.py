@@ -282,7 +282,7 @@ class Faults:
         `partition`, only that part of the request fails; the broker executes the other parts normally.
         """
         if not isinstance(message, str | None):
-            raise TypeError(f"message is to be a str, not {message!r}")
+            raise TypeError(f"message must be a str, not {message!r}")
         return self._set(Kind.FAIL, api, (error_code(error), message), filters)
 
     def delay(self, api: str | Iterable[str], seconds: float, /, **filters: Unpack[Filter]) -> Fault:

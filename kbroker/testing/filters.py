@@ -110,7 +110,7 @@ def check_values(wanted: Mapping[str, Any], brokers: Collection[int]) -> None:
         raise TypeError(f"a fault has no filter {', '.join(sorted(unknown))}; there are {there}")
     for name in wanted.keys() & set(_NAMES):
         if not isinstance(wanted[name], str):
-            raise TypeError(f"{name} is to be a str, not {wanted[name]!r}")
+            raise TypeError(f"{name} must be a str, not {wanted[name]!r}")
     for name in wanted.keys() & _LEAST.keys():
         check_whole(name, wanted[name], _LEAST[name], INT32)
     for name in wanted.keys() & {"seed", "broker"}:
@@ -120,7 +120,7 @@ def check_values(wanted: Mapping[str, Any], brokers: Collection[int]) -> None:
     if "seconds" in wanted:
         check_number("seconds", wanted["seconds"])
     if "where" in wanted and not callable(wanted["where"]):
-        raise TypeError(f"where is to be a function of a request, not {wanted['where']!r}")
+        raise TypeError(f"where must be a function of a request, not {wanted['where']!r}")
     _check_met(wanted, brokers)
 
 
@@ -129,7 +129,7 @@ def _check_met(wanted: Mapping[str, Any], brokers: Collection[int]) -> None:
     if wanted.get("topic") == "":
         raise ValueError("topic is empty: no request names it")
     if ":" not in wanted.get("principal", ":"):
-        raise ValueError(f'principal is to be as "User:alice", not {wanted["principal"]!r}')
+        raise ValueError(f'principal must be like "User:alice", not {wanted["principal"]!r}')
     if wanted.get("broker") not in {None, *brokers}:
         there = ", ".join(map(str, sorted(brokers)))
         raise ValueError(f"there is no broker {wanted['broker']}; there {'is' if len(brokers) == 1 else 'are'} {there}")

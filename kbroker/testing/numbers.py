@@ -11,16 +11,16 @@ import math
 def check_whole(name: str, value: object, least: int | None = None, most: int | None = None) -> None:
     """Raise TypeError for a value that is not an int, and ValueError for an int out of bounds."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} is to be a whole number, not {value!r}")
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
     _check_bounds(name, value, least, most)
 
 
 def check_number(name: str, value: object, most: float | None = None, least: float | None = 0) -> None:
     """Raise TypeError for a value that is not a number, and ValueError if it is not finite or out of bounds."""
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{name} is to be a number, not {value!r}")
+        raise TypeError(f"{name} must be a number, not {value!r}")
     if not math.isfinite(value):
-        raise ValueError(f"{name} is to be a finite number, not {value!r}")
+        raise ValueError(f"{name} must be a finite number, not {value!r}")
     _check_bounds(name, value, least, most)
 
 

@@ -39,7 +39,7 @@ def _check(about: Mapping[str, Any]) -> None:
         if name not in known:
             raise TypeError(f"requests are not filtered by {name!r}, only by {', '.join(known)}")
         if not isinstance(value, str | None):
-            raise TypeError(f"{name} is to be a name, not {value!r}")
+            raise TypeError(f"{name} must be a name, not {value!r}")
 
 
 class Request:

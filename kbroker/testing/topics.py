@@ -286,7 +286,7 @@ class Topics(Mapping[str, Topic]):
         if wrong:
             raise TypeError(f"a topic is created with {', '.join(_OF_CREATE)}, not with {', '.join(wrong)}")
         if not isinstance(name, str):
-            raise TypeError(f"the name of a topic is to be a str, not {name!r}")
+            raise TypeError(f"the name of a topic must be a str, not {name!r}")
         check_whole("partitions", partitions)
         given = [CreatableTopicConfig(key, str(value)) for key, value in (config or {}).items()]
         copies = self._asking.replication_factor if replication_factor is None else replication_factor

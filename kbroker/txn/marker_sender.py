@@ -302,7 +302,7 @@ class Marking:
             logged.add(code)
             topic, index = min(partition for partition, why in failed.items() if why is code)
             log.info(
-                "markers of %s are not taken yet by %s-%d and maybe others: %s",
+                "markers of %s are not accepted yet by %s-%d and maybe others: %s",
                 name.transactional_id,
                 topic,
                 index,

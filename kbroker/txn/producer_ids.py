@@ -155,7 +155,7 @@ class ProducerIdBlocks:
         if answer.error_code:
             log.warning("the controller gave no producer ids: error %d", answer.error_code)
         elif first < 0 or count <= 0 or first > _LAST - count or (self._current and first < self._current.stop):
-            log.error("the controller gave producer ids that cannot be: %d from %d on", count, first)
+            log.error("the controller returned impossible producer ids: %d from %d on", count, first)
         else:
             return range(first, first + count)
         return None

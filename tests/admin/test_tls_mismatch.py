@@ -53,7 +53,7 @@ def test_a_broker_without_tls_is_told_of(plain: Broker) -> None:
 def test_a_certificate_that_nobody_knows_is_told_of(secured: Broker) -> None:
     unknown = tls_fault(secured.bootstrap_servers, {"security_protocol": "SASL_SSL"})
     assert unknown is not None
-    assert unknown.startswith(f"the certificate of {secured.bootstrap_servers} is not taken: ")
+    assert unknown.startswith(f"the certificate of {secured.bootstrap_servers} is not accepted: ")
     known = secured.client_settings("alice").kafka_python
     assert tls_fault(secured.bootstrap_servers, known) is None, "then it is name or password"
 
@@ -68,7 +68,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, key: str) -> None:
     lost = {"security_protocol": "SASL_SSL", key: str(tmp_path / "lost")}
     said = unreadable_file(lost)
     assert said is not None
-    assert said.startswith(f"{tmp_path}/lost, which is to have ")
+    assert said.startswith(f"{tmp_path}/lost, which should contain ")
     assert said.endswith(", cannot be read: No such file or directory")
     assert unreadable_file(lost | {"security_protocol": "SASL_PLAINTEXT"}) is None
 
@@ -78,7 +78,7 @@ def test_a_file_without_certificates(secured: Broker, tmp_path: Path) -> None:
     settings = {"security_protocol": "SSL", "ssl_cafile": str(tmp_path / "none")}
     assert (
         unreadable_file(settings)
-        == f"{tmp_path}/none, which is to have the certificates that are trusted, has none in PEM"
+        == f"{tmp_path}/none should contain the certificates that are trusted in PEM, but contains none"
     )
     assert unreadable_file(secured.client_settings("alice").kafka_python) is None
 
@@ -88,7 +88,7 @@ def test_the_verbs_say_at_once_which_file_it_is(secured: Broker, tmp_path: Path)
     login = ("-X", "security.protocol=SASL_SSL", "-X", "sasl.mechanism=PLAIN", "-X", "sasl.username=alice")
     lost = ("-X", f"ssl.ca.location={tmp_path}/lost", "-X", "bootstrap_timeout_ms=600000")
     said = CommandLine(secured.bootstrap_servers).fails("topic", "list", *login, *lost)
-    assert said.startswith(f"{tmp_path}/lost, which is to have the certificates that are trusted, cannot be read: ")
+    assert said.startswith(f"{tmp_path}/lost, which should contain the certificates that are trusted, cannot be read: ")
 
 
 def test_tls_without_a_login_where_one_is_asked_for(secured: Broker) -> None:

@@ -152,7 +152,7 @@ def test_a_listener_beside_those_of_the_config():
         ({"users": {"alice": "secret\n"}}, "control character"),
         ({"users": {"alice": "secret${file:/a:b}"}}, "variable"),
         ({"users": ["alice"]}, r'^users is a dict of passwords by name, as \{"alice": "secret"\}, not a list$'),
-        ({"users": {"alice": 5}}, "^user 'alice' is to have a str as name and as password, not a int$"),
+        ({"users": {"alice": 5}}, "^user 'alice' needs a str as name and as password, not a int$"),
         ({"acls": ["allow alice"]}, "^acls is a list of kbroker.Acl, .*; a str is none: 'allow alice'$"),
         ({"acls": "allow alice"}, "^acls is a list of kbroker.Acl, .* not a str$"),
         ({"acls": Acl(allow_principal="User:alice", producer=True, topic="a")}, "list of kbroker.Acl, .* not a Acl$"),
@@ -178,7 +178,7 @@ def test_who_could_not_come():
         assert "secret" not in repr(broker.client_settings("bob"))
     with Broker() as broker, pytest.raises(ValueError, match="has no users"):
         broker.client_settings("alice")
-    with pytest.raises(ValueError, match="acls of a cluster need users"):
+    with pytest.raises(ValueError, match="acls of a cluster need users or tls"):
         Cluster(acls=[])
     with pytest.raises(ValueError, match="users is a dict"):
         Cluster(users=["alice"])

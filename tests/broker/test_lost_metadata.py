@@ -22,7 +22,7 @@ def test_a_lost_journal_stops_the_start_and_the_topics_can_be_adopted(tmp_path, 
     journal.unlink()
     if emptied:
         journal.touch()
-    with pytest.raises(Exception, match=r"has no metadata, although .* holds partitions, as t-0: .*kbroker log adopt"):
+    with pytest.raises(Exception, match=r"has no metadata, although .* has partitions such as t-0: .*log adopt"):
         Broker(data_dir=str(data)).start()
     assert main(["log", "adopt", str(data)]) in (0, None)
     with Broker(data_dir=str(data)) as broker:

@@ -186,10 +186,10 @@ def test_zookeeper_confirms_the_leader() -> None:
         with pytest.raises(Unread, match="it leads no more"):
             await world.source.confirm(PLACE)
         await world.tree.commit([SetData(path, b"{")])
-        with pytest.raises(Unread, match="ZooKeeper does not tell who leads _schemas"):
+        with pytest.raises(Unread, match="ZooKeeper did not return the leader of _schemas"):
             await world.source.confirm(PLACE)
         await world.tree.close()
-        with pytest.raises(Unread, match="ZooKeeper does not tell who leads _schemas"):
+        with pytest.raises(Unread, match="ZooKeeper did not return the leader of _schemas"):
             await world.source.confirm(PLACE)
 
     run(scenario)

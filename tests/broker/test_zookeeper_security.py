@@ -109,11 +109,11 @@ def test_with_acls_others_may_read_but_secrets_and_change_nothing() -> None:
 
 def test_acls_need_credentials(authority: Authority, jaas: Path) -> None:
     acls = {"zookeeper.set.acl": "true"}
-    assert "has nothing to show to ZooKeeper" in refused(acls)
-    assert "has nothing to show to ZooKeeper" in refused({**acls, **TLS})
+    assert "has no login for ZooKeeper" in refused(acls)
+    assert "has no login for ZooKeeper" in refused({**acls, **TLS})
     own = authority.sign("broker")
     certificate = {"zookeeper.ssl.keystore.location": str(own)}
-    assert "has nothing to show to ZooKeeper" in refused({**acls, **certificate})
+    assert "has no login for ZooKeeper" in refused({**acls, **certificate})
     assert zookeeper_security(config({**acls, **certificate, **TLS})).others("/a") is Others.READ
     assert zookeeper_security(config({**acls, "java.security.auth.login.config": str(jaas)})).user is not None
 
@@ -178,7 +178,7 @@ def test_a_key_may_have_a_password(authority: Authority) -> None:
         ({"zookeeper.ssl.keystore.location": "/x/key"}, "its form can't be told by its name"),
         ({"zookeeper.ssl.keystore.location": "/x/key.pem"}, "/x/key.pem cannot be read: No such file"),
         ({"zookeeper.ssl.truststore.location": "/dev/null", "zookeeper.ssl.truststore.type": "PEM"}, "is no PEM file"),
-        ({"zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNIO"}, "which knows no TLS"),
+        ({"zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNIO"}, "which does not support TLS"),
         ({"zookeeper.clientCnxnSocket": "x.Y"}, "String must be one of"),
         ({"zookeeper.ssl.crl.enable": "true"}, "does not look whether ZooKeeper's certificate was revoked"),
         ({"zookeeper.ssl.ocsp.enable": "true"}, "does not look whether ZooKeeper's certificate was revoked"),

@@ -56,7 +56,7 @@ def test_the_life_of_acls(guarded):
     assert len(removed.lines) == 2
     assert len(guarded.ok("acl", "remove", "--topic", "orders").lines) == 3
     again = guarded.ok("acl", "remove", "--topic", "orders")
-    assert again.text == "no ACL is like that\n"
+    assert again.text == "no ACL matches\n"
     everything = guarded.ok("acl", "remove", "--resource-pattern-type", "any", "--group", "g", "--group", "billing")
     assert len(everything.lines) == 2
     left = guarded.ok("acl", "list", "--json").json

@@ -55,10 +55,10 @@ def test_one_more_client_by_the_same_authority(offline: CommandLine, tmp_path: P
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert after.keys() - before.keys() == {f"{name}.{end}" for name in ("bob", "carol") for end in ("pem", "p12")}
     assert {name: after[name] for name in before} == before
-    assert "has all of that already" in offline.ok("cert", "dev", str(tmp_path)).text
+    assert "already has all these files" in offline.ok("cert", "dev", str(tmp_path)).text
 
 
 def test_an_authority_of_another_kind_is_refused(offline: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
-    assert "is no authority of this command" in offline.fails("cert", "dev", str(tmp_path))
+    assert "is no authority made by this command" in offline.fails("cert", "dev", str(tmp_path))
     assert WireClient is not None

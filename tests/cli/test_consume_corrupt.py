@@ -54,11 +54,11 @@ def test_a_batch_that_cannot_be_read_is_named_and_passed_over(
     line = cli.fails("consume", name, "--from-beginning", "--until-end")
     behind = 1 + int.from_bytes(lying[23:27]) + 1
     assert line.startswith(f"{name}-0 cannot be read at offset 1: ")
-    assert line.endswith(f"; --skip-corrupt goes on behind it, at {behind}")
+    assert line.endswith(f"; --skip-corrupt continues after it, at {behind}")
     done = cli("consume", name, "--from-beginning", "--until-end", "--skip-corrupt")
     assert done.status == 0
     assert [done.lines[0], done.lines[-1]] == ["before", "behind"]
-    assert f"passed over up to {behind}" in done.err
+    assert f"skipped up to {behind}" in done.err
 
 
 def test_a_group_does_not_come_back_to_a_batch_that_was_passed_over(
@@ -67,6 +67,6 @@ def test_a_group_does_not_come_back_to_a_batch_that_was_passed_over(
     cli.ok("topic", "create", name, "-c", "record.validation=header")
     append(embedded, name, good(b"before"), LYING["a count too high in zstd"])
     once = ("consume", name, "--group", name, "--from-beginning", "--until-end", "--skip-corrupt")
-    assert "passed over up to 3" in cli(*once).err
+    assert "skipped up to 3" in cli(*once).err
     again = cli(*once)
     assert (again.status, again.out, again.err) == (0, b"", "")

@@ -65,7 +65,7 @@ def test_another_replay_that_begins_at_a_refusal_is_not_repeated(
 
     monkeypatch.setattr(replays, "_producer", overtaken)
     said = cli.fails("deadletter", "replay", dead, "--skip", "--execute")
-    assert said == f"the letters of {dead} were replayed meanwhile; look again"
+    assert said == f"the dead letters of {dead} were replayed meanwhile; look again"
     assert contents(cli, target) == ["0 k v1 "], "once"
 
 
@@ -90,7 +90,7 @@ def test_records_go_back_once_their_schema_is_registered() -> None:
         assert [(each["count"], each["message"]) for each in causes] == [(2, unknown), (1, NO_SCHEMA)]
         assert cli.fails("deadletter", "replay", "bad", "--execute") == (
             "3 dead letters cannot be replayed, the first at 0:0: topic orders refuses its record: "
-            f"{unknown[:-1]}; --skip passes over such letters"
+            f"{unknown[:-1]}; --skip leaves such dead letters out"
         )
         assert len(contents(cli, "bad")) == 3, "a replay that is refused leaves no letters"
         assert registry.register("orders-value", SHIPPED)["id"] == 2
@@ -134,7 +134,7 @@ def test_a_topic_that_takes_nothing_has_nothing_against_a_letter(tmp_path: Path)
         write(cli, "bad", (0, "k", "v", died("orders", 0, 99)))
         said = cli.fails("deadletter", "replay", "bad", "--skip", "--execute")
         assert said == (
-            "the letters from bad-0 0 on were not replayed: The schemas of the records cannot be checked: "
+            "the dead letters from bad-0 0 on were not replayed: The schemas of the records cannot be checked: "
             "this broker has no schema registry. (INVALID_RECORD)"
         )
         assert len(replay(cli, "bad")) == 1

@@ -74,7 +74,7 @@ def test_who_may_replay(ann: CommandLine) -> None:
 @pytest.mark.parametrize("ann", [[*REPLAYS[:2], *REPLAYS[3:]]], indirect=True)
 def test_who_may_not_write_the_topic_of_origin(ann: CommandLine) -> None:
     said = ann.fails("deadletter", "replay", "dlq.t", "--execute")
-    assert said.startswith("the letters from dlq.t-0 0 on were not replayed: ")
+    assert said.startswith("the dead letters from dlq.t-0 0 on were not replayed: ")
     assert "TOPIC_AUTHORIZATION_FAILED" in said
     assert ann.ok("deadletter", "list", "dlq.t", "--json").json[0]["replayed"] == 0
 
@@ -82,7 +82,7 @@ def test_who_may_not_write_the_topic_of_origin(ann: CommandLine) -> None:
 @pytest.mark.parametrize("ann", [[*READS, *REPLAYS[2:], LOOKS[1]]], indirect=True)
 def test_who_may_not_move_the_mark(ann: CommandLine) -> None:
     said = ann.fails("deadletter", "replay", "dlq.t", "--execute")
-    assert said.startswith(f"the letters from dlq.t-0 0 on were not replayed: group {MARK}: ")
+    assert said.startswith(f"the dead letters from dlq.t-0 0 on were not replayed: group {MARK}: ")
 
 
 @pytest.mark.parametrize("ann", [PURGES], indirect=True)
@@ -95,7 +95,7 @@ def test_who_may_purge(ann: CommandLine) -> None:
 def test_who_may_not_see_the_mark(ann: CommandLine) -> None:
     for verb in ("list", "show", "replay"):
         said = ann.fails("deadletter", verb, "dlq.t")
-        assert said.startswith(f"cannot read how far dlq.t is replayed, which group {MARK} says: ")
+        assert said.startswith(f"cannot read from group {MARK} how far dlq.t is replayed: ")
 
 
 @pytest.mark.parametrize("ann", [WITHOUT_ORIGIN], indirect=True)

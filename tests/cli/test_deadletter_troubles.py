@@ -126,7 +126,7 @@ def test_a_topic_of_origin_that_is_deleted_meanwhile_stays_away(
 
     monkeypatch.setattr(KafkaProducer, "begin_transaction", deleted)
     said = anywhere.fails("deadletter", "replay", f"dlq.{jobs}", "--execute", "-X", "max.block.ms=1000")
-    assert said.startswith(f"the letters from dlq.{jobs}-0 0 on were not replayed: ")
+    assert said.startswith(f"the dead letters from dlq.{jobs}-0 0 on were not replayed: ")
     assert jobs not in [each["name"] for each in anywhere.ok("topic", "list", "--json").json]
 
 
@@ -167,7 +167,7 @@ def test_a_replay_again_begins_anew_in_every_partition(anywhere: CommandLine, jo
 
 def test_an_internal_topic_is_no_target(anywhere: CommandLine, jobs: str) -> None:
     done = anywhere("deadletter", "replay", f"dlq.{jobs}", "--to", "__consumer_offsets")
-    assert (done.status, "__consumer_offsets takes no replayed letters" in done.err) == (2, True)
+    assert (done.status, "__consumer_offsets does not accept replayed records" in done.err) == (2, True)
 
 
 def test_a_preview_has_few_rows(anywhere: CommandLine, jobs: str, monkeypatch: Patch) -> None:
@@ -221,5 +221,5 @@ def test_a_replay_that_begins_ends_the_other(anywhere: CommandLine, jobs: str, m
 
     monkeypatch.setattr(KafkaProducer, "begin_transaction", overtaken)
     said = anywhere.fails("deadletter", "replay", dead, "--execute")
-    assert said == f"the letters from {dead}-0 0 on were not replayed: another replay of this topic has begun"
+    assert said == f"the dead letters from {dead}-0 0 on were not replayed: another replay of this topic has begun"
     assert contents(anywhere, jobs) == sorted([*BEFORE, *BEFORE, "1 x gone "]), "once"

@@ -124,4 +124,4 @@ def test_what_cannot_be_is_told_in_a_line(cli: CommandLine, arguments: tuple[str
 def test_a_file_of_another_form_is_refused(cli: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "offsets.json"
     file.write_text('{"partitions": [{"topic": "t"}]}')
-    assert "has not the form" in cli.fails("record", "delete", "--offset-json-file", str(file), "--yes")
+    assert "does not have the form" in cli.fails("record", "delete", "--offset-json-file", str(file), "--yes")

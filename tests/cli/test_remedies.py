@@ -222,6 +222,7 @@ def test_where_nothing_is_set(cli: CommandLine, name: str) -> None:
     cli.ok("topic", "create", name)
     done = cli.ok("config", "describe", "--topic", name)
     assert (
-        done.err == f"kbroker: nothing is set of topic {name}; --all shows what is in force, and where it comes from\n"
+        done.err
+        == f"kbroker: topic {name} has no configs of its own; --all shows all values in force, and their sources\n"
     )
     assert cli.ok("config", "describe", "--topic", name, "retention.ms").err == ""

@@ -104,7 +104,7 @@ def test_without_the_option_there_is_none(tmp_path: Path) -> None:
         (["--control", "no..host:1"], "--control no..host:1: unknown host"),
         (
             ["--control", "--set", "zookeeper.connect=127.0.0.1:1", "--set", "broker.id=1"],
-            "--control is for a broker that is alone, and zookeeper.connect makes it one of a cluster",
+            "--control needs a broker without a cluster, but zookeeper.connect is set",
         ),
         (["--control-public"], "--control-public has no effect without --control"),
     ],

@@ -228,7 +228,7 @@ def test_moves_that_make_no_sense(cli, name, tmp_path):
         assert done.status != 0
         return done.err
 
-    assert "has not the form" in refused("[]")
+    assert "does not have the form" in refused("[]")
     assert "names no partition" in refused('{"partitions": []}')
     once = f'{{"topic": "{name}", "partition": 0, "replicas": [1]}}'
     assert "twice" in refused(f'{{"partitions": [{once}, {once}]}}')

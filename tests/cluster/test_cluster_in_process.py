@@ -6,7 +6,7 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from compat_tests.wire.client import WireClient
 from kbroker import Cluster
@@ -91,3 +91,14 @@ def test_a_follower_tells_of_its_own_log():
         assert consumer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert [each.error_code for _, each in told.values()] == [0, 0]
         assert len({each.active_producers[0].producer_id for _, each in told.values()}) == 1
+
+
+def test_a_running_broker_takes_another_number_of_fetchers():
+    with Cluster(brokers=2, config=FAST) as cluster:
+        cluster.topics.create("orders", partitions=8, replication_factor=2)
+        change = ConfigEntry("num.replica.fetchers", "2", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[change])
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+        fetchers = cluster.brokers[1].node.replica_manager._fetchers
+        cluster.wait_for(lambda _: {number for _, number in list(fetchers._fetchers)} == {0, 1}, timeout=PATIENCE_S)

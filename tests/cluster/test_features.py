@@ -146,7 +146,7 @@ def test_a_broker_neither_starts_nor_goes_on_with_what_it_does_not_support(clust
     cluster.brokers[3].stop()
     tool = cluster.ensemble.connect()
     failed = {each: cluster.brokers[each].node.failed for each in (1, 2)}
-    said = "/feature finalizes what this broker does not support: later.version 1"
+    said = "/feature finalizes features that this broker does not support: later.version 1"
 
     async def finalize() -> list[str]:
         await tool.commit([SetData(FEATURE, Features({**ALL, "later.version": 1}).encode())])

@@ -269,7 +269,7 @@ def test_passwords_are_kept_as_scrypt_has_them(tmp_path):
     assert list(read_users(users)) == ["alice"]
     for wrong in ("alice", "alice:secret", "alice:scrypt$16384$8$1$$", f"alice:{line.replace('16384', '1048576')}"):
         users.write_text(wrong)
-        with pytest.raises(AdminError, match="line 1 has not the form"):
+        with pytest.raises(AdminError, match="line 1 does not have the form"):
             read_users(users)
 
 

@@ -12,6 +12,7 @@ import pytest
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges import share_groups, streams_groups
 from kbroker import Broker
+from kbroker.console.number_text import short_number
 from kbroker.console.pages import deadletters
 from kbroker.console.pages.groups import drawn
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
@@ -223,10 +224,10 @@ def test_a_preview_tells_what_it_leaves_out(web: Visitor, cluster: Broker) -> No
     cluster.topics.create("dlq.wide", 503)
     cli: Any = SimpleNamespace(bootstrap=cluster.bootstrap_servers)
     write(cli, "dlq.wide", *((index, "k", "v", died("returns", 0, 0)) for index in range(503)))
-    assert "3 more partitions are not shown; their letters are deleted, too." in (
+    assert "3 more partitions are not shown; their dead letters are deleted, too." in (
         web.page("/deadletters/purge?topic=dlq.wide&what=all").words
     )
-    assert "3 more rows are not shown; what they stand for is replayed, too." in (
+    assert "3 more rows are not shown; their dead letters are replayed, too." in (
         web.page("/deadletters/replay?topic=dlq.wide&show=1&to=returns").words
     )
     cluster.topics["dlq.wide"].delete()
@@ -242,3 +243,11 @@ def test_the_grids_of_a_group_are_few() -> None:
     assert sum(len(row["cells"]) for each in grids for row in each["rows"]) <= 20_000
     assert [each["topic"] for each in grids] == ["t000", "t001", "t002"]
     assert (not_drawn, grids[0]["left_out"], grids[0]["lags"][:2]) == (297, 20, [1, 1])
+
+
+def test_the_map_of_a_group_shows_no_lag_where_nothing_is_committed():
+    places = [{"topic": "t", "partition": number} for number in range(3)]
+    members = [{"client_id": "c", "member_id": "m", "partitions": places}]
+    rows = [{**each, "lag": lag} for each, lag in zip(places, (None, 0, 7), strict=True)]
+    [grid], _ = drawn({"members": members, "partitions": rows})
+    assert [short_number(each) for each in grid["lags"]] == ["–", "0", "7"]

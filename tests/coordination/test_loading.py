@@ -148,8 +148,8 @@ def test_records_that_cannot_be_read_are_stepped_over_where_the_shard_says_so(ca
     runtime.lead(0, 1)
     assert [key for _, _, key, _ in runtime.shard(0).seen] == [b"first", b"between", b"last"]
     assert runtime.unreadable() == {0: 2}
-    assert "journal 0: the record at offset 1 cannot be read: a broken record; it is stepped over" in caplog.text
-    assert "journal 0: 1 more records were stepped over" in caplog.text
+    assert "journal 0: the record at offset 1 cannot be read: a broken record; it is skipped" in caplog.text
+    assert "journal 0: 1 more records were skipped" in caplog.text
     runtime.close()
 
 

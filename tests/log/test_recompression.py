@@ -17,7 +17,7 @@ from kbroker.log.append_validation import BatchRules
 from kbroker.log.log_config import LogConfig
 from kbroker.log.record_validation import open_batch
 from kbroker.long_work import whole
-from kbroker.protocol.compression import CODEC_NAMES, ZSTD
+from kbroker.protocol.compression import CODEC_NAMES, GZIP, ZSTD
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import (
     HEADER_SIZE,
@@ -98,6 +98,23 @@ def test_records_out_of_order_are_renumbered() -> None:
     wrong = sealed(renumbered(bytes(body), 2000, first=17), 2000, 0, base_timestamp=NOW, max_timestamp=NOW + 1999)
     assert [record.offset for record in read_records(wrong, max_bytes=1 << 24)][:3] == [17, 18, 19]
     assert opened(wrong, "producer") == bytes(build_batch(records))
+
+
+def test_compressed_records_out_of_order_are_renumbered_only_for_another_codec() -> None:
+    body = build_batch([(NOW, None, b"v", ())] * 3)[HEADER_SIZE:]
+    wrong = sealed(renumbered(bytes(body), 3, first=17), 3, GZIP, base_timestamp=NOW)
+    assert [record.offset for record in records_of(opened(wrong, "lz4"))] == [0, 1, 2]
+    with pytest.raises(AppendError) as refused:
+        opened(wrong, "gzip")
+    assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_timestamp_below_minus_one_is_refused_only_for_another_codec() -> None:
+    batch = bytes(build_batch([(NOW, None, b"v", ()), (-5, None, b"v", ())], codec=GZIP))
+    assert [record.timestamp for record in records_of(opened(batch, "gzip"))] == [NOW, -5]
+    with pytest.raises(AppendError) as refused:
+        opened(batch, "lz4")
+    assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def renumbered(body: bytes, count: int, first: int = 0) -> bytes:

@@ -146,6 +146,18 @@ def test_forms_that_clients_send() -> None:
     assert bytes(decompress(LZ4, linked, 1 << 20)) == data
 
 
+def test_what_follows_the_compressed_records_is_ignored_as_in_java() -> None:
+    for codec, rest in ((LZ4, b"rest"), (LZ4, b"\0" * 70_000), (SNAPPY, b"\0\0\1")):
+        assert bytes(decompress(codec, compress(codec, b"x") + rest, 10)) == b"x", CODEC_NAMES[codec]
+
+
+def test_an_empty_zstd_body_is_no_broken_zstd_data() -> None:
+    """Kafka then answers INVALID_RECORD; to data that zstd does not accept, it answers UNKNOWN_SERVER_ERROR."""
+    with pytest.raises(Malformed) as caught:
+        decompress(ZSTD, b"", 10)
+    assert caught.type is Malformed
+
+
 def test_levels_reach_the_codec() -> None:
     data = bytes(i * i % 251 for i in range(100_000))
     assert compress(GZIP, data, 9) == _gzip(data, 9)

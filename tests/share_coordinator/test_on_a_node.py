@@ -1,4 +1,4 @@
-"""The share coordinator on a node: its requests, topic, rights and restarts; it is closed without its feature."""
+"""The share coordinator on a node: its requests, topic, rights and restarts, and its absence without its feature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS = {"share_coordinator_state_topic_num_partitions": "3"}
 
 
 async def enabled(served):
-    """Make a topic; return its id."""
+    """Create topic `t`; return its id."""
     controller = served.node.controller
     controller.auto_create("t")
     await served.settled()

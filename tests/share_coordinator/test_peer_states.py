@@ -1,4 +1,4 @@
-"""Questions to the share coordinator on another broker: joined into few requests, each answered for itself."""
+"""Requests to the share coordinator on another broker: many questions share a request, and each gets its own answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Network:
         return Peer(self, host)
 
     def request(self):
-        """Return the oldest request that is not answered, and its future, as it arrives."""
+        """Return the oldest unanswered request as its host receives it, with the host and the future of its answer."""
         host, request, version, future = self.requests.pop(0)
         return host, decode(type(request), version, encode(request, version)), future
 

@@ -26,7 +26,7 @@ async def beat(served, member_id, epoch, *topics, principal=ADMIN):
 
 
 async def settled(served):
-    """Wait until what was begun apart has ended."""
+    """Wait until the background tasks of the share groups have ended."""
     tasks = served.node.groups.share_groups._tasks
     while tasks:
         await asyncio.wait(list(tasks), timeout=10)
@@ -53,7 +53,7 @@ async def alter(served, offset, *partitions, topic="t"):
 
 
 async def opened(served):
-    """Make the topics of the coordinators and `t`; return its id."""
+    """Create the topics of the coordinators and topic `t`; return the id of `t`."""
     topic_id = await enabled(served)
     served.node.controller.auto_create("__consumer_offsets")
     await served.settled()

@@ -1,4 +1,4 @@
-"""The combination of state batches against a plain model: the strongest state of each single offset."""
+"""The combination of state batches, compared with a simple model that keeps the strongest state of each offset."""
 
 from __future__ import annotations
 

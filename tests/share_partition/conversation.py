@@ -1,4 +1,4 @@
-"""A member of a share group that speaks over the wire, on a broker whose share state is in memory."""
+"""A member of a share group that sends its requests over the wire, to a broker whose share state is in memory."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Served:
         return self.topics[name]
 
     def produce(self, topic: str, *counts: int, index: int = 0, **options: Any) -> None:
-        """Append a batch for each of these numbers of records."""
+        """Append a batch for each number in `counts`, with this number of records."""
         with WireClient(self.broker.bootstrap_servers) as client:
             for count in counts:
                 data = TopicProduceData(
@@ -84,7 +84,7 @@ class Served:
                 assert answer.responses[0].partition_responses[0].error_code == 0
 
     def on_loop(self, work: Callable[[], Coroutine[Any, Any, T]] | Callable[[], T]) -> T:
-        """Run something on the broker's loop, and return its result."""
+        """Run `work` on the broker's loop, and return its result."""
 
         async def there() -> T:
             found = work()
@@ -93,7 +93,7 @@ class Served:
         return asyncio.run_coroutine_threadsafe(there(), self.broker.node._loop).result(20)
 
     def until(self, holds: Callable[[], object]) -> None:
-        """Wait until something holds on the loop."""
+        """Wait until `holds()` is true on the broker's loop."""
 
         async def waits() -> None:
             for _ in range(4000):
@@ -110,7 +110,7 @@ class Served:
 
 
 class Member:
-    """One member, with a connection and a session of its own."""
+    """One member, with its own connection and share session."""
 
     def __init__(self, served: Served, name: str = "m1", group: str = GROUP, version: int = 2) -> None:
         self.served = served
@@ -166,7 +166,7 @@ class Member:
         )
 
     def fetch(self, *topics: tuple[str, int], **how: Any) -> Any:
-        """Ask, and return the answer; the epoch goes on if there was no error."""
+        """Send a ShareFetch and return the answer; increment the session epoch if there was no error."""
         request = self.fetching(*topics, **how)
         answer = self.client.ask(request, self.version)
         if not answer.error_code and how.get("epoch") is None:
@@ -174,7 +174,7 @@ class Member:
         return answer
 
     def start(self, *topics: tuple[str, int], **how: Any) -> None:
-        """Ask; `finish` takes the answer."""
+        """Send a ShareFetch without waiting; `finish` receives the answer."""
         self.client.start(self.fetching(*topics, **how), self.version)
         self.epoch += 1
 
@@ -213,7 +213,7 @@ def partition_of(answer: Any) -> PartitionData:
 
 
 def acquired(answer: Any) -> list[tuple[int, int, int]]:
-    """Return the acquired records of the only partition of an answer, [] if it names none."""
+    """Return the acquired records of the only partition of an answer; [] if the answer names no topic."""
     assert answer.error_code == 0, answer
     if not answer.responses:
         return []

@@ -1,4 +1,4 @@
-"""A store of share state and settings of groups in memory, which a test may hold up, break, and look into."""
+"""A store of share state in memory, whose writes a test can delay and let fail, and the settings of groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Name = tuple[str, bytes, int]
 
 
 class MemoryPersister(Persister):
-    """Keeps the state of each offset. `errors`: what the next writes return; `held`: writes wait while it is set."""
+    """Keeps the state of each offset. The next writes return `errors`; while `held` is set, writes wait for it."""
 
     def __init__(self) -> None:
         self.records: dict[Name, dict[int, tuple[int, int]]] = {}
@@ -36,7 +36,7 @@ class MemoryPersister(Persister):
         start = self.starts.get(name, UNKNOWN_START)
         known = sorted((at, value) for at, value in self.records.get(name, {}).items() if at >= start)
         batches: list[StateBatch] = []
-        for at, value in known:  # joined, as the share coordinator does
+        for at, value in known:  # the share coordinator joins batches in the same way
             if batches and batches[-1][1:] == (at - 1, *value):
                 batches[-1] = batches[-1]._replace(last_offset=at)
             else:

@@ -1,4 +1,4 @@
-"""A share partition kept record by record, as simple as possible: the model that the real one is compared with.
+"""A share partition kept record by record, as simple as possible: the model for comparison with the real one.
 
 It follows SharePartition, InFlightBatch and InFlightState of Apache Kafka 4.4.0, batch by batch and offset by offset.
 """
@@ -14,12 +14,12 @@ from kbroker.share_partition.states import STATE_AFTER, AckBatch, AcknowledgeTyp
 
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
 GONE = "(gone)"
-"""Whoever owned records before it went. If it comes back, it does not own them."""
+"""The owner of records whose member has left. If the member comes back, it does not own them."""
 DONE = (ACKNOWLEDGED, ARCHIVED)
 
 
 class RefusedError(Exception):
-    """An acknowledgement that does not fit."""
+    """An acknowledgement that the records' states do not allow."""
 
 
 @dataclass
@@ -29,17 +29,17 @@ class Record:
     owner: str = ""
     deadline: float = float("inf")
     before: tuple[str, float] | None = None
-    """Owner and deadline before a change that is pending."""
+    """The owner and the deadline before a pending change."""
     fixed: bool = False
     until: float | None = None
-    """Until when it is delayed."""
+    """The time until which the record is delayed."""
 
     @property
     def is_free(self) -> bool:
         return self.state == AVAILABLE and self.before is None and self.until is None
 
     def fail(self, limits: Limits) -> None:
-        """A delivery has failed."""
+        """Record a failed delivery: the record becomes available again, or is given up after its last delivery."""
         if self.count < limits.delivery_count:
             self.state = AVAILABLE
         else:
@@ -59,7 +59,7 @@ class Batch:
     records: dict[int, Record]
     tracked: bool = False
     cut: int = 0
-    """How many records were below the start, and are forgotten."""
+    """The number of records that were below the start and are forgotten."""
 
     @property
     def first(self) -> int:
@@ -79,7 +79,7 @@ class Ticket:
     offsets: dict[int, int] = field(default_factory=dict)
     """The target state of each offset."""
     causes: dict[int, str] = field(default_factory=dict)
-    """Why offsets are given up to the dead letter topic."""
+    """The reason of each offset that goes to the dead letter topic."""
 
 
 class Model:
@@ -381,7 +381,7 @@ class Model:
             self.advance()
 
     def expire(self, now: float, limits: Limits) -> tuple[Ticket, bool]:
-        """Return what has changed, and whether a delay has ended."""
+        """End expired locks and delays; return the changes, and whether a delay has ended."""
         ticket, has_freed = Ticket(), False
         for offset, record in self.records.items():
             if record.state == ACQUIRED and record.before is None and record.deadline <= now:

@@ -1,4 +1,4 @@
-"""Dead letter topics of share groups on a node (KIP-1191), and the delay of records that came back (ours)."""
+"""Dead letter topics of share groups on a node (KIP-1191), and the delay before records are delivered again (ours)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def configure(broker: Broker, kind: int, name: str, **configs: str) -> None:
 
 
 def names(broker: Broker, topic: str = DLQ, **configs: str) -> None:
-    """Let the group name a dead letter topic."""
+    """Set the dead letter topic of the group, and other configs of the group."""
     configure(broker, 32, GROUP, errors_deadletterqueue_topic_name=topic, **configs)
 
 
@@ -89,7 +89,7 @@ def states(served: Served) -> dict[int, tuple[int, int]]:
 
 
 def archived(served: Served, *offsets: int) -> None:
-    """Wait until records are stored as archived."""
+    """Wait until the records at these offsets are stored as archived."""
     served.until(lambda: all(states(served).get(at, (0, 0))[0] == RecordState.ARCHIVED for at in offsets))
 
 
@@ -210,11 +210,11 @@ def test_the_settings_of_the_topic_apply(served: Served, configs: dict[str, str]
 @pytest.mark.parametrize(
     ("topic", "make"),
     [
-        (DLQ, {}),  # it does not exist
+        (DLQ, {}),  # the topic does not exist
         ("other.t", {"errors_deadletterqueue_group_enable": "true"}),  # the prefix
         (DLQ, {"errors_deadletterqueue_group_enable": "false"}),  # not allowed
-        (DLQ, {"max_message_bytes": "100"}),  # too small for any letter
-        (DLQ, {"cleanup_policy": "compact"}),  # a key is missing
+        (DLQ, {"max_message_bytes": "100"}),  # too small for any dead letter
+        (DLQ, {"cleanup_policy": "compact"}),  # dead letters without a key are refused
     ],
 )
 def test_what_no_topic_takes_is_archived(served: Served, topic: str, make: dict[str, str]) -> None:
@@ -261,7 +261,7 @@ def test_a_topic_that_is_deleted_meanwhile(served: Served) -> None:
 
 
 class Held:
-    """A writer of letters that waits until it may go on."""
+    """A writer of dead letters whose writes wait for the event `may`, if it is set."""
 
     def __init__(self) -> None:
         self.written: list[Letter] = []
@@ -291,7 +291,7 @@ def test_a_write_that_fails_before_the_letter_gives_the_record_back() -> None:
 
 
 def test_a_letter_is_written_again_if_it_is_not_known_to_be() -> None:
-    """The write of `archived` fails; then the state is read anew."""
+    """The write of `archived` fails with a fenced epoch: the state is read again, and the dead letter written again."""
     with Broker() as broker:
         writer = Held()
         served = Served(broker, letters=writer)
@@ -317,7 +317,7 @@ def test_a_letter_is_written_again_if_it_is_not_known_to_be() -> None:
 
 
 def test_a_note_that_could_not_be_stored_is_part_of_the_next_one() -> None:
-    """The write of `archived` fails for another reason: the record is done, as in Kafka, and the next write says so."""
+    """The write of `archived` fails with another error: the record stays done, as in Kafka; the next write has it."""
     with Broker() as broker:
         writer = Held()
         served = Served(broker, letters=writer)

@@ -1,4 +1,4 @@
-"""What is in flight, told in pieces while it changes."""
+"""The list of records in flight is collected in pieces, while the records change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDS = 1000
 
 
 def spotted(backoff_ms: int = 0) -> SharePartition:
-    """Return a share partition of which every second record is released."""
+    """Return a share partition with RECORDS acquired records, of which every second one is released."""
     state, limits = SharePartition(0), Limits(record_locks=RECORDS, backoff_ms=backoff_ms)
     whole(state.acquire(Wish("m", RECORDS, RECORDS), 0, [Span(0, RECORDS - 1)], limits, 0.0))
     released = [AckBatch(offset, offset, [2]) for offset in range(0, RECORDS, 2)]

@@ -1,4 +1,4 @@
-"""Requests about one share partition whose work is interleaved at every turn: what is true of each, stays true."""
+"""Requests about one share partition that interleave at every turn: the rules that hold for each request still hold."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Interleaved:
         self.writes: list[Transition] = []
         self.is_settling = False
         self.holds: dict[int, tuple[str, float]] = {}
-        """Who got a record last, and until when."""
+        """The member that last acquired each record, and the end of its lock."""
         self.done: dict[int, int] = {}
-        """What was acknowledged, and stored: never to be given again; with the delivery that was acknowledged."""
+        """The delivery count of each record whose acknowledgement is stored; such a record is never delivered again."""
         self.largest = 0
 
     async def fetch(self) -> None:

@@ -1,4 +1,4 @@
-"""A share partition in use when the leadership of its partition changes: dropped, and read anew in the new epoch."""
+"""A share partition in use whose partition's leadership changes: it is dropped, and loaded again in the new epoch."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .memory import MemoryPersister, Settings
 
 T = b"t" * 16
 NO_LETTERS = SimpleNamespace()
-"""Nothing is given up here."""
+"""No dead letters are written here."""
 
 
 class Replica:
-    """A partition whose leadership the test changes, with no records."""
+    """A partition without records, whose leadership the test changes."""
 
     def __init__(self, epoch=5):
         self.key = ("t", 0)
@@ -61,7 +61,7 @@ class Replica:
 
 
 class Epochs(MemoryPersister):
-    """A store that remembers the leader epochs with which it was read and written."""
+    """A store that records the leader epochs of reads and writes."""
 
     def __init__(self):
         super().__init__()
@@ -77,7 +77,7 @@ class Epochs(MemoryPersister):
 
 
 def in_use(scenario):
-    """Run a scenario on a share partition that is loaded, led in epoch 5."""
+    """Run a scenario with a loaded share partition whose leader epoch is 5."""
 
     async def run():
         replica, store = Replica(), Epochs()

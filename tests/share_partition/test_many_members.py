@@ -1,4 +1,4 @@
-"""Members that come and go, on a store that fails and fences at random: nothing is lost, or given again when done."""
+"""Members join and leave; the store fails and fences at random: no record is lost, or delivered once accepted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = ("t", 0)
 
 
 class Flaky(MemoryPersister):
-    """A store that is slow at times, refuses at times, and is sometimes changed by others."""
+    """A store that delays some writes, refuses others, and sometimes returns FENCED_STATE_EPOCH."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -41,12 +41,12 @@ class Flaky(MemoryPersister):
 
 
 class Story:
-    """What has happened, in an order that all members agree about."""
+    """The events of all members, in one order."""
 
     def __init__(self) -> None:
         self.count = itertools.count()
         self.accepted: dict[int, int] = {}
-        """When a member was told that its acceptance is stored."""
+        """The place in that order at which a member learned that the acceptance of an offset is stored."""
         self.wrong: list[str] = []
 
     def delivered(self, began: int, offset: int) -> None:
@@ -59,7 +59,7 @@ class Story:
 
 
 def work(served: Served, story: Story, name: str, seed: int) -> None:
-    """Be a member, with one connection after the other."""
+    """Run a member, with one connection after another."""
     rng = random.Random(seed)
     for life in range(1000):
         with Member(served, f"{name}-{life if rng.random() < 0.5 else 0}") as member:
@@ -77,7 +77,7 @@ def work(served: Served, story: Story, name: str, seed: int) -> None:
                     for offset in range(each.first_offset, each.last_offset + 1):
                         story.delivered(began, offset)
                 if rng.random() < 0.1:
-                    break  # the process has died
+                    break  # as if the member's process had died
                 for each in got:
                     acknowledge(member, story, rng, each.first_offset, each.last_offset)
 

@@ -1,5 +1,5 @@
-"""A share partition against a model that keeps every record by itself; random histories of fetches, acknowledgements,
-ends of locks and delays, failed writes, dead letters, log truncation from below and restarts.
+"""A share partition compared with a model that keeps each record separately: random histories of fetches,
+acknowledgements, expired locks and delays, failed writes, dead letters, moved log starts and restarts.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class World:
             self.letters += decided.letters
 
     def bury(self) -> None:
-        """Some dead letters are written."""
+        """Record that some dead letters are written."""
         if self.letters:
             written = cut(self.letters, self.some(1, 9))
             decided = whole(self.real.bury(written))
@@ -258,7 +258,7 @@ def test_a_share_partition_does_what_the_model_does(seed: int) -> None:
 
 
 def test_everything_ends_done() -> None:
-    """However often writes fail and locks end, each record ends acknowledged or archived, and nothing is kept."""
+    """Although writes fail and locks expire, each record ends acknowledged or archived, and none stays in flight."""
     for seed in range(tries(20)):
         world = World(seed)
         for _ in range(100):
@@ -276,7 +276,7 @@ def test_everything_ends_done() -> None:
 
 
 def test_an_undone_change_of_a_last_delivery_whose_lock_has_ended() -> None:
-    """Its record is given up with a letter, as at the end of any last lock; Kafka archives it without."""
+    """The record is given up with a dead letter, as when any last lock expires; Kafka archives it without one."""
     limits = Limits(delivery_count=2, lock_ms=100, dead_letters=True)
     state = SharePartition(0)
     for now in (0.0, 10.0):

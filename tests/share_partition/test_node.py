@@ -1,4 +1,4 @@
-"""Share partitions of a node: restarts, rights, what ApiVersions tells of, long requests, a stop in the middle."""
+"""Share partitions of a node: restarts, rights, the versions in ApiVersions, long requests, a stop during work."""
 
 from __future__ import annotations
 

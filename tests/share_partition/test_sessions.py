@@ -1,4 +1,4 @@
-"""Share sessions by themselves: epochs, the limit, connections, and what a response has to contain."""
+"""Share sessions alone: epochs, the limit, connections, and the partitions that a response must contain."""
 
 from __future__ import annotations
 

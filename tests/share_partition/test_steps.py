@@ -1,4 +1,4 @@
-"""Long lists in ShareFetch and ShareAcknowledge: what is done between two turns does not grow with them."""
+"""Long lists in ShareFetch and ShareAcknowledge: the work between two turns does not grow with the lists."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def forgotten(topic: bytes, count: int) -> list[Any]:
 
 
 def records(topic: bytes, count: int) -> list[Any]:
-    """Fetch as many batches, acknowledge every second record, fetch the others, and give all up."""
+    """Return requests that fetch `count` batches, acknowledge every second record, fetch again and end the session."""
     one = [FetchTopic(topic, [FetchPartition(0, [])])]
     return [
         fetch(one),
@@ -90,7 +90,7 @@ def test_a_longer_list_makes_no_longer_step(make: Callable[[bytes, int], list[An
             return max(steps)
 
         async def both() -> tuple[float, float]:
-            await longest(20)  # what is made on first use is made
+            await longest(20)  # the first use creates some objects
             return await longest(SHORT), await longest(LONG)
 
         short, long = served.on_loop(both)

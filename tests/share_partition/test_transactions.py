@@ -1,4 +1,4 @@
-"""Share groups and transactions: what a group with read_committed gets, and what one with read_uncommitted does."""
+"""Share groups and transactions: the records that a group gets with read_committed and with read_uncommitted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(served: Served, *, commits: bool, records: int = 3) -> None:
 
 
 def test_aborted_records_are_not_delivered(served: Served) -> None:
-    """Aborted ones are archived, and leave room for others; markers are acquired, and acknowledged as gaps."""
+    """Aborted records are archived, and do not count as in flight; markers are acquired, and acknowledged as gaps."""
     served.settings.committed = True
     served.produce("t", 2)
     write(served, commits=False)

@@ -170,7 +170,7 @@ def test_a_fenced_write_drops_what_is_known(served: Served) -> None:
     with Member(served) as member:
         assert acquired(member.fetch(T, wait_ms=5000)) == [(0, 3, 1)]
         assert member.acknowledge({T: [(0, 0, [1])]}).error_code == 0
-        served.persister.state_epoch += 1  # somebody has reset the group's offsets
+        served.persister.state_epoch += 1  # as if somebody had reset the group's offsets
         failed = member.acknowledge({T: [(1, 3, [1])]})
         assert failed.responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert served.share.get(GROUP, served.topics["t"], 0) is None
@@ -191,11 +191,11 @@ def test_a_store_that_answers_nonsense_blocks_no_record(served: Served, monkeypa
 
 
 async def nonsense(*_: object) -> None:
-    """A programming error of the store."""
+    """Return None in place of a result, as a programming error in the store would."""
 
 
 def test_a_client_that_dies_while_its_acknowledgement_is_stored(served: Served) -> None:
-    """Its records are not stuck: those whose acknowledgement is stored are done, the others are given back."""
+    """No record stays acquired: records whose acknowledgement is stored are done, the others are available again."""
     served.produce("t", 6)
     held: asyncio.Event = served.on_loop(asyncio.Event)
     member = Member(served)
@@ -250,7 +250,7 @@ def test_sessions(served: Served) -> None:
         assert acquired(member.fetch(T, wait_ms=5000)) == [(0, 0, 1)]
         assert member.fetch(epoch=5).error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
         assert member.acknowledge({}, epoch=5).error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
-        told = member.fetch(("u", 0), ("u", 1)).responses  # of those that are loaded by then
+        told = member.fetch(("u", 0), ("u", 1)).responses  # the partitions that are loaded by now
         served.until(lambda: all(each.state for each in served.share.of_group(GROUP)))
         told += member.fetch(("u", 0), forget=(T,)).responses
         assert {each.partition_index for topic in told for each in topic.partitions} == {0, 1}, "they are new"

@@ -1,4 +1,4 @@
-"""The rules of both APIs by themselves, with a time that the test tells: intervals, refusals, ends."""
+"""The rules of both telemetry APIs alone, with a time that the test sets: intervals, refusals, expiry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXTS: Mapping[str, str | None] = {"client_id": "app"}
 
 
 class World:
-    """One broker's telemetry, and a time."""
+    """The telemetry of one broker, and a time in ms."""
 
     def __init__(self, max_bytes: int = 100, **configs: str) -> None:
         numbers = itertools.count(1)

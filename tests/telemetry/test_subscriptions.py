@@ -1,4 +1,4 @@
-"""What subscriptions come to for a client, and how a `match` is read."""
+"""The metrics that a client's subscriptions select, and the syntax of `match`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_interval_longer_than_the_default_has_no_effect() -> None:
 
 
 def test_the_number_is_kafkas() -> None:
-    """As Apache Kafka 4.4.0 has answered for this id, with prefixes in the order of its table."""
+    """Apache Kafka 4.4.0 returned this subscription id, with the prefixes in the order of its table."""
     found = wanted(a={"metrics": "org.apache.kafka.consumer.,org.apache.kafka.producer."})
     assert subscription_id(found, b"telemetry-test\0\1") == 336_195_727
     assert -(2**31) <= subscription_id(found, b"\xff" * 16) < 2**31

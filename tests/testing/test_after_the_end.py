@@ -1,4 +1,4 @@
-"""What a test still holds of a broker that has stopped: it says so at once, and nobody waits for what cannot come."""
+"""A test still uses objects of a stopped broker: they raise an error immediately, and waits end with the broker."""
 
 from __future__ import annotations
 

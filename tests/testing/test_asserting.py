@@ -1,4 +1,4 @@
-"""Assertions about what lies in a broker, and the words in which they fail."""
+"""Assertions about the content of a broker, and their messages."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_what_was_never_recorded_is_not_taken_for_none() -> None:
         assert_no_requests(broker.requests, "Metadata")
     with Broker(requests=False) as broker:
         broker.topics.create("orders")
-        assert_no_requests(broker.requests, "Metadata")  # there was nobody who could have asked
+        assert_no_requests(broker.requests, "Metadata")  # no client existed that could have sent a request
 
 
 def test_what_came_after_the_first_look_is_told() -> None:

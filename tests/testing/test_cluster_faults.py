@@ -1,4 +1,4 @@
-"""Faults of a cluster are met at every broker, and brokers among themselves meet none."""
+"""Faults of a cluster apply at every broker, but not to requests between brokers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def send(producer: Producer, topic: str, partitions: int = 6) -> list[object]:
 def refused_partitions(cluster: Cluster, topic: str) -> set[int]:
     """Return the partitions whose Produce was refused.
 
-    Not by what the client tells of its records: it takes the whole topic for one that it may not write to.
+    The client's errors do not show them: after TOPIC_AUTHORIZATION_FAILED it fails the records of the whole topic.
     """
     return {
         partition.index
@@ -116,5 +116,5 @@ def test_a_session_that_ends_elects_others(cluster: Cluster, producer: Producer)
     while topic not in known.state.topics or any(each.leader == 1 for each in known.state.topics[topic].partitions):
         assert time.monotonic() < deadline, "who is not heard of leads no more"
         time.sleep(0.01)
-    first.heal()  # until it hears of it, it takes itself for the leader, as in Kafka
+    first.heal()  # until it reads the new state, it counts itself as the leader, as in Kafka
     assert send(producer, topic) == [None] * 6

@@ -1,4 +1,4 @@
-"""Faults as clients meet them, with confluent-kafka: what fails, what is done all the same, and what is counted."""
+"""The effects of faults on confluent-kafka: which requests fail, which are still executed, and which count as hits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def producer(broker: Broker, **settings: Any) -> Producer:
 
 
 def produce(client: Producer, topic: str, value: str, partition: int = 0) -> tuple[KafkaError | None, int | None]:
-    """Return the error and the offset."""
+    """Produce one record; return its error and its offset."""
     told: list[tuple[KafkaError | None, int | None]] = []
     client.produce(topic, value, partition=partition, on_delivery=lambda err, msg: told.append((err, msg.offset())))
     assert client.flush(PATIENCE_S) == 0
@@ -56,7 +56,7 @@ def produce(client: Producer, topic: str, value: str, partition: int = 0) -> tup
 
 
 def values(broker: Broker, topic: str, partition: int = 0) -> list[str]:
-    """Return what lies in a partition."""
+    """Return the values of all records of a partition."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", "enable.partition.eof": True}
     )
@@ -308,35 +308,38 @@ def test_what_is_not_there_is_refused(broker: Broker) -> None:
     [
         (lambda faults: faults.drop("Produce", rate=5), "rate is at most 1, not 5"),
         (lambda faults: faults.drop("Produce", rate=-0.1), "rate is at least 0, not -0.1"),
-        (lambda faults: faults.drop("Produce", rate=math.nan), "rate is to be a finite number, not nan"),
-        (lambda faults: faults.drop("Produce", rate="0.5"), "rate is to be a number, not '0.5'"),
+        (lambda faults: faults.drop("Produce", rate=math.nan), "rate must be a finite number, not nan"),
+        (lambda faults: faults.drop("Produce", rate="0.5"), "rate must be a number, not '0.5'"),
         (lambda faults: faults.storm(seed=7, rate=50), "rate is at most 1, not 50"),
-        (lambda faults: faults.storm(seed="seven"), "seed is to be a whole number, not 'seven'"),
+        (lambda faults: faults.storm(seed="seven"), "seed must be a whole number, not 'seven'"),
         (lambda faults: faults.drop("Produce", seconds=-1), "seconds is at least 0, not -1"),
-        (lambda faults: faults.drop("Produce", times=1.5), "times is to be a whole number, not 1.5"),
-        (lambda faults: faults.drop("Produce", times=True), "times is to be a whole number, not True"),
-        (lambda faults: faults.drop("Produce", skip="1"), "skip is to be a whole number, not '1'"),
-        (lambda faults: faults.drop("Produce", topic=7), "topic is to be a str, not 7"),
-        (lambda faults: faults.drop("Produce", topic=["a", "b"]), "topic is to be a str, not ['a', 'b']"),
+        (lambda faults: faults.drop("Produce", times=1.5), "times must be a whole number, not 1.5"),
+        (lambda faults: faults.drop("Produce", times=True), "times must be a whole number, not True"),
+        (lambda faults: faults.drop("Produce", skip="1"), "skip must be a whole number, not '1'"),
+        (lambda faults: faults.drop("Produce", topic=7), "topic must be a str, not 7"),
+        (lambda faults: faults.drop("Produce", topic=["a", "b"]), "topic must be a str, not ['a', 'b']"),
         (lambda faults: faults.drop("Produce", topic=""), "topic is empty: no request names it"),
         (lambda faults: faults.drop("Produce", topic="t", partition=-1), "partition is at least 0, not -1"),
-        (lambda faults: faults.drop("Produce", partition="0"), "partition is to be a whole number, not '0'"),
-        (lambda faults: faults.drop("Produce", client_id=b"me"), "client_id is to be a str, not b'me'"),
-        (lambda faults: faults.drop("Heartbeat", group=None), "group is to be a str, not None"),
-        (lambda faults: faults.drop("Produce", principal="alice"), "principal is to be as \"User:alice\", not 'alice'"),
+        (lambda faults: faults.drop("Produce", partition="0"), "partition must be a whole number, not '0'"),
+        (lambda faults: faults.drop("Produce", client_id=b"me"), "client_id must be a str, not b'me'"),
+        (lambda faults: faults.drop("Heartbeat", group=None), "group must be a str, not None"),
+        (
+            lambda faults: faults.drop("Produce", principal="alice"),
+            "principal must be like \"User:alice\", not 'alice'",
+        ),
         (lambda faults: faults.drop("Produce", broker=2), "there is no broker 2; there is 1"),
-        (lambda faults: faults.drop("Produce", where="acks"), "where is to be a function of a request, not 'acks'"),
-        (lambda faults: faults.full_disk(where="acks"), "where is to be a function of a request, not 'acks'"),
+        (lambda faults: faults.drop("Produce", where="acks"), "where must be a function of a request, not 'acks'"),
+        (lambda faults: faults.full_disk(where="acks"), "where must be a function of a request, not 'acks'"),
         (lambda faults: faults.drop([]), 'no API is named: "*" is all of them'),
         (lambda faults: faults.drop(None), 'an API is named as "Produce", not None'),
         (lambda faults: faults.drop([0]), 'an API is named as "Produce", not 0'),
         (lambda faults: faults.delay("Produce", -0.5), "seconds is at least 0, not -0.5"),
-        (lambda faults: faults.delay("Produce", math.inf), "seconds is to be a finite number, not inf"),
-        (lambda faults: faults.delay("Produce", "1s"), "seconds is to be a number, not '1s'"),
+        (lambda faults: faults.delay("Produce", math.inf), "seconds must be a finite number, not inf"),
+        (lambda faults: faults.delay("Produce", "1s"), "seconds must be a number, not '1s'"),
         (lambda faults: faults.delay("Produce", 1e9), "seconds is at most 86400, not 1000000000.0"),
         (lambda faults: faults.throttle(-1), "ms is at least 0, not -1"),
         (lambda faults: faults.throttle(2**31), "ms is at most 2147483647, not 2147483648"),
-        (lambda faults: faults.throttle(0.5), "ms is to be a whole number, not 0.5"),
+        (lambda faults: faults.throttle(0.5), "ms must be a whole number, not 0.5"),
         (lambda faults: faults.slow_disk(-1), "ms is at least 0, not -1"),
         (
             lambda faults: faults.disconnect("Produce", "during"),
@@ -351,7 +354,7 @@ def test_what_is_not_there_is_refused(broker: Broker) -> None:
             lambda faults: faults.fail("Produce", None),
             'an error is an ErrorCode, or its name as "NOT_LEADER_OR_FOLLOWER", not None',
         ),
-        (lambda faults: faults.fail("Produce", 6, 7), "message is to be a str, not 7"),
+        (lambda faults: faults.fail("Produce", 6, 7), "message must be a str, not 7"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(broker: Broker, set_fault: Callable[[Any], Any], said: str) -> None:
@@ -390,7 +393,7 @@ def test_requests_are_recorded(broker: Broker, topic: str) -> None:
 
 
 def test_quotas_hold_where_requests_are_seen() -> None:
-    """What stands before the dispatcher hands on for how long a client has to pause."""
+    """A client that a quota throttles gets its throttle time also while a fault observes the requests."""
     with (
         Broker({"auto.create.topics.enable": "true"}) as broker,
         WireClient(broker.bootstrap_servers, "admin") as admin,

@@ -1,4 +1,4 @@
-"""The fixtures, as a suite of somebody else uses them."""
+"""The pytest fixtures, in suites that use them from outside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker import Broker, handlers
 
 pytest_plugins = ["pytester"]
 
-handlers.load_all(in_cluster=True)  # for good: each of the runs here forgets what it has loaded itself
+handlers.load_all(in_cluster=True)  # once for all runs: each run here unloads the modules that it has loaded itself
 SUITE = """
 import pytest
 from confluent_kafka import Producer
@@ -62,7 +62,7 @@ def test_topic_of_a_broker_of_its_own(kafka_topic, kafka):
 @pytest.fixture(autouse=True)
 def embedded(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)
-    # pytest-asyncio would warn each run that says nothing of it.
+    # Without this option, pytest-asyncio prints a warning in each run.
     monkeypatch.setenv("PYTEST_ADDOPTS", "-o asyncio_default_fixture_loop_scope=function")
 
 
@@ -148,7 +148,7 @@ def test_a_cluster_has_no_clock(pytester: pytest.Pytester) -> None:
     )
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=2, errors=1)
-    result.stdout.fnmatch_lines(["kafka_clock is a broker's: a cluster has no clock to move"])
+    result.stdout.fnmatch_lines(["kafka_clock needs a single broker: a cluster has no clock to move"])
 
 
 def test_a_test_that_fails_tells_the_seeds_of_its_storms(pytester: pytest.Pytester) -> None:
@@ -268,7 +268,7 @@ def test_a_broker_of_somebody_else(pytester: pytest.Pytester, monkeypatch: pytes
         pytester.makepyfile(SUITE)
         result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rs")
     result.assert_outcomes(skipped=9)
-    result.stdout.fnmatch_lines(["*faults cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names*"])
+    result.stdout.fnmatch_lines(["*faults cannot be used with the broker that KAFKA_BOOTSTRAP_SERVERS names*"])
 
 
 def test_settings_that_are_none(pytester: pytest.Pytester) -> None:
@@ -346,6 +346,6 @@ def test_each_worker_of_xdist_has_a_broker(pytester: pytest.Pytester) -> None:
 
 
 def test_the_modules_of_kbroker_are_not_rewritten() -> None:
-    """They are loaded in the broker's thread, too, where pytest's parsing fails while another thread parses."""
+    """The broker's thread also loads modules, and pytest's parser would fail there if another thread parses."""
     module = importlib.import_module("kbroker.handlers.authorized.required_rights")
     assert type(module.__loader__) is SourceFileLoader

@@ -1,4 +1,4 @@
-"""Restores that fail, are given up or meet each other: the broker serves on, and the next one succeeds."""
+"""Restores that fail, are interrupted or overlap: the broker still serves, and the next restore succeeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def broker() -> Iterator[Broker]:
 
 
 def ask_for_metadata(bootstrap_servers: str, topic: bytes = b"") -> socket.socket:
-    """Ask without reading the answer."""
+    """Send a Metadata request; return the connection, from which no answer was read."""
     host, port = bootstrap_servers.split(",", maxsplit=1)[0].rsplit(":", 1)
     connected = socket.create_connection((host, int(port)), PATIENCE_S)
     body = struct.pack(">ih", 1, len(topic)) + topic if topic else struct.pack(">i", 0)
@@ -43,7 +43,7 @@ def is_answered(bootstrap_servers: str) -> bool:
 
 
 def with_orders(broker: Broker) -> Snapshot:
-    """Return a snapshot in which "orders" holds "one"; by now it holds more."""
+    """Return a snapshot in which "orders" and "paid" contain "one"; both contain "two" as well by now."""
     broker.topics.create("orders").produce("one")
     broker.topics.create("paid").produce("one")
     snapshot = broker.snapshot()
@@ -153,7 +153,7 @@ def restored_slowly(
     meanwhile: Callable[[], None],
     go_on: bool = True,
 ) -> list[BaseException]:
-    """Do something while a restore has put back the logs and not ended; return what it raised."""
+    """Call `meanwhile` after a restore has replaced the logs, before it ends; return the errors of the restore."""
     real, begun, may_end, raised = restoring.put_back, threading.Event(), asyncio.Event(), []
 
     async def slow(*args: Any) -> None:
@@ -271,7 +271,7 @@ def test_a_delayed_request_never_comes_after_it(broker: Broker, what: str) -> No
 
 @pytest.fixture
 def lingering(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that stops gives its connections so long that nobody takes the wait for a slow machine's."""
+    """Let a stopping server wait so long for its connections that a slow machine cannot explain the wait."""
     monkeypatch.setattr("kbroker.network.server._LINGER_SECONDS", LONG_S)
 
 
@@ -304,7 +304,7 @@ def test_two_threads_get_the_same_faults(monkeypatch: pytest.MonkeyPatch) -> Non
     real = steering.Steering.__init__
 
     def slow(self: Any, *args: Any) -> None:
-        time.sleep(0.05)  # the others come meanwhile
+        time.sleep(0.05)  # the other threads arrive in this time
         real(self, *args)
 
     monkeypatch.setattr(steering.Steering, "__init__", slow)

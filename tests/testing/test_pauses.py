@@ -1,4 +1,4 @@
-"""Clients that have to pause for their quotas: a clock that is moved, and a reset, end it."""
+"""Clients that a quota throttles: a moved clock and a reset end the pause."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def paused(broker: Broker) -> Iterator[WireClient]:
-    """Somebody who has to pause for minutes, with a request on its way."""
+    """A client that a quota throttles for minutes, with a request under way."""
     broker.topics.create("orders")
     entry = AlteredEntry([AlteredEntity("client-id", "app")], [OpData("producer_byte_rate", 1.0)])
     batch = PartitionProduceData(0, memoryview(build_batch([(1, None, b"x" * 100, ())])))

@@ -1,4 +1,4 @@
-"""What an embedded broker does not tell a test's author, who can do nothing about it."""
+"""Messages that an embedded broker does not log, because a test's author could not act on them."""
 
 from __future__ import annotations
 

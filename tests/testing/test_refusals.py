@@ -1,4 +1,4 @@
-"""A refusal of any API in any version can be sent, and has the error somewhere a client looks."""
+"""A refusal can be sent for every API in every version, and has the error code in a field that clients check."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from kbroker.testing.refusals import refusal
 handlers.load_all()
 SERVED = sorted(served(in_cluster=False).values(), key=lambda api: api.key)
 _FIRST_WITH_PLACE = {"Fetch": 7}
-"""Before fetch sessions there were no errors but those of partitions, which a fault puts there by itself."""
+"""Before version 7, Fetch answers have error codes for partitions only, and the fault itself sets these."""
 CODE = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def example(kind: Any) -> Any:
-    """Return a struct with one element in every list, and something in every field that has to name what fails."""
+    """Return a struct with one element in every list, and a value in every field that names a refused subject."""
     values: dict[str, Any] = {}
     for spec in kind.SPECS:
         if spec.name == "acks":
-            values[spec.name] = 1  # what is not to be acknowledged is not answered either
+            values[spec.name] = 1  # with acks=0 there would be no answer
         elif spec.array:
             values[spec.name] = (
                 ["x" if spec.kind.name == "string" else 1] if isinstance(spec.kind, Scalar) else [example(spec.kind)]
@@ -38,7 +38,7 @@ def example(kind: Any) -> Any:
 
 
 def codes(struct: Any) -> set[int]:
-    """Return the error codes anywhere in an answer."""
+    """Return the error codes in all fields of an answer."""
     found = set()
     for spec in type(struct).SPECS:
         value = getattr(struct, spec.name)

@@ -1,4 +1,4 @@
-"""The list of requests: its bounds, and who follows it while it changes."""
+"""The list of requests: its bounds, and iterators that follow it while it changes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_who_follows_gets_each_as_it_is_answered() -> None:
     answered(there, second)
     answered(there, first)
     assert [next(live), next(live)] == [second, first]
-    for _ in range(100):  # what is forgotten leaves its place in memory to the next
+    for _ in range(100):  # a new request may get the memory address of a forgotten one
         del first
         there.clear()
         first = begun(there)
@@ -86,7 +86,7 @@ def test_what_was_asked_before_the_first_look_is_told_with_topics_that_are_gone(
         settings = {"bootstrap.servers": broker.bootstrap_servers}
         broker.topics.create("orders", 2)
         producer = Producer({**settings, "client.id": "early"})
-        for value in (b"x" * 10, b"y" * 100_000):  # short frames are run at once, long ones in steps
+        for value in (b"x" * 10, b"y" * 100_000):  # short frames run at once, long frames in steps
             producer.produce("orders", value, partition=1)
             assert producer.flush(10) == 0
         consumer = KafkaConsumer(
@@ -96,7 +96,7 @@ def test_what_was_asked_before_the_first_look_is_told_with_topics_that_are_gone(
         assert [len(next(consumer).value) for _ in range(2)] == [10, 100_000]
         deadline = time.monotonic() + 60
         while not any(each.next_metadata.epoch > 6 for each in consumer._fetcher._session_handlers.values()):
-            consumer.poll(50)  # until there was a Fetch that names no partition: its session knows them
+            consumer.poll(50)  # until a Fetch names no partition: its fetch session knows the partitions
             assert time.monotonic() < deadline
         consumer.close()
         producer.poll(0)

@@ -1,4 +1,4 @@
-"""A broker that was reset is as at its start, and clients that were there go on."""
+"""After a reset, a broker is as at its start, and existing clients continue."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_all_is_gone_that_was_not_there_at_the_start(broker: Broker, caplog: pyt
     assert (now.broker_configs, now.group_configs, now.acls) == (first.broker_configs, first.group_configs, first.acls)
     assert (len(broker.requests), fault.hits) == (0, 0)
     assert broker.clock.now().year < 2031
-    # Not those of a slow machine, nor of clients of ZooKeeper that tests before have left: this broker has none.
+    # Ignore warnings about a slow machine, and of ZooKeeper clients that earlier tests have left: this broker has none.
     others = ("loop_watch", "kazoo")
     told = [each for each in caplog.records if each.name.startswith("kbroker") and each.levelno >= logging.WARNING]
     assert not [each for each in told if not each.name.endswith(others)]

@@ -21,7 +21,7 @@ T = ("jobs", 0)
 
 
 def joined(broker: Broker, client: WireClient, name: str) -> None:
-    """Let a member join, until it has the partition."""
+    """Let a member send heartbeats until it owns the partition."""
     epochs = {name: 0}
 
     def has_it(_: Broker) -> bool:
@@ -41,7 +41,7 @@ def runs(group: Group, **which: Any) -> list[tuple[int, int, str, int, str | Non
 
 
 def started(broker: Broker, client: WireClient) -> Any:
-    """Make the topic, and the group with two members; return what a Member needs of its broker."""
+    """Create the topics, and the group with two members; return the parts of a broker that a Member needs."""
     broker.topics.create("jobs")
     broker.topics.create("wide", 2)
     client.ask(FindCoordinatorRequest(key=GROUP), 3)

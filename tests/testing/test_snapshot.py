@@ -1,4 +1,4 @@
-"""A snapshot that was restored is what was there, and clients that were there go on."""
+"""A restored snapshot has the old content, and existing clients continue."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def test_what_was_restored_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_snapshots_go(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other processes' tests keep snapshots, too
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # tests of other processes also keep snapshots
     before = set(kept_files())
     broker.topics.create("t").produce("one")
     first, second, third = broker.snapshot(), broker.snapshot(), broker.snapshot()
@@ -374,7 +374,7 @@ def _share_group_goes_on(broker: Broker) -> None:
     begin_at_the_earliest(AdminClient({"bootstrap.servers": broker.bootstrap_servers}), "g")
 
     def worked(count: int) -> list[bytes]:
-        """Be a new member until it has this many records, and accept them."""
+        """Join as a new member, accept records until there are `count`, and return them."""
         consumer = ShareConsumer(
             {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "share.acknowledgement.mode": "explicit"}
         )

@@ -1,4 +1,4 @@
-"""Time that a test moves: what is due is done when `advance` returns."""
+"""Time that a test moves: work that becomes due is done when `advance` returns."""
 
 from __future__ import annotations
 

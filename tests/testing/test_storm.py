@@ -1,4 +1,4 @@
-"""Storms: the same for the same seed, legal for every API, and survived by clients that try again."""
+"""Storms: equal for equal seeds, with legal errors for every API, and survived by clients that retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests are about, and their division by topic and partition: nothing is lost, nothing is there twice."""
+"""The subjects of requests, and their division by topic and partition: each subject is in exactly one part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed of the objects that a test holds: short, and what they are."""
+"""The `repr` of the objects that a test uses: it is short, and shows the content."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ def test_numbers_that_are_none_are_told_by_name() -> None:
         looks: tuple[tuple[Callable[[Any], object], str], ...] = (
             (
                 lambda wrong: broker.topics.create("other", partitions=wrong),
-                "partitions is to be a whole number, not '3'",
+                "partitions must be a whole number, not '3'",
             ),
             (
                 lambda wrong: broker.topics.create("other", replication_factor=wrong),
-                "replication_factor is to be a whole number, not '3'",
+                "replication_factor must be a whole number, not '3'",
             ),
-            (lambda wrong: orders.records(start=wrong), "start is to be a whole number, not '3'"),
-            (lambda wrong: orders.records(count=wrong), "count is to be a whole number, not '3'"),
+            (lambda wrong: orders.records(start=wrong), "start must be a whole number, not '3'"),
+            (lambda wrong: orders.records(count=wrong), "count must be a whole number, not '3'"),
             (lambda _: orders.records(count=-1), "count is at least 0, not -1"),
-            (lambda wrong: orders.produce("v", partition=wrong), "partition is to be a whole number, not '3'"),
+            (lambda wrong: orders.produce("v", partition=wrong), "partition must be a whole number, not '3'"),
             (lambda _: orders.produce("v", timestamp=-5), "timestamp is at least -1, not -5"),
-            (lambda wrong: broker.clock.advance(hours=wrong), "hours is to be a number, not '3'"),
-            (lambda _: broker.clock.advance(hours=math.nan), "hours is to be a finite number, not nan"),
-            (broker.clock.set, "the time is to be a number, not '3'"),
-            (fault.wait, "hits is to be a whole number, not '3'"),
+            (lambda wrong: broker.clock.advance(hours=wrong), "hours must be a number, not '3'"),
+            (lambda _: broker.clock.advance(hours=math.nan), "hours must be a finite number, not nan"),
+            (broker.clock.set, "the time must be a number, not '3'"),
+            (fault.wait, "hits must be a whole number, not '3'"),
             (broker.restore, "restore takes the result of snapshot(), not '3'"),
         )
         for look, said in looks:
             with pytest.raises((TypeError, ValueError)) as told:
                 look("3")
             assert str(told.value) == said
-        with pytest.raises(TypeError, match="the name of a topic is to be a str, not 5"):
+        with pytest.raises(TypeError, match="the name of a topic must be a str, not 5"):
             broker.topics.create(5)  # type: ignore[arg-type]
 
 

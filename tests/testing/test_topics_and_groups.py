@@ -1,4 +1,4 @@
-"""Topics and groups as values, beside what clients of the same broker did."""
+"""Topics and groups as Python values, which agree with the results of clients of the same broker."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_waiting(broker: Broker) -> None:
 
 
 def test_the_embedders_own_requests_meet_no_faults() -> None:
-    with Broker() as broker:  # of its own: a client that an earlier test has left may still ask
+    with Broker() as broker:  # a separate broker: a client of an earlier test might still send requests
         topic = broker.topics.create("own")
         with broker.faults.fail("*", ErrorCode.KAFKA_STORAGE_ERROR) as fault:
             topic.produce("one")

@@ -1,4 +1,4 @@
-"""A collector of traces on loopback: it takes what is exported over OTLP/HTTP, and nothing else."""
+"""A collector of traces on loopback: it only receives exports over OTLP/HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Collector:
-    """What was exported so far."""
+    """The exports so far."""
 
     def __init__(self, url: str) -> None:
         self.url = url

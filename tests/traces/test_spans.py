@@ -1,4 +1,4 @@
-"""Spans of requests: what they tell, which requests have one, and where they come to."""
+"""Spans of requests: their content, which requests have a span, and where spans are sent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def broker() -> Iterator[Broker]:
 
 
 def trace(broker: Broker, take: Callable[[Measured], None] | None, ratio: float = 1.0) -> Dispatcher:
-    """Have requests traced from now on; the loop looks at it with the next one."""
+    """Trace requests from now on; wait until the broker's loop has set this."""
     dispatcher = broker.node.server.dispatcher
     done = threading.Event()
 
@@ -64,7 +64,7 @@ def test_a_span_says_what_was_asked_by_whom_and_what_came_of_it(broker: Broker, 
     with WireClient(broker.bootstrap_servers, "app") as client:
         client.ask(MetadataRequest(topics=[]), 12)
         client.ask(FindCoordinatorRequest(key="g"), 2)
-        # Not of "g": while that is loaded a heartbeat is taken for granted.
+        # A group other than "g": while "g" loads, a heartbeat is answered without error.
         assert client.ask(HeartbeatRequest(group_id="", member_id="nobody"), 4).error_code
     with WireClient(broker.bootstrap_servers, None) as silent:
         silent.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4)
@@ -141,7 +141,7 @@ def test_of_produce_requests_too_and_the_others_take_the_express_way(
     monkeypatch.setattr(KnownRequests, "answer", counting)
     broker.topics.create("t")
     found: list[Measured] = []
-    lots = [0.9, 0.9, 0.9, 0.1, 0.9, 0.1]  # of the first, which is learned from, one more
+    lots = [0.9, 0.9, 0.9, 0.1, 0.9, 0.1]  # the first request, from which the express way learns, takes two numbers
     draws = iter(lots)
     dispatcher = broker.node.server.dispatcher
     dispatcher._draw = lambda: next(draws)
@@ -156,7 +156,7 @@ def test_of_produce_requests_too_and_the_others_take_the_express_way(
 
 
 class Stuck(SpanExporter):
-    """Takes nothing, until it may."""
+    """An exporter that waits in its first export until `may_go_on` is set."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()

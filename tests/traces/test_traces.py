@@ -1,4 +1,4 @@
-"""What is told to the process that makes spans, and that nobody waits for one that takes nothing, or has ended."""
+"""The messages to the process that creates spans; no request waits for a process that reads nothing or has ended."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_nobody_takes_is_dropped_and_its_process_ended(
     monkeypatch.setattr(module, "_STOP_S", 0.2)
     monkeypatch.setattr(module, "AT_ONCE", 10)
     traces = Traces(running("import time; time.sleep(600)"))
-    long = MEASURED._replace(api="x" * 100_000)  # more than a pipe takes
+    long = MEASURED._replace(api="x" * 100_000)  # more than the pipe's buffer
     for _ in range(10):
         traces.note(long)
     until(lambda: not traces._waiting)

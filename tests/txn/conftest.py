@@ -1,6 +1,6 @@
-"""One embedded broker for the tests of transactions; transactions that take too long are looked for often.
+"""One embedded broker for the tests of transactions, which searches for expired transactions often.
 
-With KAFKA_BOOTSTRAP_SERVERS the tests over the wire run on that broker instead: how they were held against Apache Kafka
+With KAFKA_BOOTSTRAP_SERVERS, the tests over the wire use that broker instead. This compares them with Apache Kafka
 (with transaction.abort.timed.out.transaction.cleanup.interval.ms=50).
 """
 

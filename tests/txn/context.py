@@ -1,4 +1,4 @@
-"""A shard of the transaction coordinator under the real runtime, and requests to it."""
+"""A shard of the transaction coordinator in the real runtime, and requests to it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TIMEOUT_MS = 60_000
 
 
 class Context(Still[TransactionShard]):
-    """Transactional ids of a shard. `prepared` collects those whose markers are to be written."""
+    """The transactional ids of a shard. `prepared` collects the ids whose markers have to be written."""
 
     def __init__(self, level: int = 2, log: Sequence[CoordinatorRecord] = (), now: int = START_MS) -> None:
-        self.config = TransactionConfig(id_expiration_ms=36_000_000)  # a week has 60,000 looks for overdue ones
+        self.config = TransactionConfig(id_expiration_ms=36_000_000)  # a week would mean 60,000 checks
         self.level = level
         self.prepared: list[str] = []
         self.ids = 1000
@@ -43,7 +43,7 @@ class Context(Still[TransactionShard]):
         self.writer.max_bytes = size
 
     def next(self) -> int:
-        """Hand out a producer id."""
+        """Return a new producer id."""
         self.ids += 1
         return self.ids
 
@@ -51,7 +51,7 @@ class Context(Still[TransactionShard]):
         self.ids = max(self.ids, used)
 
     def restarted(self) -> Context:
-        """Return a context whose shard has loaded the log of this one."""
+        """Return a context whose shard has loaded this context's log."""
         other = Context(self.level, self.log, self.now)
         other.ids = self.ids + 1000
         return other
@@ -74,7 +74,7 @@ class Context(Still[TransactionShard]):
         return self.ask(lambda shard, now: shard.end(name, producer, commit, version, now))
 
     def mark(self, *partitions: TopicPartition, name: str = "id", job: Transaction | None = None) -> Any:
-        """Report markers as written; without partitions all that are left."""
+        """Report the markers of these partitions as written; without partitions, all remaining markers."""
         txn = job or self.shard.transactions[name]
         return self.ask(lambda shard, now: shard.marked(txn, partitions or txn.partitions, now))
 
@@ -90,7 +90,7 @@ def ongoing(version: int = 0, level: int = 2) -> tuple[Context, Identity]:
 
 
 def ended(commit: bool, version: int) -> tuple[Context, Identity, Identity]:
-    """Return a context with a complete transaction, the producer that ended it, and what it goes on with."""
+    """Return a context with a complete transaction, the producer that ended it, and its identity after the end."""
     context, producer = ongoing(version)
     after = context.end(producer, commit, version)
     context.mark()
@@ -99,7 +99,7 @@ def ended(commit: bool, version: int) -> tuple[Context, Identity, Identity]:
 
 
 def put(context: Context, **changes: object) -> Transaction:
-    """Bring the id into a state that would take long to reach."""
+    """Set a state of the transactional id that requests would reach only after a long time."""
     txn = replace(context.shard.transactions.get("id") or Transaction("id", 7, 0, timeout_ms=TIMEOUT_MS), **changes)
     context.shard.replay(0, -1, *transaction_record(txn, 1))
     context.shard._put(txn)

@@ -1,4 +1,4 @@
-"""A transactional producer and a consumer that speak in messages, so that every version and every fault can be sent."""
+"""A transactional producer and a consumer that send single messages, so that tests reach every version and error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NOT_YET = (CONCURRENT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_CO
 
 
 def until(what: str, happened: Any) -> Any:
-    """Wait until `happened()` is true; return what it returned."""
+    """Wait until `happened()` is true; return its result."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         found = happened()
@@ -52,7 +52,7 @@ def until(what: str, happened: Any) -> Any:
 
 
 class Visible:
-    """What a consumer sees of a partition."""
+    """The part of a partition that a consumer sees."""
 
     def __init__(self, values: list[bytes], high_watermark: int, stable: int, aborted: list[tuple[int, int]]) -> None:
         self.values = values
@@ -62,7 +62,7 @@ class Visible:
 
 
 class Raw:
-    """One connection. `generation` 2 speaks as Java's producer with transaction.version 2, 1 as an older one."""
+    """One connection. `generation` 2 acts like Java's producer with transaction.version 2, 1 like an older producer."""
 
     def __init__(self, address: str, generation: int = 1) -> None:
         self.wire = WireClient(address)
@@ -77,7 +77,7 @@ class Raw:
     # -- a producer
 
     def topic(self, partitions: int = 1) -> str:
-        """Create a topic of its own name."""
+        """Create a topic with a unique name."""
         name = f"t-{uuid.uuid4().hex[:12]}"
         asked = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
         (made,) = self.ask(CreateTopicsRequest(topics=[asked], timeout_ms=20_000), 5).topics
@@ -87,12 +87,12 @@ class Raw:
         return name
 
     def find(self, name: str) -> None:
-        """Have the coordinator's topic created and loaded."""
+        """Let the broker create and load the transaction coordinator's topic."""
         asked = FindCoordinatorRequest(key_type=1, coordinator_keys=[name])
         until("a coordinator", lambda: self.ask(asked, 4).coordinators[0].error_code == 0)
 
     def init_once(self, name: str, version: int = 4, timeout_ms: int = 60_000, expected: Identity | None = None) -> Any:
-        """Return a producer's identity, or an error code."""
+        """Send one InitProducerId; return the producer's identity, or an error code."""
         known = {} if expected is None else {"producer_id": expected.producer_id, "producer_epoch": expected.epoch}
         request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms, **known)
         answer = self.ask(request, version)
@@ -101,7 +101,7 @@ class Raw:
         return Identity(answer.producer_id, answer.producer_epoch)
 
     def init(self, name: str, **options: Any) -> Identity:
-        """Return a producer's identity, however often one has to ask."""
+        """Return a producer's identity; repeat the request until the coordinator returns one."""
         self.find(name)
         return until("an epoch", lambda: self._settled(self.init_once(name, **options)))
 
@@ -156,7 +156,7 @@ class Raw:
         return ErrorCode(got.error_code) if got.error_code else got.base_offset
 
     def write(self, name: str, producer: Identity, topic: str, values: list[bytes], **options: Any) -> None:
-        """Produce as part of a transaction, which must succeed."""
+        """Produce as part of a transaction; this must succeed."""
         index = options.get("index", 0)
         if self.generation == 1:
             (added,) = until("adding", lambda: _some(self.add(name, producer, topic, index)))
@@ -171,7 +171,7 @@ class Raw:
     def offsets(
         self, name: str, producer: Identity, group: str, topic: str | bytes, offset: int, **options: Any
     ) -> ErrorCode:
-        """Commit an offset as part of a transaction, of a topic by its name or by its id."""
+        """Commit an offset as part of a transaction; the topic is given by its name or its id."""
         version = options.pop("version", 5 if self.generation == 2 else 3)
         named, topic_id = ("", topic) if isinstance(topic, bytes) else (topic, bytes(16))
         request = TxnOffsetCommitRequest(
@@ -190,14 +190,14 @@ class Raw:
         return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     def find_group(self, group: str) -> None:
-        """Have the groups' topic created and loaded."""
+        """Let the broker create and load the group coordinator's topic."""
         asked = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
         until("a group coordinator", lambda: self.ask(asked, 4).coordinators[0].error_code == 0)
         look = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[])])
         until("the groups", lambda: self.ask(look, 8).groups[0].error_code not in _NOT_YET)
 
     def add_offsets(self, name: str, producer: Identity, group: str, version: int = 3) -> ErrorCode:
-        """Tell a transaction of a group."""
+        """Add a group to a transaction."""
         self.find_group(group)
         request = AddOffsetsToTxnRequest(
             transactional_id=name, producer_id=producer.producer_id, producer_epoch=producer.epoch, group_id=group
@@ -205,7 +205,7 @@ class Raw:
         return ErrorCode(self.ask(request, version).error_code)
 
     def end_once(self, name: str, producer: Identity, commit: bool = True, version: int | None = None) -> Any:
-        """End a transaction; return who the producer is then, or an error code."""
+        """End a transaction; return the producer's identity after it, or an error code."""
         request = EndTxnRequest(
             transactional_id=name, producer_id=producer.producer_id, producer_epoch=producer.epoch, committed=commit
         )
@@ -228,7 +228,7 @@ class Raw:
     def mark(
         self, producer: Identity, topic: str, commit: bool, *, coordinator_epoch: int = 0, version: int = 0
     ) -> ErrorCode:
-        """Write a marker by hand, as an administrator or another coordinator would."""
+        """Send a marker with WriteTxnMarkers, as an administrator or another coordinator would."""
         marker = WritableTxnMarker(
             producer.producer_id,
             producer.epoch,
@@ -252,7 +252,7 @@ class Raw:
     def see(
         self, topic: str, offset: int = 0, *, committed: bool = True, index: int = 0, bytes_: int = 1 << 20
     ) -> Visible:
-        """Return what a consumer sees from `offset` on, dropping what is aborted as clients do."""
+        """Return the data that a consumer sees from `offset` on, without aborted records, which clients also drop."""
         values: list[bytes] = []
         aborted_seen: list[tuple[int, int]] = []
         while True:
@@ -278,7 +278,7 @@ class Raw:
         return data
 
     def _take(self, data: bytes, offset: int, listed: list[tuple[int, int]], values: list[bytes]) -> int:
-        """Add what is visible to `values`, as KafkaConsumer does; return the offset to go on with."""
+        """Add the visible values to `values`, as KafkaConsumer does; return the offset of the next fetch."""
         open_aborts: set[int] = set()
         end = offset
         for position, header in iter_batches(data):
@@ -300,5 +300,5 @@ class Raw:
 
 
 def _some(answer: Any) -> Any:
-    """Return an answer in a tuple, None for one that says: not yet."""
+    """Return an answer in a tuple; None if the request has to be repeated."""
     return None if answer is CONCURRENT or answer is ErrorCode.NOT_ENOUGH_REPLICAS else (answer,)

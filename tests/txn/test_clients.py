@@ -1,4 +1,4 @@
-"""Real producers' transactions, read by real consumers with isolation.level=read_committed."""
+"""Transactions of real producers, read by real consumers with isolation.level=read_committed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fresh(prefix: str) -> str:
 
 
 def read(address: str, topic: str, until: bytes, isolation: str = "read_committed") -> list[bytes]:
-    """Return what a consumer sees up to the record `until`."""
+    """Return the values that a consumer reads, up to the value `until`."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -129,7 +129,7 @@ def consume(address: str, topic: str, group: str, count: int) -> Consumer:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_confluents_read_process_write(txn_broker, commit: bool) -> None:
-    """Offsets go with the records they led to."""
+    """The offsets are committed together with the records that were made from them."""
     address, source, target, group = txn_broker.bootstrap_servers, fresh("in"), fresh("out"), fresh("g")
     plain = Producer({"bootstrap.servers": address, "log_level": 0})
     for number in range(5):

@@ -1,4 +1,4 @@
-"""The coordinator around its shards: rounds of markers, what fails in them, and logs that lag behind."""
+"""The coordinator around its shards: rounds of markers, failures in them, and logs that commit late."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
 
 
 class Log:
-    """`__transaction_state` in memory; with `lag` appends wait until `commit` is called."""
+    """`__transaction_state` in memory; with `lag`, appends wait until `commit` is called."""
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
@@ -64,7 +64,7 @@ class Log:
         raise NotImplementedError
 
     def ensure_topic(self) -> None:
-        """It is there."""
+        """Do nothing: the topic exists."""
 
 
 class Clock:
@@ -89,7 +89,7 @@ class Ids:
 
 
 class Cluster:
-    """Leaders of partitions, and brokers that answer as the test says."""
+    """Leaders of partitions, and brokers that return the results that the test sets."""
 
     def __init__(self, log: Log | None = None) -> None:
         self.leaders: dict[tuple[str, int], int | None] = dict.fromkeys(PARTITIONS, 1)
@@ -116,7 +116,7 @@ class Cluster:
         return {partition: self.codes.get(partition, ErrorCode.NONE) for partition in marker.partitions}
 
     def run(self) -> None:
-        """Do what was put off."""
+        """Run the deferred work."""
         while self.soon:
             self.soon.pop(0)()
 
@@ -126,7 +126,7 @@ class Cluster:
         self.run()
 
     def commit(self) -> Identity:
-        """Commit a transaction on all partitions; the markers are still to be written."""
+        """Commit a transaction on all partitions; its markers still have to be written."""
         producer = self.coordinator.init_producer_id("id", 60_000, None).producer  # type: ignore[union-attr]
         assert self.coordinator.add_partitions("id", producer, PARTITIONS, 2) is ErrorCode.NONE
         answer = self.coordinator.end("id", producer, True, 2)
@@ -141,7 +141,7 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def _loads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of these tests have no loop in which a load could go on, however slow the machine is."""
+    """Load in one slice, on slow machines as well: most of these tests have no loop that could continue a load."""
     monkeypatch.setattr("kbroker.coordination.loading.SLICE_SECONDS", float("inf"))
 
 
@@ -225,7 +225,7 @@ def test_whoever_is_fenced_gives_up(code: ErrorCode, caplog: pytest.LogCaptureFi
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
 @pytest.mark.parametrize("leader", [1, 2])
 def test_a_partition_that_is_fenced_says_nothing_about_the_others(code: ErrorCode, leader: int) -> None:
-    """Whether its leader is asked in the same round as theirs, or in one of its own."""
+    """This holds if the same leader has both partitions, and if another leader has the fenced one."""
     cluster = Cluster()
     cluster.leaders["t", 0] = leader
     cluster.codes["t", 0] = code
@@ -276,7 +276,7 @@ def test_the_markers_of_a_large_transaction_are_written_in_pieces() -> None:
 
 
 def test_a_transaction_goes_on_when_the_topic_of_its_coordinator_grows() -> None:
-    """Its id stays where it is known, and its markers are written and noted there."""
+    """Its id stays in its old partition, where its markers are written and its end is recorded."""
     cluster = Cluster()
     cluster.codes["t", 1] = ErrorCode.NOT_LEADER_OR_FOLLOWER
     producer = cluster.coordinator.init_producer_id("id", 60_000, None).producer  # type: ignore[union-attr]
@@ -293,7 +293,7 @@ def test_a_transaction_goes_on_when_the_topic_of_its_coordinator_grows() -> None
 
 
 def test_after_the_start_that_follows_growth_what_was_open_still_ends() -> None:
-    """Its producer asks another partition then, but the one that holds the transaction aborts it in time."""
+    """Its producer now finds another partition, but the partition with the transaction aborts it after its timeout."""
     first = Cluster()
     producer = first.coordinator.init_producer_id("id", 60_000, None).producer  # type: ignore[union-attr]
     first.coordinator.add_partitions("id", producer, PARTITIONS, 2)
@@ -440,7 +440,7 @@ def test_t12_another_broker_finishes_with_its_own_epoch() -> None:
 
 
 def test_t16_no_id_is_given_that_the_log_of_transactions_names() -> None:
-    """Also one that only stands there as the previous or the next of a transactional id."""
+    """This includes ids that are only the previous or the next producer id of a transactional id."""
     first = Cluster()
     for prev, current, following in ((-1, 3, -1), (90, 4, -1), (-1, 5, 700), (-1, 6, -1)):
         txn = Transaction(f"id-{current}", current, 0, prev_producer_id=prev, next_producer_id=following)
@@ -473,7 +473,7 @@ def test_thousands_that_are_due_after_a_crash_leave_the_loop_time_for_others() -
     async def scenario() -> None:
         second = Cluster(first.log)
         while not second.soon:  # noqa: ASYNC110
-            await asyncio.sleep(0)  # the load, in slices as well
+            await asyncio.sleep(0)  # the load also runs in slices
         turns = 0
         while second.soon:
             second.soon.pop(0)()

@@ -12,7 +12,7 @@ GROUPS = [f"group-{n}" for n in range(8)]
 
 
 def test_nothing_is_lost_when_the_coordinators_topics_grow() -> None:
-    """Open transactions end, and offsets are found, as in Kafka: the broker goes on with the number it started with."""
+    """Open transactions end, and offsets are found, as in Kafka: the broker keeps the partition count of its start."""
     small = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
     with Broker(small) as broker:
         one = Raw(broker.bootstrap_servers, 2)

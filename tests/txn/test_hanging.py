@@ -1,4 +1,4 @@
-"""A start says which transactions are open in the logs and known to no coordinator."""
+"""A start logs which transactions are open in the logs but unknown to all coordinators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ticks_come_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leave_open(data: Path) -> tuple[str, list[Identity]]:
-    """Leave two transactions open in a topic, one record committed before; return the topic and the producers."""
+    """Leave two open transactions after a committed record in a topic; return the topic and the two producers."""
     with Broker(SETTINGS, data_dir=str(data)) as broker:
         one = Raw(broker.bootstrap_servers, 2)
         topic = one.topic()
@@ -50,7 +50,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def forget(data: Path) -> None:
-    """Lose what the coordinators know."""
+    """Delete the records of the transaction coordinator."""
     for path in data.glob("__transaction_state-*/*"):
         if path.name != "partition.metadata":
             path.unlink()
@@ -116,7 +116,7 @@ def test_they_are_looked_for_in_pieces_and_told_of_as_they_are_at_the_end() -> N
     known: list[Any] = []
     work = find_hanging(led, lambda: known)
     for _ in range(30):
-        work.send(None)  # it has come by some of the partitions
+        work.send(None)  # by now it has passed some of the partitions
     for number, each in enumerate(logs):
         each.entries[number].current_txn_first_offset = -1  # ended meanwhile
         known.append(SimpleNamespace(producer_id=1_000 + number, state=ONGOING, partitions={("t", number)}))

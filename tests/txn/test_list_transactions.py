@@ -1,4 +1,4 @@
-"""ListTransactions where there are many: one at a time, and as they were when it was asked."""
+"""ListTransactions with many transactions: one request at a time, and each lists the states at its start."""
 
 from __future__ import annotations
 

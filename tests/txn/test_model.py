@@ -1,4 +1,4 @@
-"""The transaction coordinator against a simple model: any sequence of requests, failures, timeouts and failovers."""
+"""The transaction coordinator compared with a simple model: random requests, failures, timeouts and failovers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ STEPS = {"steps": 0}
 
 
 class Transactions(RuleBasedStateMachine):
-    """One id, its present producer, and all that went before.
+    """One transactional id, its current producer, and its earlier producers.
 
-    What is checked: an outcome that was decided never changes; only the present producer decides one; identities are
-    never given twice; markers are asked for while and only while an outcome is being written.
+    The rules: a decided outcome never changes; only the current producer decides an outcome; no identity is given
+    twice; markers are requested only while an outcome is being written, and always then.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Transactions(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.old))
     @rule(data=st.data(), version=st.sampled_from([0, 2]), commit=st.booleans())
     def zombie(self, data, version: int, commit: bool) -> None:
-        """Whoever was replaced changes nothing, whatever it asks for."""
+        """A replaced producer changes nothing, whatever it requests."""
         STEPS["steps"] += 1
         who = data.draw(st.sampled_from(self.old))
         records = len(self.context.log)

@@ -1,4 +1,4 @@
-"""The coordinators' topics are made when they are first asked for."""
+"""The coordinators' topics are created at the first request for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .raw import Raw
 
 
 def test_offsets_may_be_added_before_their_topic_is_there() -> None:
-    """aiokafka asks for the group's coordinator only when it has offsets to send."""
+    """aiokafka finds the group's coordinator only when it sends offsets, after AddOffsetsToTxn."""
     with Broker({"offsets.topic.num.partitions": "3"}) as broker:
         one = Raw(broker.bootstrap_servers)
         topic, name = one.topic(), "id"
@@ -27,7 +27,7 @@ def test_offsets_may_be_added_before_their_topic_is_there() -> None:
 
 
 def test_one_broker_is_enough_whatever_kafkas_defaults_ask_for() -> None:
-    """Three replicas and two in sync are its defaults; as many are taken as there are brokers."""
+    """Kafka's defaults are three replicas and two in sync; the broker uses only as many as there are brokers."""
     defaults = {"transaction.state.log.replication.factor": "3", "transaction.state.log.min.isr": "2"}
     with Broker(defaults) as broker:
         one = Raw(broker.bootstrap_servers, 2)

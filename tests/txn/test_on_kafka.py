@@ -1,4 +1,4 @@
-"""The tests over the wire say the same of Apache Kafka: every error code of every version, in both generations."""
+"""The tests over the wire also pass on Apache Kafka: every error code of every version, in both generations."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ DEADLINE_S = 600
 
 
 def check_records(data: Path) -> int:
-    """Read the records of `__transaction_state`; return how many are written again with the same bytes.
+    """Read the records of `__transaction_state`; return how many of them kbroker encodes to the same bytes.
 
-    The order of several partitions is Java's, and says nothing.
+    Java's order of several partitions has no meaning, so such records are compared after decoding only.
     """
     same = 0
     for path in data.glob("__transaction_state-*/*.log"):

@@ -1,4 +1,4 @@
-"""Questions to transaction coordinators on other brokers."""
+"""Requests to transaction coordinators on other brokers."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_request_has_a_bound() -> None:
 
 
 def test_many_questions_are_answered_some_at_a_time() -> None:
-    """Each goes on with an append."""
+    """At most 40 callers continue in one turn, since each then appends a batch."""
 
     async def scenario() -> None:
         context, turn, told_in = Context(), 0, []

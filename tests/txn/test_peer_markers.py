@@ -1,4 +1,4 @@
-"""Markers for partitions that other brokers lead: how they are put together, and what becomes of answers."""
+"""Markers for partitions that other brokers lead: their division into requests, and the effects of the answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHERE = {2: ("two", 9), 3: ("three", 9)}
 
 
 class Here:
-    """What this broker leads takes every marker."""
+    """This broker, which writes every marker for the partitions that it leads."""
 
     def write(self, marker: Marker) -> dict[TopicPartition, ErrorCode]:
         return dict.fromkeys(marker.partitions, ErrorCode.NONE)
@@ -39,7 +39,7 @@ def marker(producer_id: int, *partitions: TopicPartition, epoch: int = 0, commit
 
 
 def told(asked: Asked) -> list[tuple[int, int, int, bool, dict[str, list[int]]]]:
-    """Return what a request says, marker by marker."""
+    """Return the content of a request, marker by marker."""
     return [
         (
             each.producer_id,
@@ -98,7 +98,7 @@ def test_one_request_at_a_time_and_the_next_takes_all_that_came_meanwhile() -> N
 
 
 def test_two_ends_of_one_producer_are_not_in_one_request() -> None:
-    """Its answer could not be told apart."""
+    """An answer names only the producer id, so the results of the two markers could not be distinguished."""
 
     async def scenario() -> None:
         net = MemoryPeers()
@@ -159,7 +159,7 @@ def test_a_request_has_a_bound() -> None:
 
 
 def test_many_transactions_hear_of_their_markers_some_at_a_time() -> None:
-    """Each goes on with a write to the log."""
+    """At most 40 transactions continue in one turn, since each then writes to the log."""
 
     async def scenario() -> None:
         net, turn, told_in = MemoryPeers(), 0, []

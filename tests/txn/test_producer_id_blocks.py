@@ -1,4 +1,4 @@
-"""Producer ids from blocks of the controller: given once, and asked for ahead of time."""
+"""Producer ids from blocks of the controller: each id is given once, and blocks are requested ahead of time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Context:
         )
 
     def refused(self) -> bool:
-        """Whether an id was asked for in vain."""
+        """Whether a request for an id is refused with COORDINATOR_LOAD_IN_PROGRESS."""
         with pytest.raises(ApiError) as caught:
             self.ids.next()
         return caught.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,4 +1,4 @@
-"""Producer ids are given once, whatever the logs hold already."""
+"""Producer ids are given once, whatever ids the logs already contain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_t16_ids_are_given_once_over_restarts() -> None:
 @pytest.mark.parametrize("used", [0, 5, BLOCK - 1, BLOCK, 10 * BLOCK + 7])
 @pytest.mark.parametrize("before", [0, 1, BLOCK])
 def test_t16_ids_that_a_log_has_are_not_given(used: int, before: int) -> None:
-    """A data directory of Apache Kafka that was taken over."""
+    """A data directory that Apache Kafka has written contains such ids."""
     store = Store()
     ids = store.ids()
     given = [ids.next() for _ in range(before)]
@@ -51,14 +51,14 @@ def test_t16_ids_that_a_log_has_are_not_given(used: int, before: int) -> None:
 
 
 def test_t16_what_was_avoided_once_is_avoided_for_ever() -> None:
-    """The log that named the id may be in a directory that is offline at the next start."""
+    """The log with the id may be in a directory that is offline at the next start."""
     store = Store()
     store.ids().avoid(5 * BLOCK)
     assert store.ids().next() == 5 * BLOCK + 1
 
 
 def test_ids_that_a_client_made_up_use_none_up() -> None:
-    """Produce takes any producer id. After the largest there is no other."""
+    """Produce accepts any producer id, also the largest one, after which there is no other."""
     store = Store()
     ids = store.ids()
     ids.avoid(2**63 - 1)

@@ -164,7 +164,7 @@ def test_t9_version_1_an_empty_transaction_has_no_end() -> None:
 
 
 TABLE_V2 = [
-    # state, commit asked, retry (the epoch before) or current, answer
+    # state, requested outcome is commit, epoch of a retry (the previous one) or of the current end, answer
     (EMPTY, False, "retry", FENCED),
     (EMPTY, False, "current", "bump"),
     (EMPTY, True, "retry", FENCED),
@@ -210,7 +210,7 @@ def test_t9_version_2_no_other_epoch_is_let_in(state, epoch) -> None:
 
 
 def test_t9_version_2_a_delayed_end_never_ends_a_later_transaction() -> None:
-    """KAFKA-17754: a commit is kept back, its retry succeeds, and it arrives within the next transaction."""
+    """KAFKA-17754: a commit is delayed, its retry succeeds, and it arrives during the next transaction."""
     context, producer, after = ended(True, 2)
     assert context.add(after, P0, version=2) is None
     assert context.end(producer, True, 2) is FENCED

@@ -1,4 +1,4 @@
-"""The transaction coordinator's decisions when an append fails or is late, and with what its successor goes on."""
+"""The transaction coordinator's decisions if an append fails or commits late, and the state after a failover."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FENCED = ErrorCode.PRODUCER_FENCED
 @pytest.mark.parametrize("how", ["init", "fence", "add", "end"])
 @pytest.mark.parametrize("version", [0, 2])
 def test_t15_if_the_append_fails_neither_epoch_nor_state_moves(how: str, version: int) -> None:
-    """KAFKA-9666, KAFKA-15784."""
+    """Kafka had such bugs: KAFKA-9666 and KAFKA-15784."""
     context, producer = ongoing(version)
     if how == "init":
         context.end(producer, True, version)
@@ -50,7 +50,7 @@ def test_t15_if_the_append_fails_neither_epoch_nor_state_moves(how: str, version
 
 
 def test_two_ends_at_once_are_one() -> None:
-    """KAFKA-9777, KAFKA-10080."""
+    """Kafka had such bugs: KAFKA-9777 and KAFKA-10080."""
     context, producer = ongoing()
     context.lag = True
     assert context.end(producer) is NO_IDENTITY

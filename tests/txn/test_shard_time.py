@@ -1,4 +1,4 @@
-"""The transaction coordinator's decisions that come with time: open for too long, unused for too long."""
+"""The transaction coordinator's decisions that depend on time: timeouts of transactions, and expiry of unused ids."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_ids_are_kept_when_their_tombstones_cannot_be_written() -> None:
 
 @pytest.mark.parametrize("max_bytes", [300, 5_000, 1 << 20])
 def test_long_ids_are_forgotten_whatever_the_largest_batch(max_bytes: int) -> None:
-    """500 ids of 4 kB make 2 MB, more than max.message.bytes allows by default."""
+    """300 ids of 4 kB make 1.2 MB, more than max.message.bytes allows by default."""
     context = Context()
     names = [f"{i:04}" + "x" * (200 if max_bytes < 5_000 else 4_000) for i in range(300)]
     for name in names:
@@ -117,7 +117,7 @@ def test_looks_for_overdue_and_unused_ids_are_made_in_pieces() -> None:
 
 
 def test_what_fits_into_the_log_can_be_ended() -> None:
-    """An abort by the coordinator is of version 2, whatever the producer spoke, and its record a little larger."""
+    """The coordinator aborts with version 2, whatever version the producer uses; its record is slightly larger."""
     for max_bytes in range(1_000, 1_008):
         context = Context()
         producer = context.init()

@@ -1,4 +1,4 @@
-"""Java's producer, which speaks transaction version 2 where it is finalized, and Kafka's tools for administrators."""
+"""Java's producer, which uses transaction version 2 if it is finalized, and Kafka's tools for administrators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before a transactional batch is appended, the coordinator on another broker is asked."""
+"""Before the leader appends a transactional batch, it asks the coordinator on another broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PRODUCER = Identity(9, 3)
 
 
 class Context:
-    """A broker that leads two partitions; partition 1 has an open transaction already."""
+    """A broker that leads two partitions; partition 1 already has an open transaction."""
 
     def __init__(self, coordinator: int = 2) -> None:
         self.net = MemoryPeers()

@@ -1,4 +1,4 @@
-"""transaction.partition.verification.enable=false: the first generation is believed, the second still asks."""
+"""With transaction.partition.verification.enable=false, only batches of the second generation are verified."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_t5_all_partitions_and_the_offsets_or_none(raw, generation: int, commit:
     if generation == 1:
         assert one.add_offsets(name, producer, group) is NONE
     else:
-        one.add_offsets(name, Identity(-1, -1), group)  # only so that the topic is there
+        one.add_offsets(name, Identity(-1, -1), group)  # only to create the topic
     assert one.offsets(name, producer, group, source, 7) is NONE
     for index in range(3):
         assert one.see(topic, index=index).values == []
@@ -122,7 +122,7 @@ def zombie(raw, generation: int) -> tuple[Raw, str, str, Identity, Identity]:
 def test_t8_a_zombies_produce_is_refused(raw, generation: int, version: int) -> None:
     one, name, topic, old, _ = zombie(raw, generation)
     if version == 13:
-        version = 12  # names topics by id, and knows no other code
+        version = 12  # version 13 differs only in topic ids, and has no other error code
     got = one.produce(name, old, topic, [b"late"], sequence=1, version=version)
     assert got is ErrorCode.INVALID_PRODUCER_EPOCH
     elsewhere = one.topic()
@@ -181,7 +181,7 @@ def test_t8_one_that_was_never_there(raw, generation: int) -> None:
 
 
 def test_t9_a_delayed_end_never_ends_a_later_transaction(raw) -> None:
-    """KAFKA-17754, with the second generation, where it must not occur."""
+    """KAFKA-17754 must not occur with the second generation."""
     one = raw(2)
     topic, name = one.topic(), fresh()
     first = one.init(name)
@@ -220,7 +220,7 @@ def test_t10_a_transaction_that_takes_too_long_is_aborted(raw, generation: int) 
     assert one.see(topic).values == []
     assert one.see(topic).stable == 2
     refused = one.end_once(name, producer, True)
-    # In the second generation this epoch is that of a retry, which asks for the other outcome.
+    # In the second generation, this epoch looks like a retry that requests the other outcome.
     assert refused is (ErrorCode.PRODUCER_FENCED if generation == 1 else ErrorCode.INVALID_TXN_STATE)
     assert one.produce(name, producer, topic, [b"later"], sequence=1) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert one.init(name).epoch == producer.epoch + 2
@@ -245,7 +245,7 @@ def test_t11_a_partition_that_was_not_added_takes_nothing(raw, version: int) -> 
 
 @pytest.mark.parametrize("version", [3, 11])
 def test_t11_a_late_batch_after_the_marker_opens_nothing(raw, version: int) -> None:
-    """A transaction that hangs: a batch of the ended transaction arrives, with its epoch and the next sequence."""
+    """A late batch of an ended transaction, with its epoch and the next sequence, would open a hanging transaction."""
     one = raw(1)
     topic, name = one.topic(), fresh()
     producer = one.init(name)
@@ -274,7 +274,7 @@ def test_t11_version_2_a_late_batch_is_of_an_older_epoch(raw) -> None:
 
 
 def test_version_2_begins_with_sequence_0_where_nothing_is_known(raw) -> None:
-    """KAFKA-14920."""
+    """KAFKA-14920 requires sequence 0 from a producer that the partition does not know."""
     one = raw(2)
     topic, name = one.topic(), fresh()
     producer = one.init(name)
@@ -356,7 +356,7 @@ def test_t13_a_marker_of_an_older_coordinator_is_refused(raw) -> None:
 
 
 def test_an_administrator_ends_what_nobody_knows_of(raw) -> None:
-    """What `kafka-transactions.sh abort` sends: the marker of an open transaction, with what DescribeProducers says."""
+    """`kafka-transactions.sh abort` sends such a marker, with the producer id and epochs from DescribeProducers."""
     one = raw(1)
     topic, name = one.topic(), fresh()
     producer = one.init(name)

@@ -233,7 +233,7 @@ def _step_reports(progress: Progress, run: _Run, sender: Sender) -> Callable[[Ar
 
 def _last_line(topic: str, sent: int, counts: Counts, of_log: bool) -> str:
     if of_log:
-        return f"sent {sent:,} events to {topic}; {counts.malformed:,} malformed lines were passed over"
+        return f"sent {sent:,} events to {topic}; {counts.malformed:,} malformed lines were skipped"
     kinds = f"{counts.events:,} events ({counts.late:,} late), {counts.duplicates:,} duplicates"
     return f"sent {sent:,} records to {topic}: {kinds}, {counts.malformed:,} malformed"
 

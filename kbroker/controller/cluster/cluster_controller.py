@@ -288,7 +288,7 @@ class ClusterController:
         try:
             await self._steady.commit(Check(CONTROLLER_EPOCH, epoch.stat.version), Delete(CONTROLLER))
         except Refused:
-            log.info("Somebody else is the controller already")
+            log.info("Another broker is already the controller")
 
     async def _begin(self, tree: FencedTree) -> None:
         """Begin a term; if that is not possible, resign so that another broker can try."""
@@ -403,4 +403,4 @@ async def _give_up(tree: FencedTree) -> None:
     try:
         await tree.commit(Delete(CONTROLLER))
     except (Refused, ControllerMoved):
-        log.info("Somebody else is the controller already")
+        log.info("Another broker is already the controller")

@@ -179,7 +179,7 @@ async def _create_state(tree: FencedTree, partition: Partition, value: LeaderAnd
     except Refused as refused:
         if refused.reason is Reason.NODE_EXISTS:
             return await read_state(tree, partition)
-        log.error("Partition %s-%d cannot be begun: %s", *partition, refused)
+        log.error("Partition %s-%d cannot be created: %s", *partition, refused)
         return None
     return State(value, 0)
 
@@ -189,7 +189,7 @@ async def _create(tree: FencedTree, path: str) -> bool:
     try:
         await tree.create(path)
     except Refused as refused:
-        log.error("What belongs to a topic cannot be made: %s", refused)
+        log.error("The znodes of a topic cannot be created: %s", refused)
         return False
     return True
 

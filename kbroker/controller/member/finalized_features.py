@@ -44,7 +44,7 @@ class FinalizedFeatures:
         levels = features.levels if features.enabled else {}
         lacking = unsupported(levels, SUPPORTED_IN_CLUSTER)
         if lacking is not None:
-            raise ConfigError(f"{FEATURE} finalizes what this broker does not support: {lacking}")
+            raise ConfigError(f"{FEATURE} finalizes features that this broker does not support: {lacking}")
         self.levels = levels
         self.epoch = NO_EPOCH if node is None or not features.enabled else node.stat.version
 

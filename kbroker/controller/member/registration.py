@@ -102,7 +102,7 @@ class BrokerRegistration:
             taken = own & {(each.host, each.port) for each in other.endpoints}
             if taken:
                 host, port = min(taken)
-                raise ConfigError(f"{host}:{port} is the address of broker {name}, too: each broker has its own")
+                raise ConfigError(f"{host}:{port} is the address of broker {name}, too: each broker needs its own")
 
     async def _owner(self) -> int | None:
         """Return the session that owns the znode.
@@ -125,7 +125,7 @@ class BrokerRegistration:
 
         Only ZooKeeper's answer after the wait counts, because this process may have been frozen for most of the wait.
         """
-        log.info("broker %d is registered by an earlier session, whose end is waited for", self._node_id)
+        log.info("broker %d is still registered by an earlier session: waiting for its end", self._node_id)
         deleted = asyncio.Event()
         node = await self._tree.get(self._path, deleted.set)
         if node is None or node.stat.owner != owner:

@@ -206,7 +206,7 @@ class ZooKeeperTree:
                 raise self._refusal() from None
 
     def _refusal(self) -> Denied:
-        return Denied(f"ZooKeeper at {self._hosts} does not take the credentials of this broker")
+        return Denied(f"ZooKeeper at {self._hosts} does not accept the credentials of this broker")
 
     def _enter(self, chroot: str) -> None:
         """Set the chroot. Runs on a thread."""
@@ -418,7 +418,7 @@ def _stat(stat: ZnodeStat) -> Stat:
 def _require_path(path: str) -> None:
     """Raise ApiError for a path that ZooKeeper refuses: paths contain names from clients."""
     if _NO_PATH.search(path) is not None:
-        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"ZooKeeper takes no path {path!r}")
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"ZooKeeper does not accept the path {path!r}")
 
 
 def _meaning(error: BaseException, path: str, index: int) -> Exception:
@@ -429,9 +429,9 @@ def _meaning(error: BaseException, path: str, index: int) -> Exception:
     if isinstance(error, exceptions.NoAuthError):
         return Denied(f"ZooKeeper does not let this broker use {path}")
     if isinstance(error, exceptions.InvalidACLError):
-        return Denied(f"ZooKeeper knows this broker by no name, so {path} can't be its own (zookeeper.set.acl)")
+        return Denied(f"this broker is not logged in to ZooKeeper, so it cannot own {path} (zookeeper.set.acl)")
     if isinstance(error, _NOT_LET_IN):
-        return Unreachable("ZooKeeper does not take the credentials of this broker")
+        return Unreachable("ZooKeeper does not accept the credentials of this broker")
     if isinstance(error, (exceptions.SessionExpiredError, exceptions.SessionMovedError)):
         return SessionExpired("the session on ZooKeeper is gone")
     return Unreachable(f"ZooKeeper: {type(error).__name__} {error}".rstrip())

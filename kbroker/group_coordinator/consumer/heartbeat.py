@@ -144,7 +144,7 @@ class Heartbeats:
             held = group.static_member(request.instance_id)
             member = check_instance(held, request.member_id, request.instance_id)
             if request.member_epoch == LEAVE_STATIC_EPOCH:
-                log.debug("group %s: static member %s leaves for a while", group.group_id, member.member_id)
+                log.debug("group %s: static member %s leaves temporarily", group.group_id, member.member_id)
                 left = replace(
                     member,
                     member_epoch=LEAVE_STATIC_EPOCH,

@@ -227,7 +227,7 @@ class StreamsHeartbeats:
         member = self._members.leaving(group, request)
         epoch = request.member_epoch
         if request.instance_id is not None and epoch == LEAVE_STATIC_EPOCH:
-            log.debug("group %s: static member %s leaves for a while", group.group_id, member.member_id)
+            log.debug("group %s: static member %s leaves temporarily", group.group_id, member.member_id)
             self._members.leave_for_a_while(group, member, out)
             member_id = member.member_id
         else:

@@ -142,7 +142,7 @@ class Departures:
             os.rename(path, renamed)
         except OSError as error:
             self._stuck = True
-            logger.error("%s of a deleted topic cannot be taken away: %s", path, error)
+            logger.error("%s of a deleted topic cannot be removed: %s", path, error)
         else:
             self.discard(renamed, now_ms)
 

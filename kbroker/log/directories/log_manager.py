@@ -453,7 +453,7 @@ class LogManager:
         self.events.log_moved(key, log)
         logger.info("%s-%d has moved to %s", *key, move.target.directory)
         if source is not None:
-            trouble = f"{key[0]}-{key[1]} could not be removed, which has moved"
+            trouble = f"{key[0]}-{key[1]} has moved, but its old files could not be removed"
             _attempt(source, trouble, lambda: source.delete_all([key], now_ms))
         _attempt(move.target, "checkpoints could not be written", move.target.checkpoint)
 

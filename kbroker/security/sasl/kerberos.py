@@ -27,7 +27,7 @@ def library(listener: str) -> Any:
         return import_module("gssapi")
     except (ImportError, OSError):
         raise ConfigError(
-            f"listener {listener} is to offer GSSAPI, for which an extra is missing: {how_to_install('gssapi')}"
+            f"listener {listener} cannot offer GSSAPI, because an extra is missing: {how_to_install('gssapi')}"
         ) from None
 
 

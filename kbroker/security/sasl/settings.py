@@ -164,7 +164,7 @@ def _begin(settings: ListenerSettings, mechanism: str) -> Begin:
     make = _MAKERS.get(mechanism)
     if make is None:
         raise ConfigError(
-            f"{ENABLED}: listener {settings.listener} is to offer {mechanism}; this version has {', '.join(_MAKERS)}"
+            f"{ENABLED}: listener {settings.listener} cannot offer {mechanism}; this version has {', '.join(_MAKERS)}"
         )
     handler = settings.find(_HANDLER, mechanism)
     if handler is not None and (mechanism != oauthbearer.NAME or handler[1].strip() not in _OAUTH_HANDLERS):
@@ -198,7 +198,7 @@ def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
                 login = settings.login(mechanism, plain.MODULE)
                 known = text, plain.passwords(login.options) if login else {}
             except ConfigError as error:
-                log.error("the users are those of before: %s", error)
+                log.error("the users are unchanged: %s", error)
                 known = text, known[1]
         return plain.PlainServer(known[1])
 
@@ -294,7 +294,7 @@ def _expected(settings: ListenerSettings, mechanism: str) -> Expected:
             claim = key.rpartition(".")[2]
             raise ConfigError(
                 f"listener {settings.listener} offers {mechanism}, but {key} is not set; set it, or "
-                f"{unverified}=true to take tokens whatever their {claim} is"
+                f"{unverified}=true to accept tokens with any {claim}"
             )
     return Expected(
         issuer,

@@ -156,7 +156,7 @@ def _load_keys(context: ssl.SSLContext, settings: TlsSettings, keys: KeyStore) -
     except ssl.SSLError as error:
         reason = reason_of(error)
         if error.reason == "KEY_VALUES_MISMATCH":
-            reason = "the certificate is of another key"
+            reason = "the certificate belongs to another key"
         elif error.reason == _WEAK:
             reason = "one is signed with SHA-1 or MD5, which this OpenSSL refuses; have it signed with SHA-256"
         elif keys.password is not None:

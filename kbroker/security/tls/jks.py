@@ -48,7 +48,7 @@ def load(data: bytes, password: str | None) -> list[Entry]:
     if password is not None:
         digest = hashlib.sha1(_utf16(password) + _WORD + data[:-_HASH]).digest()
         if not hmac.compare_digest(digest, data[-_HASH:]):
-            raise BadStore("its password is another, or it was changed")
+            raise BadStore("its password is different, or the file was changed")
     try:
         return _entries(_Reader(memoryview(data)))
     except (struct.error, IndexError, ValueError):
@@ -75,7 +75,7 @@ def unmasked(masked: bytes, password: str) -> bytes:
         stream += mask
     key = bytes(left ^ right for left, right in zip(hidden, stream, strict=False))
     if not hmac.compare_digest(hashlib.sha1(secret + key).digest(), digest):
-        raise BadStore("the password of its key is another")
+        raise BadStore("the password of its key is different")
     return key
 
 

@@ -219,6 +219,6 @@ def _opened(settings: StoreSettings, data: bytes) -> PKCS12KeyAndCertificates:
     try:
         return pkcs12.load_pkcs12(data, None if settings.password is None else settings.password.encode("utf-8"))
     except ValueError as error:
-        reason = "its password is another" if "password" in str(error).lower() else "it can't be read"
+        reason = "its password is different" if "password" in str(error).lower() else "it can't be read"
         name = settings.names["location"]
         raise ConfigError(f"{name}: {settings.location} is no PKCS12 file that can be used: {reason}") from None

@@ -130,7 +130,7 @@ def test_log_files(cli: CommandLine, name: str, tmp_path: Path) -> None:
     done = cli.ok(
         "pipeline", "events", "--topic", name, "--from-log", str(one), "--from-log", str(other), "--salt", "s"
     )
-    assert done.err == f"sent 31 events to {name}; 1 malformed lines were passed over\n"
+    assert done.err == f"sent 31 events to {name}; 1 malformed lines were skipped\n"
     expected = [AccessLog("s").parse(LOG % (n, n), n + 1) for n in range(30)] + [AccessLog("s").parse(LOG % (99, 1), 1)]
     assert sorted(chain.from_iterable(consumed(cli.bootstrap, name))) == sorted(tuple(event) for event in expected)
     cli.ok("pipeline", "events", "--topic", name + "2", "--from-log", str(one), "--keep-query", "--count", "1")

@@ -144,7 +144,7 @@ def test_nothing_is_raised_for_a_broker_with_replicas_that_does_not_run() -> Non
         await world.kill(2)
         await world.settle()
         said = await refused(world, GROUP_VERSION, 1)
-        assert "What broker 2 supports is not known" in said
+        assert "The features of broker 2 are not known" in said
         await world.start(2)
         await change(world, GROUP_VERSION, 1, UP)
         assert finalized(world) == {GROUP_VERSION: 1}

@@ -66,7 +66,9 @@ def test_it_is_followed_from_before_it_is_there_until_it_is_gone_and_there_again
 def test_with_what_it_does_not_support_it_does_not_start(levels):
     async def scenario(_tool, follower):
         name, level = next(each for each in levels.items() if each not in BOTH.items())
-        with pytest.raises(ConfigError, match=f"/feature finalizes what this broker does not support: {name} {level}$"):
+        with pytest.raises(
+            ConfigError, match=f"/feature finalizes features that this broker does not support: {name} {level}$"
+        ):
             await follower.features.load()
 
     run(scenario, Features(levels).encode())
@@ -78,7 +80,7 @@ def test_nor_does_it_go_on():
         follower.follow()
         await tool.commit([SetData(FEATURE, Features({"share.version": 3}).encode())])
         await until(lambda: follower.failed)
-        assert follower.failed == ["/feature finalizes what this broker does not support: share.version 3"]
+        assert follower.failed == ["/feature finalizes features that this broker does not support: share.version 3"]
         assert follower.heard == [(BOTH, 0)]
 
     run(scenario, Features(BOTH).encode())

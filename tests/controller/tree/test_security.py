@@ -187,7 +187,7 @@ def test_a_name_that_is_not_in_the_certificate_is_told_of(secured: Secured) -> N
 def test_acls_without_a_name_are_refused(secured: Secured) -> None:
     async def scenario() -> None:
         async with session(secured.plain, Security(others=others)) as tree:
-            with pytest.raises(Denied, match=r"ZooKeeper knows this broker by no name, so /x can't be its own"):
+            with pytest.raises(Denied, match=r"this broker is not logged in to ZooKeeper, so it cannot own /x"):
                 await tree.commit([Create("/x")])
 
     run(scenario())
@@ -195,7 +195,7 @@ def test_acls_without_a_name_are_refused(secured: Secured) -> None:
 
 def test_a_wrong_password_is_told_of_at_once(secured: Secured) -> None:
     async def scenario() -> None:
-        with pytest.raises(Denied, match="does not take the credentials of this broker"):
+        with pytest.raises(Denied, match="does not accept the credentials of this broker"):
             async with session(secured.plain, Security(user=("kafka", "wrong"))):
                 pass
 
@@ -234,7 +234,7 @@ def test_who_was_refused_meanwhile_is_let_in_again(secured: Secured, caplog: pyt
             assert await tree.get("/zookeeper") is not None
 
     run(scenario())
-    assert "does not take the credentials of this broker; it tries again" in caplog.text
+    assert "does not accept the credentials of this broker; it tries again" in caplog.text
 
 
 class Follower:

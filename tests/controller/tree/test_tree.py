@@ -358,7 +358,7 @@ def test_a_path_that_zookeeper_does_not_take_is_the_callers_fault(zookeeper_addr
 
     async def scenario() -> None:
         async with ZooKeeper(zookeeper_address).session() as tree:
-            with pytest.raises(ApiError, match="takes no path"):
+            with pytest.raises(ApiError, match="does not accept the path"):
                 await tree.commit([Create(f"/{name}")])
 
     run(scenario())

@@ -226,6 +226,36 @@ def test_a_snapshot_that_a_flush_has_overtaken_is_brought_to_the_disk(
     assert world.log._snapshots.offsets == [second], "the older one, which alone was safe, is not needed any more"
 
 
+def test_the_flush_after_a_snapshot_syncs_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snapshot gets its name after a flush that had already synced the directory."""
+    root = tmp_path / "disk"
+    root.mkdir()
+    power = Power(root)
+    with power.watched(monkeypatch):
+        world = World(root / "topic-0")
+        sync_directory(str(root))
+        offset = world.roll()
+        taking = world.later.popleft()()
+        taking.send(None)
+        world.log.flush(NOW)
+        whole(taking)
+        world.log.flush(NOW)
+        power.after_power_loss(tmp_path / "after")
+    assert (tmp_path / "after" / "topic-0" / f"{offset:020d}.snapshot").exists()
+
+
+def test_the_first_flush_after_a_crash_syncs_a_snapshot_that_was_perhaps_not_synced(world: World) -> None:
+    offset = world.roll()
+    taking = world.later.popleft()()
+    taking.send(None)
+    world.log.flush(NOW)
+    whole(taking)
+    again = open_log(world.copied("crashed"), clean=False, recovery_point=offset)
+    assert list(again._snapshots.to_sync()) == [offset]
+    again.flush(NOW)
+    assert not again.wants_flush
+
+
 def test_what_a_snapshot_that_failed_would_have_told_is_written_down_when_its_segment_goes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ def test_users_may_change_while_the_broker_runs():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, f"GSSAPI, for which an extra is missing: {how_to_install('gssapi')}"),
+        ({}, f"GSSAPI, because an extra is missing: {how_to_install('gssapi')}"),
         ({"sasl.enabled.mechanisms": "FOO,PLAIN"}, "FOO; this version has PLAIN"),
         ({"sasl.enabled.mechanisms": "PLAIN"}, "listener.name.inside.plain.sasl.jaas.config is missing"),
         (

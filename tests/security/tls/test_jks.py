@@ -62,5 +62,5 @@ def test_what_keytool_makes(settings: Settings, files: Files, tmp_path: Path) ->
     assert trusted(settings(own).truststore) == (ssl.PEM_cert_to_DER_cert(text),)
     assert trusted(settings({**own, "ssl.truststore.password": ""}).truststore)
     for wrong in ("ssl.keystore.password", "ssl.key.password"):
-        with pytest.raises(ConfigError, match="is another"):
+        with pytest.raises(ConfigError, match="is different"):
             server_context(settings({**own, wrong: "wrong!"}))

@@ -105,9 +105,9 @@ def test_pkcs12(settings: Settings, more: dict[str, str], kind: str) -> None:
         "ssl.truststore.password": PASSWORD,
     }
     TlsListener(settings(own), between_brokers=True)
-    assert "its password is another" in refused(settings, {**own, "ssl.keystore.password": "wrong!"})
+    assert "its password is different" in refused(settings, {**own, "ssl.keystore.password": "wrong!"})
     assert "but not ssl.keystore.password" in refused(settings, {**own, "ssl.keystore.password": ""})
-    assert "its password is another" in refused(settings, {**own, "ssl.truststore.password": "wrong!"})
+    assert "its password is different" in refused(settings, {**own, "ssl.truststore.password": "wrong!"})
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_pkcs12(settings: Settings, more: dict[str, str], kind: str) -> None:
         ({"ssl.keystore.location": ""}, "has no certificate: set ssl.keystore.location"),
         ({"ssl.keystore.location": "/nowhere/x.pem"}, "ssl.keystore.location: cannot read /nowhere/x.pem"),
         ({"ssl.keystore.location": "NOTHING"}, "one private key is needed"),
-        ({"ssl.keystore.location": "HALVES"}, "the certificate is of another key"),
+        ({"ssl.keystore.location": "HALVES"}, "the certificate belongs to another key"),
         ({"ssl.truststore.location": "NOTHING"}, "there is no certificate in it"),
         (
             {"ssl.keystore.type": "JKS", "ssl.keystore.location": "JKS", "ssl.keystore.password": "x"},
-            "password is another",
+            "password is different",
         ),
         ({"ssl.keystore.type": "BKS", "ssl.keystore.password": "x"}, "it may be PEM, PKCS12 or JKS"),
         ({"ssl.keystore.password": "x"}, "a store of PEM has no password; that of its key is ssl.key.password"),
