@@ -1,0 +1,169 @@
+"""Bytes that the records of a batch contain if one of them matches, so that other batches need not be decoded.
+
+Owns the rule that no match is ever missed: what cannot be derived is not tested. Derived are names of headers, and the
+texts to which a header, the key or the value is equal, or which are in a pattern. Nothing is derived from parts of a
+value in JSON or from numbers, because they can be written in several ways.
+
+In a record a header is `length of the name | name | length of the value | value`. A length is a varint of 1 to 5 bytes,
+also of more bytes than it needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import takewhile
+from typing import Final, NamedTuple
+
+from kbroker.filters.expressions import (
+    OPPOSITES,
+    TURNED,
+    Always,
+    Arithmetic,
+    Both,
+    Compare,
+    Condition,
+    Either,
+    Header,
+    Key,
+    Like,
+    Literal,
+    Missing,
+    Operand,
+    Opposite,
+    Path,
+    Segment,
+    Truth,
+    Whole,
+    Within,
+)
+
+MOST: Final = 64
+"""The most alternatives; a condition with more is not tested."""
+_REPLACED: Final = "\ufffd"
+"""The character in names of headers in place of bytes that are not UTF-8."""
+
+
+class Needle(NamedTuple):
+    """Bytes of a record: the text alone, or right behind a header's name and the length."""
+
+    name: bytes
+    text: bytes
+
+    @property
+    def pattern(self) -> bytes:
+        between = b".{1,5}" if self.name and self.text else b""
+        return re.escape(self.name) + between + re.escape(self.text)
+
+    @property
+    def size(self) -> int:
+        return len(self.name) + len(self.text)
+
+
+_Needles = tuple[Needle, ...] | None
+"""Alternatives of which one is in each record that matches; none of them if no record matches; None if unknown."""
+
+
+class Prefilter:
+    """Tests whether the uncompressed records of a batch may contain a match."""
+
+    def __init__(self, found: Condition) -> None:
+        self.needles: Final = needles(found, wanted=True)
+        self._pattern: re.Pattern[bytes] | None = None
+
+    def may_match(self, data: bytes | bytearray) -> bool:
+        """Return False only if no record in these bytes matches."""
+        if self.needles is None:
+            return True
+        there = [each for each in self.needles if each.text in data and each.name in data]
+        if not there:
+            return False
+        if any(not (each.name and each.text) for each in there):
+            return True
+        if self._pattern is None:
+            self._pattern = re.compile(b"|".join(each.pattern for each in self.needles), re.DOTALL)
+        return self._pattern.search(data) is not None
+
+
+def needles(found: Condition, wanted: bool) -> _Needles:
+    """Return the needles of records for which a condition is `wanted`."""
+    match found:
+        case Always(holds):
+            return None if holds == wanted else ()
+        case Opposite(part):
+            return needles(part, not wanted)
+        case Both(parts) | Either(parts):
+            each = [needles(part, wanted) for part in parts]
+            return _best(each) if isinstance(found, Both) == wanted else _alternatives(each)
+        case Compare(sign, left, right):
+            return _of_comparison(sign if wanted else OPPOSITES[sign], left, right)
+        case Within(operand, values):
+            if not wanted:
+                return _present([operand])
+            return _best([_alternatives([_of_comparison("=", operand, each) for each in values]), _present([operand])])
+        case Like(operand, segments):
+            return _best([_of_pattern(operand, segments) if wanted else None, _present([operand])])
+        case Missing(field):
+            return None if wanted else _present([field])
+        case Truth(field):
+            return _present([field])
+
+
+def _best(found: Iterable[_Needles]) -> _Needles:
+    """Choose one: all of them hold, and long texts are rare."""
+    known = [each for each in found if each is not None]
+    return max(known, key=lambda each: min((needle.size for needle in each), default=2**31), default=None)
+
+
+def _alternatives(found: Iterable[_Needles]) -> _Needles:
+    joined: dict[Needle, None] = {}
+    for each in found:
+        if each is None:
+            return None
+        joined.update(dict.fromkeys(each))
+    return tuple(joined) if len(joined) <= MOST else None
+
+
+def _of_comparison(sign: str, left: Operand, right: Operand) -> _Needles:
+    if isinstance(left, Literal) and not isinstance(right, Literal):
+        return _of_comparison(TURNED[sign], right, left)
+    equal = None
+    if sign == "=" and isinstance(right, Literal) and isinstance(right.value, str):
+        equal = _text_in(left, right.value.encode(), begins=True)
+    return _best([equal, _present([left, right])])
+
+
+def _present(operands: Iterable[Operand]) -> _Needles:
+    """Return the needles of headers that must be present, because a condition on a missing one is unknown."""
+    found: list[_Needles] = []
+    for each in operands:
+        if isinstance(each, Arithmetic):
+            found.append(_present([each.left, each.right]))
+        elif isinstance(each, Header) and _is_searched(each.name):
+            found.append((Needle(each.name.encode(), b""),))
+    return _best(found)
+
+
+def _is_searched(name: str) -> bool:
+    return bool(name) and _REPLACED not in name
+
+
+def _text_in(field: Operand, data: bytes, *, begins: bool) -> _Needles:
+    """Return the needle of bytes in a field; `begins` if the field begins with them."""
+    if not data or isinstance(field, Path) or not isinstance(field, Header | Key | Whole):
+        return None
+    name = field.name.encode() if isinstance(field, Header) and begins and _is_searched(field.name) else b""
+    return (Needle(name, data),)
+
+
+def _of_pattern(field: Operand, segments: tuple[Segment, ...]) -> _Needles:
+    runs = [run for segment in segments for run in _runs(segment)]
+    longest = _text_in(field, max(runs, key=len, default=b""), begins=False)
+    first = "".join(takewhile(lambda each: each is not None, segments[0])).encode()  # type: ignore[arg-type]
+    return _best([longest, _text_in(field, first, begins=True)])
+
+
+def _runs(segment: Segment) -> list[bytes]:
+    """Return the texts of a segment between its `_`."""
+    runs = "".join("\0" if each is None else each for each in segment).split("\0")
+    return [run.encode() for run in runs if run]
