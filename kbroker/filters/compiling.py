@@ -242,21 +242,46 @@ def _field(operand: Operand) -> tuple[Read, bool]:
 
 
 def _within(found: Within, wanted: bool) -> Test:
-    """A list of values is a comparison with each; a list of texts is one look into a set."""
+    """A list of values is a comparison with each; a list of only texts or only numbers is one look into a set."""
     values = [each.value for each in found.values]
-    if isinstance(found.operand, Header | Key | Whole) and all(type(each) is str for each in values):
-        of = raw(found.operand)
-        there = frozenset(str(each).encode() for each in values)
-        if wanted:
-            return lambda row, _partition, _document: of(row) in there
-
-        def absent(row: Row, _partition: int, _document: Document) -> bool:
-            data = of(row)
-            return data is not None and data not in there and _is_text(data)
-
-        return absent
+    if all(type(each) is str for each in values) and isinstance(found.operand, Header | Key | Whole):
+        return _among_bytes(found.operand, frozenset(str(each).encode() for each in values), wanted)
+    if all(type(each) is str for each in values) and isinstance(found.operand, Path):
+        return _among(_text_part(found.operand), frozenset(values), wanted)
+    if not any(isinstance(each, str | bool) for each in values):
+        return _among(numeric(found.operand), frozenset(values), wanted)
     tests = [_comparison("=" if wanted else "<>", found.operand, each) for each in found.values]
     return _any(tests) if wanted else _all(tests)
+
+
+def _among_bytes(field: Header | Key | Whole, there: frozenset[bytes], wanted: bool) -> Test:
+    of = raw(field)
+    if wanted:
+        return lambda row, _partition, _document: of(row) in there
+
+    def absent(row: Row, _partition: int, _document: Document) -> bool:
+        data = of(row)
+        return data is not None and data not in there and _is_text(data)
+
+    return absent
+
+
+def _among(read: Read, there: frozenset[Any], wanted: bool) -> Test:
+    def test(row: Row, partition: int, document: Document) -> bool:
+        value = read(row, partition, document)
+        return value is not None and (value in there) is wanted
+
+    return test
+
+
+def _text_part(found: Path) -> Read:
+    part = path(found)
+
+    def read(row: Row, partition: int, document: Document) -> str | None:
+        value = part(row, partition, document)
+        return value if type(value) is str else None
+
+    return read
 
 
 def _like(found: Like, wanted: bool) -> Test:

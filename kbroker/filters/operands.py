@@ -22,6 +22,7 @@ DEEPEST_DOCUMENT: Final = 100
 """How deep lists and objects of a JSON value may be nested."""
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _NO_BRACKETS: Final = bytes(each for each in range(256) if each not in b"[]{}")
+_DEPTHS: Final = [1 if each in b"[{" else -1 for each in range(256)]
 _LONE: Final = re.compile("[\ud800-\udfff]")
 _TRUTHS: Final = {"true": True, "false": False}
 
@@ -81,7 +82,7 @@ def _too_deep(data: bytes) -> bool:
     if data.count(b"[") + data.count(b"{") <= DEEPEST_DOCUMENT:
         return False
     brackets = _STRING.sub(b"", data).translate(None, _NO_BRACKETS)
-    return max(accumulate(1 if each in b"[{" else -1 for each in brackets), default=0) > DEEPEST_DOCUMENT
+    return max(accumulate(map(_DEPTHS.__getitem__, brackets)), default=0) > DEEPEST_DOCUMENT
 
 
 def raw(field: Header | Key | Whole) -> Callable[[Row], bytes | None]:

@@ -51,11 +51,6 @@ class Needle(NamedTuple):
     text: bytes
 
     @property
-    def pattern(self) -> bytes:
-        between = b".{1,5}" if self.name and self.text else b""
-        return re.escape(self.name) + between + re.escape(self.text)
-
-    @property
     def size(self) -> int:
         return len(self.name) + len(self.text)
 
@@ -69,20 +64,28 @@ class Prefilter:
 
     def __init__(self, found: Condition) -> None:
         self.needles: Final = needles(found, wanted=True)
-        self._pattern: re.Pattern[bytes] | None = None
+        there = self.needles or ()
+        self._alone: Final = [each.name or each.text for each in there if not (each.name and each.text)]
+        self._names: Final[dict[bytes, list[bytes]]] = {}
+        for each in there:
+            if each.name and each.text:
+                self._names.setdefault(each.name, []).append(each.text)
+        self._patterns: dict[bytes, re.Pattern[bytes]] = {}
 
     def may_match(self, data: bytes | bytearray) -> bool:
         """Return False only if no record in these bytes matches."""
-        if self.needles is None:
+        if self.needles is None or any(each in data for each in self._alone):
             return True
-        there = [each for each in self.needles if each.text in data and each.name in data]
-        if not there:
-            return False
-        if any(not (each.name and each.text) for each in there):
-            return True
-        if self._pattern is None:
-            self._pattern = re.compile(b"|".join(each.pattern for each in self.needles), re.DOTALL)
-        return self._pattern.search(data) is not None
+        return any(name in data and self._pattern(name).search(data) is not None for name in self._names)
+
+    def _pattern(self, name: bytes) -> re.Pattern[bytes]:
+        """Return the pattern of a header with one of its texts. It begins with the name, which makes it fast."""
+        found = self._patterns.get(name)
+        if found is None:
+            texts = b"|".join(map(re.escape, self._names[name]))
+            found = re.compile(re.escape(name) + b".{1,5}(?:" + texts + b")", re.DOTALL)
+            self._patterns[name] = found
+        return found
 
 
 def needles(found: Condition, wanted: bool) -> _Needles:
@@ -112,7 +115,11 @@ def needles(found: Condition, wanted: bool) -> _Needles:
 def _best(found: Iterable[_Needles]) -> _Needles:
     """Choose one: all of them hold, and long texts are rare."""
     known = [each for each in found if each is not None]
-    return max(known, key=lambda each: min((needle.size for needle in each), default=2**31), default=None)
+    return max(known, key=_selectivity, default=None)
+
+
+def _selectivity(found: tuple[Needle, ...]) -> tuple[int, int]:
+    return min((each.size for each in found), default=2**31), -len(found)
 
 
 def _alternatives(found: Iterable[_Needles]) -> _Needles:
