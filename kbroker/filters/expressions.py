@@ -1,64 +1,58 @@
 """An expression as a tree: operands, and conditions on them. Owns the data only; the parser builds it.
 
+The nodes are named tuples: as dataclasses they would take most of the time of an import.
+
 Every operand has `at`, the index of its first character in the expression, for messages.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 # -- operands
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(NamedTuple):
     """A text, a number, TRUE or FALSE. A date is its milliseconds since 1970."""
 
     value: str | int | float | bool
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """The value of the last header of this name."""
 
     name: str
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """The record's key, as text."""
 
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(NamedTuple):
     """The record's value, as text."""
 
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(NamedTuple):
     """A part of the record's decoded value: names of fields, and indexes of lists."""
 
     steps: tuple[str | int, ...]
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(NamedTuple):
     """The record's timestamp (ms), offset or partition."""
 
     name: str
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
+class Arithmetic(NamedTuple):
     """A calculation: `sign` is one of + - * /."""
 
     sign: str
@@ -77,15 +71,13 @@ Field = Header | Key | Whole | Path | Number
 # -- conditions
 
 
-@dataclass(frozen=True, slots=True)
-class Always:
+class Always(NamedTuple):
     """A condition that holds for every record, or for none."""
 
     holds: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(NamedTuple):
     """A comparison: `sign` is one of = <> < <= > >=."""
 
     sign: str
@@ -93,52 +85,45 @@ class Compare:
     right: Operand
 
 
-@dataclass(frozen=True, slots=True)
-class Within:
+class Within(NamedTuple):
     """`operand IN (values)`."""
 
     operand: Operand
     values: tuple[Literal, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Like:
+class Like(NamedTuple):
     """`operand LIKE pattern`. The segments are the parts of the pattern around its `%`; without `%` there is one."""
 
     operand: Header | Key | Whole | Path
     segments: tuple[Segment, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(NamedTuple):
     """`field IS NULL`."""
 
     field: Field
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(NamedTuple):
     """A field that is itself the condition: it must be true."""
 
     field: Header | Path
 
 
-@dataclass(frozen=True, slots=True)
-class Both:
+class Both(NamedTuple):
     """Conditions joined by AND."""
 
     parts: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Either:
+class Either(NamedTuple):
     """Conditions joined by OR."""
 
     parts: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Opposite:
+class Opposite(NamedTuple):
     """`NOT part`."""
 
     part: Condition

@@ -1,7 +1,8 @@
 """Parses an expression: tags (`A || B`), or conditions in a part of SQL-92, as in the selectors of JMS.
 
-Owns the grammar, the precedence, and the checks of types that need no record. Written by hand, by precedence: a message
-names what is expected at which character, the import takes a millisecond, and the broker needs no further package.
+Owns the grammar, the precedence, and the checks of types that need no record. Written by hand, by precedence, and not
+with a parser library: its messages say what is expected at which character, its limits hold while it reads, it is
+imported in milliseconds, and the broker needs no further package.
 
     OR < AND < NOT < comparisons, IN, BETWEEN, LIKE, IS < + - < * / < signs
 """
