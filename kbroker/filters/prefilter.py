@@ -40,15 +40,19 @@ from kbroker.filters.expressions import (
 
 MOST: Final = 64
 """The most alternatives; a condition with more is not tested."""
+MOST_WORK: Final = 8_000_000
+"""The greatest product of a batch's bytes and the number of texts behind one name: some 10 ms in the worst case."""
 _REPLACED: Final = "\ufffd"
 """The character in names of headers in place of bytes that are not UTF-8."""
 
 
 class Needle(NamedTuple):
-    """Bytes of a record: the text alone, or right behind a header's name and the length."""
+    """Bytes of a record: a header's name, a text, or a text right behind a header's name and a length."""
 
     name: bytes
     text: bytes
+    is_whole: bool = False
+    """Whether the text is the complete value of the header, so that its length is known."""
 
     @property
     def size(self) -> int:
@@ -66,26 +70,51 @@ class Prefilter:
         self.needles: Final = needles(found, wanted=True)
         there = self.needles or ()
         self._alone: Final = [each.name or each.text for each in there if not (each.name and each.text)]
-        self._names: Final[dict[bytes, list[bytes]]] = {}
+        self._behind: Final[dict[bytes, list[Needle]]] = {}
         for each in there:
             if each.name and each.text:
-                self._names.setdefault(each.name, []).append(each.text)
-        self._patterns: dict[bytes, re.Pattern[bytes]] = {}
+                self._behind.setdefault(each.name, []).append(each)
+        self._patterns: Final[dict[bytes, re.Pattern[bytes]]] = {}
 
     def may_match(self, data: bytes | bytearray) -> bool:
         """Return False only if no record in these bytes matches."""
         if self.needles is None or any(each in data for each in self._alone):
             return True
-        return any(name in data and self._pattern(name).search(data) is not None for name in self._names)
+        return any(name in data and self._is_behind(name, data) for name in self._behind)
 
-    def _pattern(self, name: bytes) -> re.Pattern[bytes]:
-        """Return the pattern of a header with one of its texts. It begins with the name, which makes it fast."""
-        found = self._patterns.get(name)
-        if found is None:
-            texts = b"|".join(map(re.escape, self._names[name]))
-            found = re.compile(re.escape(name) + b".{1,5}(?:" + texts + b")", re.DOTALL)
-            self._patterns[name] = found
-        return found
+    def _is_behind(self, name: bytes, data: bytes | bytearray) -> bool:
+        """Return whether one of the texts stands behind the name, or whether that would take too long to find out."""
+        there = self._behind[name]
+        if len(data) * sum(1 if each.is_whole else 5 for each in there) > MOST_WORK:
+            return True
+        pattern = self._patterns.get(name)
+        if pattern is None:
+            pattern = self._patterns[name] = re.compile(_behind(name, there), re.DOTALL)
+        return pattern.search(data) is not None
+
+
+def _behind(name: bytes, found: Iterable[Needle]) -> bytes:
+    """Return the pattern of a name with one of its texts. It begins with the name, which makes it fast."""
+    by_length: dict[bytes, list[bytes]] = {}
+    for each in found:
+        length = _varint(len(each.text)) if each.is_whole else b".{1,5}"
+        by_length.setdefault(length, []).append(re.escape(each.text))
+    texts = (length + b"(?:" + b"|".join(each) + b")" for length, each in by_length.items())
+    return re.escape(name) + b"(?:" + b"|".join(texts) + b")"
+
+
+def _varint(number: int) -> bytes:
+    """Return the pattern of a length in all its forms. Of a fifth byte, the upper bits do not count."""
+    least = bytearray()
+    rest = number << 1
+    while rest > 0x7F:
+        least.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    least.append(rest)
+    more = bytes(least[:-1]) + bytes([least[-1] | 0x80])
+    forms = [bytes(least), *(more + b"\x80" * fill + b"\0" for fill in range(4 - len(least)))]
+    last = re.escape(more + b"\x80" * (4 - len(least))) + b"[\\x00\\x10\\x20\\x30\\x40\\x50\\x60\\x70]"
+    return b"(?:" + b"|".join([*map(re.escape, forms), last]) + b")"
 
 
 def needles(found: Condition, wanted: bool) -> _Needles:
@@ -136,7 +165,7 @@ def _of_comparison(sign: str, left: Operand, right: Operand) -> _Needles:
         return _of_comparison(TURNED[sign], right, left)
     equal = None
     if sign == "=" and isinstance(right, Literal) and isinstance(right.value, str):
-        equal = _text_in(left, right.value.encode(), begins=True)
+        equal = _text_in(left, right.value.encode(), begins=True, whole=True)
     return _best([equal, _present([left, right])])
 
 
@@ -155,12 +184,12 @@ def _is_searched(name: str) -> bool:
     return bool(name) and _REPLACED not in name
 
 
-def _text_in(field: Operand, data: bytes, *, begins: bool) -> _Needles:
-    """Return the needle of bytes in a field; `begins` if the field begins with them."""
+def _text_in(field: Operand, data: bytes, *, begins: bool, whole: bool = False) -> _Needles:
+    """Return the needle of bytes in a field; `begins` if the field begins with them, `whole` if it has no others."""
     if not data or isinstance(field, Path) or not isinstance(field, Header | Key | Whole):
         return None
     name = field.name.encode() if isinstance(field, Header) and begins and _is_searched(field.name) else b""
-    return (Needle(name, data),)
+    return (Needle(name, data, bool(name) and whole),)
 
 
 def _of_pattern(field: Operand, segments: tuple[Segment, ...]) -> _Needles:
