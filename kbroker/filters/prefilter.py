@@ -40,8 +40,10 @@ from kbroker.filters.expressions import (
 
 MOST: Final = 64
 """The most alternatives; a condition with more is not tested."""
-MOST_WORK: Final = 8_000_000
-"""The greatest product of a batch's bytes and the number of texts behind one name: some 10 ms in the worst case."""
+MOST_BYTES: Final = 16_000_000
+"""The greatest product of a batch's bytes and the number of names and texts to look for."""
+MOST_WORK: Final = 400_000
+"""The most comparisons of texts behind names in a batch. Beyond these limits, of some 10 ms, a batch may match."""
 _REPLACED: Final = "\ufffd"
 """The character in names of headers in place of bytes that are not UTF-8."""
 
@@ -70,37 +72,53 @@ class Prefilter:
         self.needles: Final = needles(found, wanted=True)
         there = self.needles or ()
         self._alone: Final = [each.name or each.text for each in there if not (each.name and each.text)]
-        self._behind: Final[dict[bytes, list[Needle]]] = {}
+        texts: dict[bytes, list[Needle]] = {}
         for each in there:
             if each.name and each.text:
-                self._behind.setdefault(each.name, []).append(each)
-        self._patterns: Final[dict[bytes, re.Pattern[bytes]]] = {}
+                texts.setdefault(each.name, []).append(each)
+        self._behind: Final = [_Behind(name, found) for name, found in texts.items()]
 
     def may_match(self, data: bytes | bytearray) -> bool:
         """Return False only if no record in these bytes matches."""
-        if self.needles is None or any(each in data for each in self._alone):
+        if self.needles is None or len(data) * (len(self._alone) + len(self._behind)) > MOST_BYTES:
             return True
-        return any(name in data and self._is_behind(name, data) for name in self._behind)
-
-    def _is_behind(self, name: bytes, data: bytes | bytearray) -> bool:
-        """Return whether one of the texts stands behind the name, or whether that would take too long to find out."""
-        there = self._behind[name]
-        if len(data) * sum(1 if each.is_whole else 5 for each in there) > MOST_WORK:
+        if any(each in data for each in self._alone):
             return True
-        pattern = self._patterns.get(name)
-        if pattern is None:
-            pattern = self._patterns[name] = re.compile(_behind(name, there), re.DOTALL)
-        return pattern.search(data) is not None
+        room = MOST_WORK
+        for each in self._behind:
+            room -= data.count(each.name) * each.work
+            if room < 0 or each.is_in(data):
+                return True
+        return False
 
 
-def _behind(name: bytes, found: Iterable[Needle]) -> bytes:
-    """Return the pattern of a name with one of its texts. It begins with the name, which makes it fast."""
-    by_length: dict[bytes, list[bytes]] = {}
-    for each in found:
-        length = _varint(len(each.text)) if each.is_whole else b".{1,5}"
-        by_length.setdefault(length, []).append(re.escape(each.text))
-    texts = (length + b"(?:" + b"|".join(each) + b")" for length, each in by_length.items())
-    return re.escape(name) + b"(?:" + b"|".join(texts) + b")"
+class _Behind:
+    """A header's name with one of several texts behind it."""
+
+    def __init__(self, name: bytes, found: list[Needle]) -> None:
+        self.name: Final = name
+        self._found: Final = found
+        self._pattern: re.Pattern[bytes] | None = None
+        period = next(each for each in range(1, len(name) + 1) if name.startswith(name[each:]))
+        overlapping = -(-len(name) // period)
+        self.work: Final = overlapping * (1 + sum(1 if each.is_whole else 5 for each in found))
+        """The comparisons for each place of the name that `count` finds, which does not count overlapping places."""
+
+    def is_in(self, data: bytes | bytearray) -> bool:
+        if self.name not in data:
+            return False
+        if self._pattern is None:
+            self._pattern = re.compile(self._source(), re.DOTALL)
+        return self._pattern.search(data) is not None
+
+    def _source(self) -> bytes:
+        """Return the pattern. It begins with the name, which makes it fast."""
+        by_length: dict[bytes, list[bytes]] = {}
+        for each in self._found:
+            length = _varint(len(each.text)) if each.is_whole else b".{1,5}"
+            by_length.setdefault(length, []).append(re.escape(each.text))
+        texts = (length + b"(?:" + b"|".join(each) + b")" for length, each in by_length.items())
+        return re.escape(self.name) + b"(?:" + b"|".join(texts) + b")"
 
 
 def _varint(number: int) -> bytes:
@@ -111,10 +129,10 @@ def _varint(number: int) -> bytes:
         least.append(rest & 0x7F | 0x80)
         rest >>= 7
     least.append(rest)
-    more = bytes(least[:-1]) + bytes([least[-1] | 0x80])
-    forms = [bytes(least), *(more + b"\x80" * fill + b"\0" for fill in range(4 - len(least)))]
-    last = re.escape(more + b"\x80" * (4 - len(least))) + b"[\\x00\\x10\\x20\\x30\\x40\\x50\\x60\\x70]"
-    return b"(?:" + b"|".join([*map(re.escape, forms), last]) + b")"
+    more = re.escape(bytes(least[:-1]) + bytes([least[-1] | 0x80]))
+    zeros = [b"\x80" * fill + b"\0" for fill in range(4 - len(least))]
+    last = b"\x80" * (4 - len(least)) + b"[\\x00\\x10\\x20\\x30\\x40\\x50\\x60\\x70]"
+    return b"(?:" + re.escape(bytes(least)) + b"|" + more + b"(?:" + b"|".join([*zeros, last]) + b"))"
 
 
 def needles(found: Condition, wanted: bool) -> _Needles:
