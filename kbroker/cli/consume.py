@@ -31,6 +31,8 @@ from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.consume_share import ACKS, Shared, consume_shared
 from kbroker.cli.option_types import whole_match
 from kbroker.cli.outage import SILENCE_S, outages_reported
+from kbroker.filters.filtering import Filter, compile_filter
+from kbroker.filters.tokens import FilterError
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
@@ -55,6 +57,7 @@ class _Printing:
     count: int | None
     timeout_ms: int | None
     until_end: bool
+    matches: Filter | None
     printed: int = 0
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     assigned: bool = False
@@ -62,8 +65,14 @@ class _Printing:
     """The time at which the last records arrived."""
 
     def room(self) -> int:
-        """Return how many more records may be printed now."""
-        return _MOST_RECORDS if self.count is None else min(_MOST_RECORDS, self.count - self.printed)
+        """Return how many more records may be read now."""
+        if self.count is None or self.matches is not None:
+            return _MOST_RECORDS
+        return min(_MOST_RECORDS, self.count - self.printed)
+
+    @property
+    def is_enough(self) -> bool:
+        return self.count is not None and self.printed >= self.count
 
 
 @click.command("consume", epilog="\b\nThe letters of FORMAT are those of kcat:" + record_format.HELP)
@@ -91,6 +100,7 @@ class _Printing:
 @click.option("--ack", type=click.Choice(ACKS), help="How records of --share are acknowledged; accept unless given.")
 @click.option("-c", "--count", "--max-messages", "count", type=click.IntRange(1), help="End after N records.")
 @click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, value and \\n.")
+@click.option("--filter", "wanted", metavar="EXPR", help="Print only records that match: A || B, or header.x = 'y'.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Read this one only.")
 @click.option("-o", "--offset", metavar="OFFSET", help=_OFFSET_HELP)
 @click.option("--timeout", type=click.IntRange(0), metavar="MS", help="End when no record arrived for this time.")
@@ -109,6 +119,7 @@ def command(
     ack: str | None,
     count: int | None,
     pattern: str | None,
+    wanted: str | None,
     partitions: tuple[int, ...],
     offset: str | None,
     timeout: int | None,
@@ -119,6 +130,9 @@ def command(
     connection: Connection,
 ) -> None:
     """Print the records of topics, from now on, or from --offset or --from-beginning.
+
+    EXPR is a row of tags (A || B: the header tag), or a condition: header.region = 'EU' AND value.amount > 100. Fields
+    are header.NAME, key, value, value.NAME, timestamp, offset and partition; docs/filters.md describes the language.
 
     A share group itself decides where it begins, according to the group's config share.auto.offset.reset.
     """
@@ -138,6 +152,7 @@ def command(
                 "--partition": bool(partitions),
                 "--group": group is not None,
                 "--include": include is not None,
+                "--filter": wanted is not None,
                 "--isolation-level": isolation_level is not None,
                 "--until-end": until_end,
                 "--skip-corrupt": skip_corrupt,
@@ -149,7 +164,8 @@ def command(
     if ack is not None:
         raise click.UsageError("--ack goes with --share")
     start = _Start("beginning") if from_beginning else _parse_start(offset or "end")
-    printing = _Printing(_piece(as_json, pattern, show_null), count, timeout, until_end)
+    matches = None if wanted is None else _filter(wanted)
+    printing = _Printing(_piece(as_json, pattern, show_null), count, timeout, until_end, matches)
     consumer = connection.consumer(
         group_id=group,
         enable_auto_commit=False,
@@ -236,6 +252,13 @@ def _piece(as_json: bool, pattern: str | None, show_null: bool) -> record_format
         return record_format.Format("%v\\n" if pattern is None else pattern, b"NULL" if show_null else b"")
     except record_format.FormatError as err:
         raise click.UsageError(f"--format: {err}") from None
+
+
+def _filter(text: str) -> Filter:
+    try:
+        return compile_filter(text)
+    except FilterError as error:
+        raise click.UsageError(f"--filter: {error}") from None
 
 
 def _parse_start(text: str) -> _Start:
@@ -335,10 +358,16 @@ def _print_records(
                 _commit(consumer, {passed: OffsetAndMetadata(position(consumer, passed), "", -1)})
             continue
         for partition, records in polled.items():
+            last = None
             for record in records:
-                printing.printed += 1
-                out.write(printing.piece(record, printing.printed))
-            done[partition] = OffsetAndMetadata(records[-1].offset + 1, "", records[-1].leader_epoch)
+                if printing.is_enough:  # a filter reads more records than it prints
+                    break
+                last = record
+                if printing.matches is None or printing.matches(record, partition.partition):
+                    printing.printed += 1
+                    out.write(printing.piece(record, printing.printed))
+            if last is not None:
+                done[partition] = OffsetAndMetadata(last.offset + 1, "", last.leader_epoch)
         if done:
             out.flush()
             printing.last_answer = time.monotonic()
@@ -376,7 +405,7 @@ def _commit(consumer: Any, done: dict[TopicPartition, OffsetAndMetadata]) -> Non
 
 
 def _at_end(consumer: Any, printing: _Printing) -> bool:
-    if printing.count is not None and printing.printed >= printing.count:
+    if printing.is_enough:
         return True
     if not printing.until_end or not printing.assigned:
         return False

@@ -134,6 +134,8 @@ def test_records_are_written_and_shown_by_their_schemas(visited: Visitor, broker
     assert "shop.Order" in one
     assert "Schema 9999 not found" in visited.page("/topics/orders/records/0/1").words
     assert '{"id": 7' in visited.page("/topics/orders/messages?where=.id+%3D%3D+7").words
+    assert '{"id": 7' in visited.page("/topics/orders/messages?where=value.id+%3D+7").words
+    assert '{"id": 7' not in visited.page("/topics/orders/messages?where=value.id+%3D+8").words
 
 
 def test_without_a_registry_the_pages_say_how_to_name_one(broker: Broker) -> None:

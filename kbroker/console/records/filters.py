@@ -1,23 +1,30 @@
-"""The filters for records: by key, value, header and a condition on the decoded value.
+"""The filters for records: by key, value, header and a condition.
 
-Owns the meaning of the form's fields. A record is decoded only if a condition is given, and only if all other tests
-pass.
+Owns the meaning of the form's fields. A condition is an expression of kbroker/filters, or one of paths.py, which begins
+with a path: `.user.id == "7"`. A record is decoded only if a condition reads a part of its value, and only if all other
+tests pass.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from kbroker.admin.errors import WrongInput
 from kbroker.admin.fetching import Found
 from kbroker.console.decoding.schemas import Schemas
 from kbroker.console.decoding.shown import shown
 from kbroker.console.records.paths import compiled, condition
 from kbroker.console.values import Values
+from kbroker.filters.filtering import compile_filter
+from kbroker.filters.tokens import FilterError
 
 Test = Callable[[Found], bool]
 FIELDS: Final = ("key", "value", "header", "where")
+_OF_PATHS: Final = re.compile(r"(?:\s|\(|not\b)*[.\[]")
+"""The beginning of a condition of paths.py: its first operand is a path, which begins with a dot or a bracket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +53,19 @@ def parsed(values: Values, form: str, schemas: Schemas) -> Filter:
     if values.text("header"):
         tests.append(_header(values.text("header"), regex))
     if values.text("where"):
-        holds = condition(values.text("where"))
-        tests.append(lambda r: holds(shown(r.value, form, schemas).value))
+        tests.append(_condition(values.text("where"), lambda data: shown(data, form, schemas).value))
     return Filter(tuple(tests))
+
+
+def _condition(text: str, decoded: Callable[[bytes | None], Any]) -> Test:
+    if _OF_PATHS.match(text):
+        holds = condition(text)
+        return lambda r: holds(decoded(r.value))
+    try:
+        wanted = compile_filter(text, decoded)
+    except FilterError as error:
+        raise WrongInput(f"The condition: {error}") from None
+    return lambda r: wanted(r, r.partition)
 
 
 def _search(text: str, regex: bool) -> Callable[[bytes], bool]:

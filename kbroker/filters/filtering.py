@@ -1,0 +1,43 @@
+"""A compiled filter: which records match, and which batches cannot contain a match.
+
+Owns the interface of the package.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.filters.compiling import compiled, reads_value
+from kbroker.filters.operands import Decode, Document, Row, json_document
+from kbroker.filters.parser import parse
+from kbroker.filters.prefilter import Prefilter
+
+
+class Filter:
+    """A filter that can be used by several threads at once; make it with `compile_filter`."""
+
+    def __init__(self, text: str, decode: Decode = json_document) -> None:
+        found = parse(text)
+        self.text: Final = text
+        self.reads_value: Final = reads_value(found)
+        """Whether the filter decodes the values of records."""
+        self._test: Final = compiled(found)
+        self._prefilter: Final = Prefilter(found)
+        self._decode: Final = decode
+        self._unread: Final = Document(decode)
+
+    def __call__(self, row: Row, partition: int) -> bool:
+        """Return whether a record of this partition matches; never raises if `decode` does not."""
+        return self._test(row, partition, Document(self._decode) if self.reads_value else self._unread)
+
+    def may_match(self, data: bytes | bytearray) -> bool:
+        """Return False only if no record of a batch matches. `data` are its records, uncompressed, as on the wire."""
+        return self._prefilter.may_match(data)
+
+
+def compile_filter(text: str, decode: Decode = json_document) -> Filter:
+    """Compile an expression; raises FilterError, whose text is a line with the position.
+
+    `decode` returns the decoded form of a record's value for paths like `value.amount`.
+    """
+    return Filter(text, decode)

@@ -1,0 +1,215 @@
+"""The operands of an expression: functions that read a record, its decoded value, or calculate.
+
+Owns what a field is: which header counts, which bytes are text, which values are JSON. An operand is None where it is
+unknown. It never raises, and its work is bounded by the size of the record.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any, Final, Protocol
+
+from kbroker.filters.expressions import Arithmetic, Header, Key, Literal, Number, Operand, Path, Whole
+from kbroker.filters.literals import GREATEST, number
+
+LARGEST_DOCUMENT: Final = 256 * 1024
+"""The most bytes that are decoded as JSON."""
+DEEPEST_DOCUMENT: Final = 100
+"""How deep lists and objects of a JSON value may be nested."""
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_NO_BRACKETS: Final = bytes(each for each in range(256) if each not in b"[]{}")
+_DEPTHS: Final = [1 if each in b"[{" else -1 for each in range(256)]
+_LONE: Final = re.compile("[\ud800-\udfff]")
+_TRUTHS: Final = {"true": True, "false": False}
+
+
+class Row(Protocol):
+    """The fields of a record. Those of kbroker's protocol, of admin/fetching.py and of kafka-python have them."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
+Decode = Callable[[bytes], Any]
+"""Returns the decoded form of a value, made of dicts, lists, texts, numbers, bools and None; None if it has none."""
+
+
+class Document:
+    """The value of one record, decoded when a path is read for the first time."""
+
+    __slots__ = ("_decode", "_known", "_root")
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._known = False
+        self._root: Any = None
+
+    def root(self, value: bytes | None) -> Any:
+        """Return the decoded value; None if it has none."""
+        if not self._known:
+            self._known = True
+            self._root = None if value is None else self._decode(value)
+        return self._root
+
+
+Read = Callable[[Row, int, Document], Any]
+"""Reads an operand of a record, from the record, its partition and its document."""
+
+
+def json_document(data: bytes) -> Any:
+    """Decode JSON. Return None for bytes that are not JSON in UTF-8, are too many, or are nested too deep."""
+    if len(data) > LARGEST_DOCUMENT or _too_deep(data):
+        return None
+    try:
+        return json.loads(data.decode())
+    except (ValueError, RecursionError):
+        return None
+
+
+def _too_deep(data: bytes) -> bool:
+    if data.count(b"[") + data.count(b"{") <= DEEPEST_DOCUMENT:
+        return False
+    brackets = _STRING.sub(b"", data).translate(None, _NO_BRACKETS)
+    return max(accumulate(map(_DEPTHS.__getitem__, brackets)), default=0) > DEEPEST_DOCUMENT
+
+
+def raw(field: Header | Key | Whole) -> Callable[[Row], bytes | None]:
+    """Return a function that reads the bytes of a field. Of several headers with one name the last one counts."""
+    if isinstance(field, Key):
+        return attrgetter("key")
+    if isinstance(field, Whole):
+        return attrgetter("value")
+    name = field.name
+
+    def header(row: Row) -> bytes | None:
+        for each, content in reversed(row.headers):
+            if each == name:
+                return content
+        return None
+
+    return header
+
+
+def text(field: Header | Key | Whole) -> Read:
+    """Return a function that reads the text of a field; None if its bytes are not UTF-8."""
+    of = raw(field)
+
+    def read(row: Row, _partition: int, _document: Document) -> str | None:
+        data = of(row)
+        if data is None:
+            return None
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return None
+
+    return read
+
+
+def path(found: Path) -> Read:
+    """Return a function that reads a part of the decoded value.
+
+    In texts it replaces lone surrogates, which JSON can contain but UTF-8 cannot.
+    """
+    steps = found.steps
+
+    def read(row: Row, _partition: int, document: Document) -> Any:
+        value = document.root(row.value)
+        for step in steps:
+            if isinstance(step, str):
+                if type(value) is not dict:
+                    return None
+                value = value.get(step)
+            elif type(value) is list and -len(value) <= step < len(value):
+                value = value[step]
+            else:
+                return None
+        if type(value) is str and not value.isascii():
+            return _LONE.sub("\ufffd", value)
+        return value
+
+    return read
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number with which the language calculates: finite, and not too great."""
+    kind = type(value)
+    return (kind is int or kind is float) and -GREATEST <= value <= GREATEST
+
+
+def numeric(operand: Operand) -> Read:
+    """Return a function that reads a number; a header, key or value is a number if its text is one."""
+    if isinstance(operand, Literal):
+        value = operand.value
+        return lambda _row, _partition, _document: value
+    if isinstance(operand, Number):
+        if operand.name == "partition":
+            return lambda _row, partition, _document: partition
+        get = attrgetter(operand.name)
+        return lambda row, _partition, _document: get(row)
+    if isinstance(operand, Arithmetic):
+        return _calculation(operand)
+    if isinstance(operand, Path):
+        part = path(operand)
+
+        def read_part(row: Row, partition: int, document: Document) -> Any:
+            value = part(row, partition, document)
+            return value if is_number(value) else None
+
+        return read_part
+    of = text(operand)
+
+    def read_text(row: Row, partition: int, document: Document) -> int | float | None:
+        content = of(row, partition, document)
+        return None if content is None else number(content)
+
+    return read_text
+
+
+def truth(content: str) -> bool | None:
+    """Return the truth value that a text is, in upper or lower case; None if it is none."""
+    return _TRUTHS.get(content.lower()) if len(content) <= 5 else None
+
+
+def _calculation(found: Arithmetic) -> Read:
+    left, right = numeric(found.left), numeric(found.right)
+    calculate = _CALCULATIONS[found.sign]
+
+    def read(row: Row, partition: int, document: Document) -> int | float | None:
+        first = left(row, partition, document)
+        second = right(row, partition, document)
+        if first is None or second is None:
+            return None
+        result = calculate(first, second)
+        return result if result is not None and -GREATEST <= result <= GREATEST else None
+
+    return read
+
+
+def _quotient(first: float, second: float) -> float | None:
+    """Divide; the quotient of integers is an integer if nothing remains. None for a division by zero."""
+    if not second:
+        return None
+    if type(first) is int and type(second) is int and not first % second:
+        return first // second
+    return first / second
+
+
+_CALCULATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "+": lambda first, second: first + second,
+    "-": lambda first, second: first - second,
+    "*": lambda first, second: first * second,
+    "/": _quotient,
+}
