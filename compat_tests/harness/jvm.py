@@ -16,8 +16,12 @@ from typing import Final
 from compat_tests.harness.tools import ToolsJvm, give_back, idle
 
 TIMEOUT_S: Final = 120
-BRIEF: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""The options of a JVM that lives for seconds: more expensive compilation would not pay off."""
+_TRUSTING: Final = ("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote")
+BRIEF: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_TRUSTING)
+"""The options of a JVM that lives for seconds: more expensive compilation would not pay off.
+
+Verifying the classes of published jars takes a fifth of Spark's start.
+"""
 _KAFKAS: Final = ("org.apache.kafka.", "kafka.")
 
 
