@@ -19,7 +19,7 @@ from compat_tests.pipeline.processes import WAIT_S, Driver
 from compat_tests.pipeline.scenarios import put_events
 from compat_tests.pipeline.topics import BASE_MS, create, records, values
 from compat_tests.pipeline.visit_model import counted, lookup_text, some_events
-from compat_tests.spark.session import connector_jars
+from compat_tests.spark.session import INTERPRETED, connector_jars
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.visits.rules import VisitRules
 from tests.tries import FORM
@@ -48,12 +48,14 @@ def jobs_on_a_cluster_do_what_local_ones_do(bootstrap: str, unique: str) -> obje
             status, visited, said = driver.wait()
         assert status == 0, said
         assert near.archive(unique, "archive", batch_records=BATCH) == archived
-        near.visits(unique)
         assert contents(far) == contents(near)
-        assert table(far) == table(near) == expected(found_events)
+        assert table(far) == expected(found_events)
         assert list(cluster.applications().values()) == ["kbroker archive", "kbroker visits"]
-        for topic in (newest, bad):
-            assert topic(bootstrap, f"{unique}-far") == topic(bootstrap, unique)
+        if FORM == "long":  # test_pipeline.py compares local jobs with the same model
+            near.visits(unique)
+            assert table(near) == table(far)
+            for topic in (newest, bad):
+                assert topic(bootstrap, f"{unique}-far") == topic(bootstrap, unique)
         return [archived, [step["records"] for step in visited], len(table(far))]
 
 
@@ -165,7 +167,7 @@ def verb(master: str, job: Jobs, name: str, *arguments: str) -> Driver:
     """Start a verb of the command line that runs its job on a cluster."""
     command = ["kbroker", "pipeline", name, *arguments, "--bootstrap", job.bootstrap, "--master", master]
     command += ["--jars", ",".join(connector_jars())]
-    for each in CONF:
+    for each in (*CONF, *(f"{key}={value}" for key, value in INTERPRETED.items())):
         command += ["--conf", each]
     return Driver(*command, cwd=job.folder)
 

@@ -107,7 +107,9 @@ def test_a_verb_with_a_file_of_settings(tmp_path: Path) -> None:
         to, checkpoint = str(tmp_path / "archive"), str(tmp_path / "checkpoint")
         arguments = ["archive", "--topics", TOPIC, "--to", to, "--checkpoint", checkpoint, "--bootstrap", address]
         with tempfile.TemporaryFile("w+") as errors:
-            process = start_verb(*arguments, "--command-config", str(file), stderr=errors, environment={})
+            process = start_verb(
+                *arguments, "--command-config", str(file), stderr=errors, environment={}, compiled=True
+            )
             status, _ = ended(process)
             errors.seek(0)
             said = errors.read()

@@ -36,6 +36,7 @@ def test_a_broker_that_there_is_not_is_told_with_those_there_are():
     assert str(told.value) == "there is no broker 0; the cluster has 1, 2"
 
 
+@pytest.mark.long
 def test_a_producer_goes_on_when_its_leader_is_killed():
     with Cluster(brokers=3, config=FAST) as cluster:
         create(cluster, "orders", **{"min.insync.replicas": "2"})

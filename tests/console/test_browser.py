@@ -17,7 +17,7 @@ from tests.console import world
 from tests.console.browser import Browser
 from tests.console.conftest import served
 from tests.console.walk import WALK
-from tests.tries import tries
+from tests.tries import FORM, tries
 
 pytestmark = pytest.mark.browser
 AXE = """
@@ -40,11 +40,12 @@ def judged(page, axe):
 @pytest.mark.parametrize("path", WALK)
 def test_every_page_is_for_everybody(page, axe, path):
     looks = ((False, 1280), (True, 360), (True, 1280), (False, 360))  # the first two cover each width and each theme
-    for dark, width in looks[: tries(2)]:
+    for number, (dark, width) in enumerate(looks[: tries(2)]):
         page.size(width)
         page.dark(dark)
         page.go(path)
-        assert judged(page, axe) == [], (path, dark, width)
+        if FORM == "long" or number == WALK.index(path) % 2:  # in the gate axe sees each page once, half in the dark
+            assert judged(page, axe) == [], (path, dark, width)
         wide = page.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{path} is {wide} pixels too wide at {width}"
 

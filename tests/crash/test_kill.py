@@ -24,7 +24,7 @@ from tests.figures import figure
 from tests.tries import tries
 
 SEED = 20261121
-KILLS = tries(10)
+KILLS = tries(16)
 PARTITIONS = 3
 TOPIC = "killed"
 COMPLAINT = re.compile(r"Mismatch|Non-consecutive|Found timestamp|Exception|invalid|isvalid: false")

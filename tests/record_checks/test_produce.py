@@ -100,6 +100,7 @@ def test_clients_that_leave_at_once_disturb_nobody(shop: Shop) -> None:
     assert shop.send("orders", [good, good]) == [0, 0]
 
 
+@pytest.mark.long
 def test_a_cluster_without_registries_refuses_the_config() -> None:
     with Cluster(2) as cluster:
         alone = Shop(cluster, None)  # type: ignore[arg-type]
@@ -280,6 +281,7 @@ def test_bad_configs_are_refused(shop: Shop) -> None:
         assert caught.value.args[0].name() == "INVALID_CONFIG", name
 
 
+@pytest.mark.long
 def test_a_topic_takes_nothing_once_the_registry_is_gone(tmp_path: Path) -> None:
     data_dir = str(tmp_path / "data")
     with Broker(data_dir=data_dir, registry=True) as broker:

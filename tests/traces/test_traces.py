@@ -32,6 +32,7 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_what_is_noted_comes_to_a_collector() -> None:
     with collecting() as collector:
         traces = Traces(exporting_to(collector.url, {"service.instance.id": "7"}))
