@@ -73,7 +73,7 @@ torture: .venv/.stamp
 	$(BIN)/python -m tests.crash.pipeline --kills 20
 	$(BIN)/python -m tests.crash.visits --kills 20
 	$(BIN)/python -m tests.pipeline.million
-	KBROKER_TESTS=long $(BIN)/pytest compat_tests/cluster compat_tests/registry compat_tests/wire compat_tests/faults compat_tests/compared
+	KBROKER_TESTS=long $(BIN)/pytest compat_tests/cluster compat_tests/registry compat_tests/wire compat_tests/faults compat_tests/compared compat_tests/examples
 	KBROKER_TESTS=long KBROKER_KAFKA=live $(BIN)/pytest compat_tests/clients compat_tests/streams compat_tests/spark compat_tests/pipeline
 	KBROKER_TESTS=long $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark"
 	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_kill.py tests/crash/test_member.py tests/crash/test_streams.py

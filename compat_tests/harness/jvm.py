@@ -69,14 +69,15 @@ def run_java(libs: Path, *arguments: str, stdin: str = "", timeout_s: float = TI
     classes = ClassArchive(libs, "tools")
     command = [*_command(libs, classes), *arguments]
     try:
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(command, input=stdin.encode(), capture_output=True, timeout=timeout_s, check=False)
     finally:
         classes.ended()
-    return done.returncode, done.stdout, done.stderr
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 def _command(libs: Path, classes: ClassArchive) -> list[str]:
-    return ["java", "-Xmx256M", *BRIEF, *classes.options, "-cp", f"{libs.resolve()}/*"]
+    options = ("-Xmx256M", *BRIEF, *classes.options, "-Dfile.encoding=UTF-8")
+    return ["java", *options, "-cp", f"{libs.resolve()}/*"]
 
 
 def _run_in_kept_jvm(libs: Path, arguments: tuple[str, ...], stdin: str, timeout_s: float) -> tuple[int, str, str]:

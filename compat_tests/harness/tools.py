@@ -44,7 +44,7 @@ class ToolsJvm:
         assert self._process.stdout is not None
         with tempfile.TemporaryDirectory(prefix="tool-") as folder:
             files = [Path(folder) / name for name in ("in", "out", "err")]
-            files[0].write_text(stdin)
+            files[0].write_bytes(stdin.encode())
             words = (*map(str, files), *arguments)
             line = " ".join("=" + base64.b64encode(word.encode()).decode() for word in words)
             self._process.stdin.write(line.encode() + b"\n")
@@ -56,7 +56,7 @@ class ToolsJvm:
             if len(answer) != 1:
                 self._process.wait(_END_S)
             status = int(answer[0]) if answer else self._process.returncode
-            out, err = (file.read_text() if file.exists() else "" for file in files[1:])
+            out, err = (file.read_bytes().decode() if file.exists() else "" for file in files[1:])
         return status, out, err
 
     def kill(self) -> None:

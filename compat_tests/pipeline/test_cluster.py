@@ -32,9 +32,21 @@ pytestmark = [
 scenarios = Scenarios("cluster")
 PARTITIONS = 2
 BATCH = 400
-LONG = {"other_jobs_on_a_cluster"}
+LONG = {"jobs_on_a_cluster_do_what_local_ones_do", "other_jobs_on_a_cluster"}
 """Scenarios for `make torture`: the jobs themselves are tested on one machine."""
 CONF = (f"spark.executor.memory={EXECUTOR_MEMORY}", "spark.driver.memory=700m", "spark.sql.shuffle.partitions=2")
+
+
+@scenarios.add
+def an_archive_on_a_cluster_outlives_a_worker(bootstrap: str, unique: str) -> object:
+    """The first half of the next scenario, for `make test`."""
+    some_events_in(bootstrap, unique)
+    with standalone() as cluster, jobs(bootstrap) as near, jobs(bootstrap) as far:
+        archived = archive_while_a_worker_dies(cluster, far, unique)
+        assert near.archive(unique, "archive", batch_records=BATCH) == archived
+        assert contents(far) == contents(near)
+        assert list(cluster.applications().values()) == ["kbroker archive"]
+        return archived
 
 
 @scenarios.add
@@ -48,14 +60,12 @@ def jobs_on_a_cluster_do_what_local_ones_do(bootstrap: str, unique: str) -> obje
             status, visited, said = driver.wait()
         assert status == 0, said
         assert near.archive(unique, "archive", batch_records=BATCH) == archived
+        near.visits(unique)
         assert contents(far) == contents(near)
-        assert table(far) == expected(found_events)
+        assert table(far) == table(near) == expected(found_events)
         assert list(cluster.applications().values()) == ["kbroker archive", "kbroker visits"]
-        if FORM == "long":  # test_pipeline.py compares local jobs with the same model
-            near.visits(unique)
-            assert table(near) == table(far)
-            for topic in (newest, bad):
-                assert topic(bootstrap, f"{unique}-far") == topic(bootstrap, unique)
+        for topic in (newest, bad):
+            assert topic(bootstrap, f"{unique}-far") == topic(bootstrap, unique)
         return [archived, [step["records"] for step in visited], len(table(far))]
 
 
