@@ -77,6 +77,7 @@ def produced(broker: Broker, topic: str, *values: bytes) -> None:
     assert producer.flush(20) == 0
 
 
+@pytest.mark.long
 def test_records_go_back_once_their_schema_is_registered() -> None:
     with Broker(registry=True) as broker:
         cli, registry = CommandLine(broker.bootstrap_servers), Http(broker.registry_url)

@@ -52,6 +52,7 @@ def test_a_producer_goes_on_when_its_leader_is_killed():
         assert consumed({"bootstrap.servers": cluster.bootstrap_servers}, "orders", 1000) == list(range(1000))
 
 
+@pytest.mark.long
 def test_brokers_stop_soon_when_zookeeper_is_gone(monkeypatch):
     """The controller's own request is in its queue, after requests that wait for ZooKeeper."""
     monkeypatch.setattr(controlled_shutdown, "_AWAY_SECONDS", 0.2)

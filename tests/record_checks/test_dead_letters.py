@@ -32,6 +32,7 @@ def known(shop: Shop) -> int:
     return shop.register("orders-value")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [

@@ -74,6 +74,7 @@ def test_the_same_without_compiled_code(shop: Shop, level: str, monkeypatch: pyt
         assert shop.send("orders", [good, b"x", b"y"]) == [BESIDE_A_BAD_RECORD, OF_A_BAD_RECORD, OF_A_BAD_RECORD]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "config",
     [{"compression_type": "zstd"}, {"message_timestamp_type": "LogAppendTime"}, {"record_validation": "header"}],
@@ -303,6 +304,7 @@ def test_a_topic_takes_nothing_once_the_registry_is_gone(tmp_path: Path) -> None
         assert len(alone.values("orders")) == 3
 
 
+@pytest.mark.long
 def test_large_batches_of_many_schemas_pass(shop: Shop) -> None:
     shop.checked("orders", max_message_bytes="3000000")
     known = []
