@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Final
 
 PARTS: Final = {
-    "spark, clients and examples": [
+    "spark, clients, examples and registries": [
         *("compat_tests/pipeline", "compat_tests/spark", "compat_tests/clients", "compat_tests/faults"),
         *("compat_tests/files", "compat_tests/telemetry", "compat_tests/wire"),
         *("compat_tests/examples", "examples/orders", "examples/recipes", "tests/examples"),
-        *("tests/package", "tests/pipeline"),
+        *("tests/package", "tests/pipeline", "tests/registry_api"),
     ],
     "clusters and security": [
         *("compat_tests/cluster", "compat_tests/security", "tests/cluster", "tests/crash", "tests/console"),

@@ -62,6 +62,7 @@ def begun(folder: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_all_parts_and_shows_their_output(tmp_path: Path, number: signal.Signals) -> None:
     running = start(tmp_path, WAIT_S * 2)
@@ -83,6 +84,7 @@ def test_the_counts_of_all_parts_are_shown(tmp_path: Path) -> None:
     assert (running.returncode, output.count("1 passed")) == (0, 3), output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("wanted", "status"), [("test_first", 0), ("test_last", 0), ("neither", 5)])
 def test_a_part_without_a_chosen_test_is_no_failure(tmp_path: Path, wanted: str, status: int) -> None:
     running = start(tmp_path, 0, "-k", wanted)

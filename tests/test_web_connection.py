@@ -77,6 +77,7 @@ async def many_pieces(_: Scope, __: Receive, send: Send) -> None:
         await send({"type": "http.response.body", "body": b"a" * PIECE, "more_body": more > 0})
 
 
+@pytest.mark.long
 def test_who_reads_less_than_the_kernel_keeps_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_connection, "READER_S", 2.0)
     with served(many_pieces) as server:

@@ -28,6 +28,7 @@ from compat_tests.cluster.tools import (
     try_for,
 )
 from compat_tests.harness.clusters import DEADLINE_S, SETTINGS, Cluster
+from compat_tests.harness.jvm import BRIEF
 from compat_tests.harness.parts import fetch
 from compat_tests.wire.client import WireClient
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -297,7 +298,7 @@ def verified(cluster: Cluster, topic: str) -> str:
     """Return what Kafka's ReplicaVerificationTool, which never ends, prints in its first rounds."""
     tool = CLASSES["topics"].replace("TopicCommand", "ReplicaVerificationTool")
     options = ["--broker-list", cluster.bootstrap, "--topics-include", topic, "--report-interval-ms", "1000"]
-    command = ["java", "-Xmx256M", "-XX:+UseSerialGC", "-cp", f"{fetch('kafka')}/*", tool, *options]
+    command = ["java", "-Xmx256M", *BRIEF, "-cp", f"{fetch('kafka')}/*", tool, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
         assert running.stdout is not None
         lines: list[str] = []

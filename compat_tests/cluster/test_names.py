@@ -29,11 +29,13 @@ from kbroker.protocol.messages.configs import (
 )
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
 from tests.log.directories.test_names_as_paths import NAMES
+from tests.tries import FORM
 
 pytestmark = pytest.mark.java
 
 _AUTHORIZED = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS"}
 _TOPIC, _BROKER, _SET = 2, 4, 0
+alone = pytest.mark.skipif(FORM != "long", reason="asks Apache Kafka alone, which does not change: in make torture")
 
 
 def asked(name: str) -> Iterator[tuple[Any, int]]:
@@ -76,7 +78,7 @@ def expected(name: str, side: Any) -> list[int]:
     return [17, 3, alter, 17, 42, 42, quota, quota, 42, acl, quota]
 
 
-@pytest.mark.parametrize("side", [KBrokerCluster, pytest.param(JavaCluster, marks=pytest.mark.long)])
+@pytest.mark.parametrize("side", [KBrokerCluster, pytest.param(JavaCluster, marks=alone)])
 def test_a_name_leads_nowhere(side: Any, kafka39_libs: Path, tmp_path: Path) -> None:
     zookeeper = ZooKeeper(kafka39_libs, tmp_path / "zookeeper")
     parts = (kafka39_libs,) if side is JavaCluster else ()

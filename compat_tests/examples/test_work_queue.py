@@ -17,6 +17,7 @@ from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
 from compat_tests.harness.jvm import BRIEF
 from compat_tests.harness.parts import fetch
 from kbroker.testing.waiting import hold
+from tests.tries import FORM
 
 RECIPES = Path(__file__).parents[2] / "examples/recipes"
 STEPS = [
@@ -25,6 +26,7 @@ STEPS = [
     "test_the_job_of_a_worker_that_hangs_goes_to_another",
 ]
 LOCK_MS = 3_000
+alone = pytest.mark.skipif(FORM != "long", reason="asks Apache Kafka alone, which does not change: in make torture")
 WAIT_S = 20.0
 WORK_S = 10
 
@@ -68,7 +70,7 @@ def _record(message: Message) -> Any:
     return SimpleNamespace(value=message.value(), headers=message.headers())
 
 
-@pytest.mark.long
+@alone
 @pytest.mark.java
 @pytest.mark.parametrize("step", STEPS)
 def test_the_work_queue_on_apache_kafka(tmp_path: Path, step: str) -> None:
@@ -88,7 +90,7 @@ def test_the_work_queue_on_apache_kafka(tmp_path: Path, step: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.java
-@pytest.mark.parametrize("name", ["kbroker", "kafka"])
+@pytest.mark.parametrize("name", ["kbroker", pytest.param("kafka", marks=alone)])
 def test_the_work_queue_in_java(tmp_path: Path, name: str) -> None:
     """A worker works for some seconds: it tries a flaky job three times, and rejects an impossible job."""
     libs = fetch("kafka")

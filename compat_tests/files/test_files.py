@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from compat_tests.files.workload import (
 )
 from compat_tests.harness import report
 from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
-from compat_tests.harness.jvm import BRIEF
+from compat_tests.harness.jvm import dump_log_segments
 from compat_tests.harness.parts import fetch
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from kbroker import handlers
@@ -269,13 +268,8 @@ def compare_dumps(data: Path) -> None:
     kinds = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
     paths = sorted(path for path in data.glob("files-*/*") if path.suffix in kinds)
     assert {path.suffix for path in paths} == set(kinds)
-    command = ["java", *BRIEF, "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
-    command += ["-cp", f"{fetch('kafka')}/*", "org.apache.kafka.tools.DumpLogSegments"]
-    command += ["--deep-iteration", "--print-data-log", "--files", ",".join(map(str, paths))]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    theirs = dump_log_segments(fetch("kafka"), paths, "--deep-iteration", "--print-data-log")
     ours = "".join(f"{line}\n" for path in paths for line in dump(str(path), deep=True, contents=True))
-    theirs = done.stdout.decode()
     for number, (a, b) in enumerate(zip(ours.split("\n"), theirs.split("\n"), strict=False)):
         assert a == b, f"line {number}"
     assert len(ours) == len(theirs) > 10_000

@@ -19,16 +19,23 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from compat_tests.pipeline.cluster import BRIEF_JVM
-from compat_tests.spark.session import connector_jars
+from compat_tests.spark.session import INTERPRETED, connector_jars
 
 WAIT_S: Final = 300
 _ROOT: Final = Path(__file__).parents[2]
 
 
-def start_verb(*arguments: str, stderr: Any, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Start a verb of `kbroker pipeline` in its own process group, as a shell does, with Spark on this machine."""
+def start_verb(
+    *arguments: str, stderr: Any, environment: Mapping[str, str], compiled: bool = False
+) -> subprocess.Popen[str]:
+    """Start a verb of `kbroker pipeline` in its own process group, as a shell does, with Spark on this machine.
+
+    Spark compiles its plans, as it does by default, only if they are to be `compiled`.
+    """
     command = [sys.executable, "-m", "kbroker", "pipeline", *arguments, "--master", "local[2]"]
     command += ["--jars", ",".join(connector_jars()), "--conf", "spark.driver.memory=700m"]
+    for key, value in ({} if compiled else INTERPRETED).items():
+        command += ["--conf", f"{key}={value}"]
     environment = {**os.environ, **environment}
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment, start_new_session=True

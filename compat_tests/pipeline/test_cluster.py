@@ -19,7 +19,7 @@ from compat_tests.pipeline.processes import WAIT_S, Driver
 from compat_tests.pipeline.scenarios import put_events
 from compat_tests.pipeline.topics import BASE_MS, create, records, values
 from compat_tests.pipeline.visit_model import counted, lookup_text, some_events
-from compat_tests.spark.session import connector_jars
+from compat_tests.spark.session import INTERPRETED, connector_jars
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.visits.rules import VisitRules
 from tests.tries import FORM
@@ -32,9 +32,21 @@ pytestmark = [
 scenarios = Scenarios("cluster")
 PARTITIONS = 2
 BATCH = 400
-LONG = {"other_jobs_on_a_cluster"}
+LONG = {"jobs_on_a_cluster_do_what_local_ones_do", "other_jobs_on_a_cluster"}
 """Scenarios for `make torture`: the jobs themselves are tested on one machine."""
 CONF = (f"spark.executor.memory={EXECUTOR_MEMORY}", "spark.driver.memory=700m", "spark.sql.shuffle.partitions=2")
+
+
+@scenarios.add
+def an_archive_on_a_cluster_outlives_a_worker(bootstrap: str, unique: str) -> object:
+    """The first half of the next scenario, for `make test`."""
+    some_events_in(bootstrap, unique)
+    with standalone() as cluster, jobs(bootstrap) as near, jobs(bootstrap) as far:
+        archived = archive_while_a_worker_dies(cluster, far, unique)
+        assert near.archive(unique, "archive", batch_records=BATCH) == archived
+        assert contents(far) == contents(near)
+        assert list(cluster.applications().values()) == ["kbroker archive"]
+        return archived
 
 
 @scenarios.add
@@ -165,7 +177,7 @@ def verb(master: str, job: Jobs, name: str, *arguments: str) -> Driver:
     """Start a verb of the command line that runs its job on a cluster."""
     command = ["kbroker", "pipeline", name, *arguments, "--bootstrap", job.bootstrap, "--master", master]
     command += ["--jars", ",".join(connector_jars())]
-    for each in CONF:
+    for each in (*CONF, *(f"{key}={value}" for key, value in INTERPRETED.items())):
         command += ["--conf", each]
     return Driver(*command, cwd=job.folder)
 

@@ -18,6 +18,7 @@ from compat_tests.pipeline.topics import create, put, records
 from kbroker import Acl, Broker
 from kbroker.admin.client_properties import settings_of
 from kbroker.security.tls import development
+from tests.tries import FORM
 
 pytestmark = [
     pytest.mark.spark,
@@ -81,7 +82,10 @@ def by_certificate(folder: Path) -> Iterator[tuple[str, str, Path]]:
         yield broker.bootstrap_servers.split(",")[0], settings["bootstrap.servers"], file
 
 
-@pytest.mark.parametrize("secured", [by_password, by_certificate])
+slow = pytest.mark.skipif(FORM != "long", reason="a verb logs in by certificate below: only with KBROKER_TESTS=long")
+
+
+@pytest.mark.parametrize("secured", [by_password, pytest.param(by_certificate, marks=slow)])
 def test_archive_verify_and_replay(
     secured: Callable[[Path], AbstractContextManager[tuple[str, str, Path]]], tmp_path: Path
 ) -> None:
@@ -107,7 +111,9 @@ def test_a_verb_with_a_file_of_settings(tmp_path: Path) -> None:
         to, checkpoint = str(tmp_path / "archive"), str(tmp_path / "checkpoint")
         arguments = ["archive", "--topics", TOPIC, "--to", to, "--checkpoint", checkpoint, "--bootstrap", address]
         with tempfile.TemporaryFile("w+") as errors:
-            process = start_verb(*arguments, "--command-config", str(file), stderr=errors, environment={})
+            process = start_verb(
+                *arguments, "--command-config", str(file), stderr=errors, environment={}, compiled=True
+            )
             status, _ = ended(process)
             errors.seek(0)
             said = errors.read()

@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compat_tests.harness.parts import fetch
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 # Jars that the connector needs and pyspark does not include.
 CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+INTERPRETED: dict[str, Any] = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Compiling a plan takes longer than running it over a test's few rows; some drivers of their own do compile."""
 
 
 def connector_jars() -> list[str]:
@@ -44,10 +49,7 @@ def spark() -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        # Compiling a plan takes longer than running it over a test's few rows; drivers in their own processes do
-        # compile.
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config(map=INTERPRETED)
         .config("spark.sql.warehouse.dir", f"{scratch.name}/warehouse")
         .config("spark.local.dir", scratch.name)
         .config("spark.log.level", "ERROR")

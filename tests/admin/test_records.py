@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from kafka import KafkaConsumer
 
 from kbroker import Broker
@@ -11,6 +12,7 @@ from kbroker.testing.waiting import hold
 PATIENCE_S = 60
 
 
+@pytest.mark.long
 def test_a_member_takes_the_result_of_a_join_that_no_poll_waited_for() -> None:
     with Broker() as broker:
         broker.topics.create("t", 1)

@@ -82,6 +82,7 @@ def logs_in(running, name, password="secret", mechanism="SCRAM-SHA-256"):
         return bool(client.ask(MetadataRequest(topics=[]), 9).brokers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", list(TYPES))
 @pytest.mark.parametrize("name", ["alice", "a,b=c d", "zoë/x", "<default>", "..", "ANONYMOUS"])
 def test_a_user_logs_in_from_then_on_until_removed(secured, admin, mechanism, name):

@@ -135,6 +135,7 @@ def test_a_secret_that_is_set_is_not_printed(anywhere: CommandLine) -> None:
     assert f"{key}=(secret) could be set" in done.text
 
 
+@pytest.mark.long
 def test_a_config_that_lets_nobody_connect_is_unset_while_the_node_is_stopped(tmp_path: Path) -> None:
     data, cli = str(tmp_path / "data"), CommandLine("127.0.0.1:1")
     limits = {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "127.0.0.1:0"}

@@ -393,6 +393,7 @@ def test_the_images_command(image):
         assert json.loads(ready.read_text())["pid"] == process.pid  # signals reach the broker itself
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kraft", [True, False])
 def test_the_start_script_of_testcontainers_for_python(image, tmp_path, kraft):
     directory, ready = image

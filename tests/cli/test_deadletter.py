@@ -86,6 +86,7 @@ def test_letters_are_shown_with_their_records(anywhere: CommandLine, jobs: str) 
     assert "first" not in one
 
 
+@pytest.mark.long
 def test_a_replay_begins_behind_the_last_one(anywhere: CommandLine, jobs: str) -> None:
     dead = f"dlq.{jobs}"
     assert replay(anywhere, dead) == [(0, 2, jobs, 0), (0, 2, jobs, 1)]

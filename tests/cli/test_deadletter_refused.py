@@ -24,6 +24,7 @@ def compacted(cli: CommandLine, name: str) -> str:
     return name
 
 
+@pytest.mark.long
 def test_letters_that_their_topic_refuses_are_named_and_passed_over(
     anywhere: CommandLine, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def produced(broker: Broker, topic: str, *values: bytes) -> None:
     assert producer.flush(20) == 0
 
 
+@pytest.mark.long
 def test_records_go_back_once_their_schema_is_registered() -> None:
     with Broker(registry=True) as broker:
         cli, registry = CommandLine(broker.bootstrap_servers), Http(broker.registry_url)
@@ -107,6 +109,7 @@ def test_records_go_back_once_their_schema_is_registered() -> None:
         ]
 
 
+@pytest.mark.long
 def test_bad_letters_in_many_batches() -> None:
     """The client sends no more dead letters after a refusal; a batch is no larger than its topic allows."""
     with Broker() as broker:
@@ -124,6 +127,7 @@ def test_bad_letters_in_many_batches() -> None:
         assert len(contents(cli, "orders")) == 3
 
 
+@pytest.mark.long
 def test_a_topic_that_takes_nothing_has_nothing_against_a_letter(tmp_path: Path) -> None:
     """The error concerns the batch: --skip does not count the dead letter as replayed."""
     with Broker(registry=True, data_dir=tmp_path) as broker:

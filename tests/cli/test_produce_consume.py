@@ -262,6 +262,7 @@ def test_who_may_not_write_is_told_which_acl_lets_him():
             )
 
 
+@pytest.mark.long
 def test_produce_ends_where_the_broker_is_gone_before_it_acknowledged_anything():
     with Broker() as broker:
         broker.topics.create("t")
@@ -311,6 +312,7 @@ def test_a_record_that_is_too_large_for_the_client(cli, name):
     cli.ok("produce", f"{name}-2", "-X", "max.request.size=3000000", stdin=b"x" * 2_000_000 + b"\n")
 
 
+@pytest.mark.long
 def test_an_interrupted_producer_has_written_what_it_read(cli, name):
     cli.ok("topic", "create", name)
     with cli.started("produce", name) as process:
@@ -340,6 +342,7 @@ def test_a_signal_ends_a_member_that_leaves_its_group(cli, name, number):
     assert group["state"] == "Empty"
 
 
+@pytest.mark.long
 def test_a_member_that_ends_while_it_joins_leaves_its_group(name):
     """A member whose JoinGroup is parked cannot leave on the same connection; a second signal does not interrupt it."""
     with Broker({"group.initial.rebalance.delay.ms": "600000"}) as broker:

@@ -69,6 +69,7 @@ def test_certificates_that_cannot_be_used(cli: CommandLine, tmp_path: Path) -> N
     assert "--tls-cert and --tls-key go together" in line
 
 
+@pytest.mark.long
 def test_a_broker_with_a_registry_over_tls_and_a_console(cli: CommandLine, tmp_path: Path) -> None:
     cli.ok("cert", "dev", str(tmp_path))
     pem, ca = str(tmp_path / "server.pem"), str(tmp_path / "ca.crt")

@@ -43,6 +43,7 @@ def lags(cli: CommandLine, group: str) -> dict[int, int | None]:
     return {partition: lag for partition, (_, lag) in starts(cli, group).items()}
 
 
+@pytest.mark.long
 def test_a_share_groups_life(anywhere: CommandLine, jobs: str) -> None:
     taken = anywhere.ok("consume", jobs, "--share", jobs, "-c", "6", "--timeout", "20000", "-f", "%p %o %v\\n")
     assert sorted(taken.lines) == [f"{p} {o} {v}" for p in range(2) for o, v in enumerate("abc")]
@@ -73,6 +74,7 @@ def test_a_share_groups_life(anywhere: CommandLine, jobs: str) -> None:
     assert anywhere.fails("group", "describe", jobs).startswith(f"group {jobs} does not exist; ")
 
 
+@pytest.mark.long
 def test_records_are_released_and_rejected(anywhere: CommandLine, jobs: str) -> None:
     one = ("consume", jobs, "--share", jobs, "--timeout", "20000", "-f", "%p-%o\\n")
     assert len(anywhere.ok(*one, "-c", "3", "--ack", "release").lines) == 3
@@ -82,6 +84,7 @@ def test_records_are_released_and_rejected(anywhere: CommandLine, jobs: str) -> 
     assert lags(anywhere, jobs) == {0: 0, 1: 0}
 
 
+@pytest.mark.long
 def test_members_of_a_share_group(anywhere: CommandLine, jobs: str) -> None:
     with anywhere.started("consume", jobs, "--share", jobs, "-X", "client.id=worker") as process:
         assert process.stdout is not None
@@ -171,6 +174,7 @@ def test_a_library_that_is_too_old(cli: CommandLine, monkeypatch: pytest.MonkeyP
     assert "--share needs confluent-kafka: " in cli("consume", "t", "--share", "g").err
 
 
+@pytest.mark.long
 def test_a_group_of_another_type(anywhere: CommandLine, jobs: str, capfd: pytest.CaptureFixture[str]) -> None:
     consumers = f"{jobs}.consumers"
     anywhere.ok("consume", jobs, "-g", consumers, "--from-beginning", "-c", "1")
@@ -196,6 +200,7 @@ def test_a_topic_that_does_not_exist(cli: CommandLine) -> None:
     assert cli.fails("consume", "no-such-topic", "--share", "g").startswith("topic no-such-topic does not exist")
 
 
+@pytest.mark.long
 def test_a_topic_that_is_named_twice(cli: CommandLine, name: str) -> None:
     cli.ok("topic", "create", name)
     cli.ok("config", "set", "share.auto.offset.reset=earliest", "--group", name)

@@ -52,6 +52,7 @@ def started(tmp_path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[
                 process.kill()
 
 
+@pytest.mark.long
 def test_a_process_is_controlled(tmp_path: Path) -> None:
     with started(tmp_path, "--control", "127.0.0.1:0") as (process, ready):
         api = Http(ready["control"])

@@ -27,6 +27,7 @@ from tests.cli.test_start_control import started
 from tests.metrics.pushes import data, gauge
 
 
+@pytest.mark.long
 def test_a_process_is_seen_told_of_and_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:

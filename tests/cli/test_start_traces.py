@@ -19,6 +19,7 @@ from tests.cli.test_start_control import started
 from tests.traces.collector import attributes_of, collecting
 
 
+@pytest.mark.long
 def test_a_process_exports_what_it_was_asked(tmp_path: Path) -> None:
     with collecting() as collector, started(tmp_path, "--traces", collector.url) as (process, ready):
         with WireClient(ready["bootstrap_servers"], "app") as client:

@@ -36,6 +36,7 @@ def test_a_broker_that_there_is_not_is_told_with_those_there_are():
     assert str(told.value) == "there is no broker 0; the cluster has 1, 2"
 
 
+@pytest.mark.long
 def test_a_producer_goes_on_when_its_leader_is_killed():
     with Cluster(brokers=3, config=FAST) as cluster:
         create(cluster, "orders", **{"min.insync.replicas": "2"})
@@ -51,6 +52,7 @@ def test_a_producer_goes_on_when_its_leader_is_killed():
         assert consumed({"bootstrap.servers": cluster.bootstrap_servers}, "orders", 1000) == list(range(1000))
 
 
+@pytest.mark.long
 def test_brokers_stop_soon_when_zookeeper_is_gone(monkeypatch):
     """The controller's own request is in its queue, after requests that wait for ZooKeeper."""
     monkeypatch.setattr(controlled_shutdown, "_AWAY_SECONDS", 0.2)

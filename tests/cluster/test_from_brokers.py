@@ -82,6 +82,7 @@ def codes(client: WireClient) -> list[int]:
     return [*found, markers[0].topics[0].partitions[0].error_code, *states]
 
 
+@pytest.mark.long
 def test_strangers_pass_for_no_brokers_and_brokers_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "kbroker")
     config = {

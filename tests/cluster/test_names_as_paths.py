@@ -34,6 +34,7 @@ def paths(directory: Path) -> set[str]:
     return {str(path.relative_to(directory)) for path in directory.rglob("*")}
 
 
+@pytest.mark.long
 def test_names_in_requests_between_brokers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "evil-0").mkdir()
     (tmp_path / "evil-0" / "precious.txt").write_text("not a log")

@@ -241,6 +241,7 @@ def test_letters_wait_for_their_next_leader(shop: Shop) -> None:
     assert len(shop.records(letters, 0)) >= 2 + codes.count(ErrorCode.NONE)
 
 
+@pytest.mark.long
 def test_no_good_record_is_refused_while_the_leader_of_the_schemas_ends(shop: Shop) -> None:
     topic = shop.topic(replicas=1)
     shop.register(topic, 1)

@@ -86,6 +86,7 @@ def test_every_broker_answers_with_one_state(cluster: Cluster) -> None:
     assert Http(all_urls[1]).refused("GET", "/subjects/a%2F1/versions")[0] == 40401
 
 
+@pytest.mark.long
 def test_leaders_are_killed(cluster: Cluster) -> None:
     killed(cluster, 4, seed=1)
 
@@ -136,6 +137,7 @@ def _in_sync(cluster: Cluster) -> set[int]:
     return set.intersection(*(set() if each is None else set(each.isr) for each in known))
 
 
+@pytest.mark.long
 def test_without_enough_replicas_nothing_is_acknowledged() -> None:
     """What cannot be replicated is refused in bounded time, and may or may not exist once replication works again."""
     with Cluster(registry=True, config={"min.insync.replicas": 2}) as cluster:
@@ -156,6 +158,7 @@ def test_without_enough_replicas_nothing_is_acknowledged() -> None:
         assert Http(cluster.brokers[others[0]].registry_url).register("b", record("B"))["id"] == 2
 
 
+@pytest.mark.long
 def test_a_leader_that_was_cut_off_acknowledges_nothing(cluster: Cluster) -> None:
     """No other replica has what it appends, so it does not show it either."""
     Http(urls(cluster)[0]).register("a", record("A"))

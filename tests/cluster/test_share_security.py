@@ -24,6 +24,7 @@ ACLS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tls", [False, True])
 def test_members_and_brokers_have_their_own_rights(tls: bool) -> None:
     users = {"admin": "a", "alice": "b"}

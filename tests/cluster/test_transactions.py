@@ -92,6 +92,7 @@ def sees(raw: Raw, topic: str, index: int, values: list[bytes]) -> Callable[[], 
     return lambda: raw.see(topic, index=index).values == values
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("coordinator", [1, 2, 3])
 @pytest.mark.parametrize("generation", [1, 2])
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests.harness.jvm import BRIEF
 from kbroker.config.model import ConfigKey, ConfigType
 from kbroker.config.table import BROKER, CLIENT_METRICS, DYNAMIC_ONLY, GROUP, TOPIC
 from kbroker.config.values import to_text
@@ -41,7 +42,7 @@ PROGRAM = Path(__file__).parent / "PrintConfigs.java"
 
 @pytest.fixture(scope="module")
 def definitions(kafka_libs: Path) -> list[dict[str, Any]]:
-    command = ["java", "-XX:+UseSerialGC", "-cp", f"{kafka_libs}/*", str(PROGRAM)]
+    command = ["java", *BRIEF, "-cp", f"{kafka_libs}/*", str(PROGRAM)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compat_tests.harness.jvm import BRIEF
 from kbroker.config.changes_while_running import validate_broker
 from kbroker.config.model import ConfigError, InvalidConfig
 from kbroker.config.password_encoder import CBC, GCM, PasswordEncoder, Undecodable
@@ -155,7 +156,7 @@ def test_a_variable_is_stored_as_one(tmp_path: Path) -> None:
 )
 def test_against_apache_kafka(kafka39_libs: Path, factory: str, cipher: str, length: int) -> None:
     ours = encoder(cipher=cipher, key_factory=factory or None, key_length=length)
-    command = ["java", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
+    command = ["java", *BRIEF, "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
     command += ["-cp", f"{kafka39_libs}/*", str(PROGRAM)]
     arguments = ["secret", factory, cipher, str(length), "theirs-1", ours.encode("ours-1"), ours.encode("")]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120, check=True)

@@ -29,6 +29,7 @@ def web(four: tuple[Cluster, ConsoleServer]) -> Visitor:
     return Visitor(four[1].url)
 
 
+@pytest.mark.long
 def test_a_partition_is_moved(web):
     preview = web.page("/cluster/move?topic=moves&partition=0&to=3,1").words
     assert "Replicas then 3, 1" in preview

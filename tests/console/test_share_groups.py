@@ -220,6 +220,7 @@ def test_a_page_looks_at_so_many_bytes_only(web: Visitor, lost: str, monkeypatch
     assert "Replay 2 letters, skip 1" in shown
 
 
+@pytest.mark.long
 def test_a_preview_tells_what_it_leaves_out(web: Visitor, cluster: Broker) -> None:
     cluster.topics.create("dlq.wide", 503)
     cli: Any = SimpleNamespace(bootstrap=cluster.bootstrap_servers)

@@ -76,6 +76,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_snapshot, "_AT_ONCE", 5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(SEED, SEED + 4))
 @pytest.mark.parametrize("loss", ["process", "power"])
 def test_whenever_it_is_cut_off_all_changes_are_there(

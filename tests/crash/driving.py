@@ -76,7 +76,7 @@ class Driver:
 
     def __init__(self, folder: Path, *arguments: str, failpoint: str = "") -> None:
         self._errors = open(folder / "driver.log", "w+")  # noqa: SIM115 - closed by `end`
-        self._process = start_verb(*arguments, stderr=self._errors, environment={VARIABLE: failpoint})
+        self._process = start_verb(*arguments, stderr=self._errors, environment={VARIABLE: failpoint}, compiled=True)
         self.lines: list[str] = []
         self.said = ""
         self._begun = threading.Event()

@@ -21,9 +21,10 @@ from confluent_kafka.cimpl import NewTopic
 from compat_tests.clients.java_tools.tool import run_class
 from compat_tests.harness.brokers import KBroker, free_port
 from tests.figures import figure
+from tests.tries import tries
 
 SEED = 20261121
-KILLS = 20
+KILLS = tries(16)
 PARTITIONS = 3
 TOPIC = "killed"
 COMPLAINT = re.compile(r"Mismatch|Non-consecutive|Found timestamp|Exception|invalid|isvalid: false")
@@ -76,7 +77,7 @@ class Load(threading.Thread):
                 self._producer.poll(0.05)
                 continue
             self._producer.poll(0)
-            if number % 200 == 0:
+            if number % 50 == 0:
                 self.stopping.wait(0.002)
         left = self._producer.flush(60)
         assert left == 0, f"{left} records were never answered"

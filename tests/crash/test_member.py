@@ -17,9 +17,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.test_kill import FixedPort, Load, wait_for
+from tests.tries import tries
 
 SEED = int(os.environ.get("KBROKER_CRASH_SEED", "7"))
-KILLS = int(os.environ.get("KBROKER_CRASH_KILLS", "8"))
+KILLS = int(os.environ.get("KBROKER_CRASH_KILLS", tries(5)))
 PARTITIONS = 3
 TOPIC = "killed"
 GROUP = "members"

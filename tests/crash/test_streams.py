@@ -21,7 +21,7 @@ from tests.figures import figure
 from tests.tries import tries
 
 SEED = 20261121
-BROKER_KILLS, APPLICATION_KILLS = tries(6), tries(3)
+BROKER_KILLS, APPLICATION_KILLS = tries(3), tries(2)
 PREFIX = "streams"
 WAIT_S = 120
 

@@ -8,7 +8,7 @@ from tests.crash.torture import Torture
 from tests.figures import figure
 
 SEED = 20261121
-KILLS = 50
+KILLS = 26
 
 
 def test_nothing_is_lost_over_many_ends(tmp_path: Path) -> None:

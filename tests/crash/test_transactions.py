@@ -8,7 +8,7 @@ from tests.crash.transactions import STEPS, Transactions
 from tests.figures import figure
 
 SEED = 20261121
-KILLS = 30
+KILLS = 16
 
 
 def test_t5_t12_no_transaction_is_torn_by_any_end(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ partitions between two log directories, creates and deletes topics. So at each e
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections import Counter
@@ -107,6 +108,7 @@ class Torture:
         self.model = {(topic, p): PartitionModel() for topic in CONFIGS for p in range(PARTITIONS)}
         self.dirs = [str(directory / "a"), str(directory / "b")]
         self.broker = _TwoDirs(directory, SETTINGS)
+        self._failpoints = itertools.cycle(self.rng.sample(_FAILPOINTS, len(_FAILPOINTS)))
         self._numbers = 0
         self._temporary = ""
         self._client: WireClient | None = None
@@ -169,7 +171,7 @@ class Torture:
             self.broker.kill()
             self.counts["kills at a start"] += 1
         if self.rng.random() < 0.7:
-            self.broker.armed = self.rng.choice(_FAILPOINTS)
+            self.broker.armed = next(self._failpoints)
             self.broker.count = 1 if self.broker.armed.startswith("swap.") else self.rng.choice((1, 1, 2, 3, 8))
         try:
             self._start_and_check(whole=number % 25 == 0)

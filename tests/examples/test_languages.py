@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from compat_tests.harness.jvm import BRIEF
+
 HERE = Path(__file__).parent / "languages"
 
 
@@ -40,4 +42,4 @@ def test_go() -> None:
 
 @pytest.mark.java
 def test_java(kafka_libs: Path) -> None:
-    assert "the order was written again" in run("java", "-cp", f"{kafka_libs}/*", "Orders.java", timeout_s=120)
+    assert "the order was written again" in run("java", *BRIEF, "-cp", f"{kafka_libs}/*", "Orders.java", timeout_s=120)

@@ -6,10 +6,11 @@ import pytest
 
 from compat_tests.harness.brokers import KBroker
 from tests.fair import crowds
+from tests.tries import FORM
 
 pytestmark = pytest.mark.long
 
-SECONDS = 1.5
+SECONDS = 1.5 if FORM == "long" else 0.7
 LONGEST_MS = 2_000
 GROWTH_MB = 250
 

@@ -151,6 +151,7 @@ def test_a_small_batch_in_order_takes_one_call(codec: int, rows: int) -> None:
     assert is_in_order(memoryview(records), parse_header(records), rules, NOW)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("rested")
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: bomb.name)
 def test_what_grows_is_not_unpacked_at_once(bomb: Bomb) -> None:

@@ -26,6 +26,7 @@ from kbroker.log.partition_log import PartitionLog
 from tests.figures import figure
 from tests.log.builders import NOW, batch, first_at, open_log, purge, read_all
 from tests.log.cleaner.context import clean
+from tests.tries import tries
 
 CONFIG = LogConfig(
     cleanup_policy=("compact", "delete"), segment_bytes=900, index_interval_bytes=100, file_delete_delay_ms=0
@@ -236,5 +237,5 @@ class LogMachine(RuleBasedStateMachine):
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-LogMachine.TestCase.settings = settings(max_examples=400, stateful_step_count=30)
+LogMachine.TestCase.settings = settings(max_examples=tries(400), stateful_step_count=30)
 TestLog = pytest.mark.long(LogMachine.TestCase)

@@ -72,6 +72,7 @@ async def talk(rng, client, asked):
     await sending
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(tries(12)))
 def test_every_request_is_answered_in_its_place(monkeypatch, seed):
     print("seed", seed)

@@ -71,6 +71,7 @@ BOMBS: list[tuple[str, str, Any, bytes]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("schema_type", "schema", "data"), [each[1:] for each in BOMBS], ids=[each[0] for each in BOMBS]
 )

@@ -32,6 +32,7 @@ def known(shop: Shop) -> int:
     return shop.register("orders-value")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [
@@ -138,6 +139,7 @@ def test_a_batch_sent_again_is_not_judged_again(shop: Shop, known: int) -> None:
     assert shop.values("bad-orders") == [BAD]
 
 
+@pytest.mark.long
 def test_what_is_left_of_batches_is_there_after_a_restart(tmp_path: Path) -> None:
     data_dir = str(tmp_path / "data")
     for first in (0, 4):

@@ -414,6 +414,7 @@ def test_where_this_broker_leads_its_registry_answers() -> None:
     run(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(tries(3)))
 def test_nothing_acknowledged_is_ever_missing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the leader does meanwhile, a read returns everything that was acknowledged before it."""

@@ -74,6 +74,7 @@ def test_the_same_without_compiled_code(shop: Shop, level: str, monkeypatch: pyt
         assert shop.send("orders", [good, b"x", b"y"]) == [BESIDE_A_BAD_RECORD, OF_A_BAD_RECORD, OF_A_BAD_RECORD]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "config",
     [{"compression_type": "zstd"}, {"message_timestamp_type": "LogAppendTime"}, {"record_validation": "header"}],
@@ -100,6 +101,7 @@ def test_clients_that_leave_at_once_disturb_nobody(shop: Shop) -> None:
     assert shop.send("orders", [good, good]) == [0, 0]
 
 
+@pytest.mark.long
 def test_a_cluster_without_registries_refuses_the_config() -> None:
     with Cluster(2) as cluster:
         alone = Shop(cluster, None)  # type: ignore[arg-type]
@@ -280,6 +282,7 @@ def test_bad_configs_are_refused(shop: Shop) -> None:
         assert caught.value.args[0].name() == "INVALID_CONFIG", name
 
 
+@pytest.mark.long
 def test_a_topic_takes_nothing_once_the_registry_is_gone(tmp_path: Path) -> None:
     data_dir = str(tmp_path / "data")
     with Broker(data_dir=data_dir, registry=True) as broker:
@@ -301,6 +304,7 @@ def test_a_topic_takes_nothing_once_the_registry_is_gone(tmp_path: Path) -> None
         assert len(alone.values("orders")) == 3
 
 
+@pytest.mark.long
 def test_large_batches_of_many_schemas_pass(shop: Shop) -> None:
     shop.checked("orders", max_message_bytes="3000000")
     known = []

@@ -121,6 +121,7 @@ async def test_it_ends_without_work(worker: ValueWorker, monkeypatch: pytest.Mon
     assert await errors_of(worker, schema(ORDER), order(1)) == {}
 
 
+@pytest.mark.long
 async def test_who_asks_may_leave_at_any_time(worker: ValueWorker) -> None:
     """When a connection ends, its work is closed: the process continues, and discards the batch."""
     text = schema({"type": "array", "items": "long"})

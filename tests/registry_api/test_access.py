@@ -212,6 +212,7 @@ def test_head_needs_what_get_does(users: Users) -> None:
     assert users.ask("stranger", "HEAD", "/subjects/orders-value/versions/1") == (403, None)
 
 
+@pytest.mark.long
 def test_a_long_list_is_filtered(of_all: tuple[Broker, Users]) -> None:
     users = prepare(of_all)
     for number in range(500):

@@ -102,6 +102,7 @@ def test_a_topic_that_would_lose_schemas_is_refused(broker: Broker, partitions: 
         Beside(broker.bootstrap_servers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("api", ["EndTxn", "Produce", "AddPartitionsToTxn", "InitProducerId"])
 @pytest.mark.parametrize("when", ["request", "before"])
 def test_a_change_whose_outcome_is_unknown_is_made_once(broker: Broker, beside: Beside, api: str, when: str) -> None:
@@ -215,6 +216,7 @@ def test_a_topic_that_is_deleted_is_made_anew(broker: Broker, beside: Beside) ->
     assert beside.http.register("b", record("B"))["id"] == 1
 
 
+@pytest.mark.long
 def test_a_transaction_that_somebody_leaves_open(broker: Broker) -> None:
     """Nothing after its beginning is committed for readers: requests fail after a while, changes wait for its end."""
     with Beside(broker.bootstrap_servers, patience_s=3) as beside:
@@ -232,6 +234,7 @@ def test_a_transaction_that_somebody_leaves_open(broker: Broker) -> None:
         assert beside.http.register("a", record("A"))["id"] == 2
 
 
+@pytest.mark.long
 def test_a_kafka_that_does_not_answer(tmp_path: Any) -> None:
     """Reads continue; requests that need Kafka fail in bounded time; nothing is left behind."""
     threads = threading.active_count()
@@ -280,6 +283,7 @@ def test_requests_end_with_the_store(broker: Broker, beside: Beside) -> None:
     assert [code for code, _ in answers] == [50002] * 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "rate", "count"), [(1, 0.1, 40), *((seed, 0.2, 100) for seed in range(2, 7) if FORM == "long")]
 )
@@ -325,6 +329,7 @@ def test_it_logs_in_and_needs_few_rights() -> None:
             Beside(bootstrap, **other)
 
 
+@pytest.mark.long
 def test_beside_a_cluster_whose_leaders_are_killed() -> None:
     """The leader of `_schemas` and the coordinator of the transactions move, each to another broker."""
     with Cluster() as cluster:

@@ -114,6 +114,7 @@ def test_too_many_of_them_end_the_connection(registry: Http) -> None:
     assert took < 50_000_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begin", [b"", GET, GET + b"\r\n" + GET])
 def test_a_head_that_does_not_arrive_ends_the_connection(
     registry: Http, monkeypatch: pytest.MonkeyPatch, begin: bytes

@@ -221,6 +221,7 @@ def test_a_leader_that_moves_is_followed(upstream: Upstream) -> None:
     assert len(upstream.seen) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "code", "text", "most_s"),
     [
@@ -268,6 +269,7 @@ def test_a_forwarded_request_goes_no_further(upstream: Upstream, registry: Http)
     assert not upstream.seen
 
 
+@pytest.mark.long
 def test_a_leader_that_does_not_answer(upstream: Upstream, registry: Http, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer, "ANSWER_S", 0.2)
     over = threading.Event()

@@ -64,6 +64,7 @@ def tortured(directory: Path, kills: int, seed: int) -> None:
             assert took < 5  # the machine may be busy
 
 
+@pytest.mark.long
 def test_ids_are_dense_and_unique_with_three_instances(tmp_path: Path) -> None:
     broker, at = broker_at(tmp_path)
     made = instances(tmp_path, at)
@@ -78,6 +79,7 @@ def test_ids_are_dense_and_unique_with_three_instances(tmp_path: Path) -> None:
         clients.judge(urls)
 
 
+@pytest.mark.long
 def test_instances_and_the_broker_are_killed(tmp_path: Path) -> None:
     tortured(tmp_path, kills=2, seed=1)
 
@@ -87,6 +89,7 @@ def test_instances_and_the_broker_are_killed_often(tmp_path: Path) -> None:
     tortured(tmp_path, kills=40, seed=2)
 
 
+@pytest.mark.long
 def test_it_ends_at_once_also_without_its_kafka(tmp_path: Path) -> None:
     broker, at = broker_at(tmp_path)
     ((process, url),) = instances(tmp_path, at, 1)

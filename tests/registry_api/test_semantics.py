@@ -234,6 +234,7 @@ def test_latest_is_never_a_deleted_version(registry: Http) -> None:
     assert registry.refused("DELETE", "/subjects/a/versions/latest") == (40402, "Version -1 not found.")
 
 
+@pytest.mark.long
 def test_no_schema_refers_to_what_was_deleted_meanwhile(registry: Http) -> None:
     """One client permanently deletes a schema again and again, while others register schemas that refer to it."""
     holder = {"type": "record", "name": "Holder", "fields": [{"name": "one", "type": "One"}]}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from compat_tests.harness.jvm import BRIEF
 from kbroker.share_coordinator.share_partition_state import SharePartition
 
 from .context import OTHER, TOPIC, Context
@@ -92,7 +93,7 @@ def said(found):
 def compare(libs, count, seed=SEED):
     steps = list(operations(random.Random(seed), count))
     text = "".join(" ".join(map(str, words)) + "\n" for words in steps)
-    command = ["java", "-XX:+UseSerialGC", "-cp", f"{libs}/*", str(PROGRAM), str(UPDATES), TOPIC.hex(), OTHER.hex()]
+    command = ["java", *BRIEF, "-cp", f"{libs}/*", str(PROGRAM), str(UPDATES), TOPIC.hex(), OTHER.hex()]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     theirs = [line[2:] for line in done.stdout.splitlines() if line.startswith("> ")]  # others are Kafka's log

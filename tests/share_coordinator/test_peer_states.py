@@ -288,6 +288,7 @@ def test_many_groups_that_wait_for_a_broker_that_never_answers_do_not_wait_one_a
     asyncio.run(scenario())
 
 
+@pytest.mark.long
 def test_the_work_for_a_request_does_not_grow_with_the_number_of_groups_that_wait():
     groups = 10_000
 

@@ -341,6 +341,7 @@ def test_snapshots_go(broker: Broker, tmp_path: Path, monkeypatch: pytest.Monkey
     assert set(kept_files()) <= before
 
 
+@pytest.mark.long
 def test_a_hundred_topics(broker: Broker) -> None:
     for number in range(100):
         broker.topics.create(f"t{number}").produce("one")

@@ -32,6 +32,7 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_what_is_noted_comes_to_a_collector() -> None:
     with collecting() as collector:
         traces = Traces(exporting_to(collector.url, {"service.instance.id": "7"}))
@@ -84,6 +85,7 @@ def test_what_the_process_says_is_logged_and_that_it_has_ended(caplog: pytest.Lo
     assert traces._process.returncode == 1
 
 
+@pytest.mark.long
 def test_the_process_ends_with_the_broker_and_not_by_its_signals() -> None:
     with collecting() as collector:
         traces = Traces(exporting_to(collector.url, {}))

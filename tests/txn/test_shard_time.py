@@ -68,6 +68,7 @@ def test_ids_are_kept_when_their_tombstones_cannot_be_written() -> None:
     assert not context.shard.transactions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("max_bytes", [300, 5_000, 1 << 20])
 def test_long_ids_are_forgotten_whatever_the_largest_batch(max_bytes: int) -> None:
     """300 ids of 4 kB make 1.2 MB, more than max.message.bytes allows by default."""

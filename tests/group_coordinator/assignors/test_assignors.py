@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compat_tests.harness.jvm import BRIEF
 from kbroker.group_coordinator.assignment import Assign, Assignment, GroupSpec, MemberSpec
 from kbroker.group_coordinator.assignors.range import range_assignor
 from kbroker.group_coordinator.assignors.uniform import uniform
@@ -203,7 +204,7 @@ def test_apache_kafkas_assignors_decide_alike(kafka_libs: Path) -> None:
     rng = random.Random(SEED)
     cases = [(random_group(rng), rng.choice(list(ASSIGNORS))) for _ in range(400)]
     text = "".join(f"{line}\n" for spec, name in cases for line in lines(spec, name))
-    command = ["java", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
+    command = ["java", *BRIEF, "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
     command += ["-cp", f"{kafka_libs}/*", str(PROGRAM)]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

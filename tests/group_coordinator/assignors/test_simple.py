@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compat_tests.harness.jvm import BRIEF
 from kbroker.group_coordinator.assignors.simple import SharingMember, SharingSpec, simple
 from kbroker.group_coordinator.java_order import in_java_order, topics_in_java_order
 from tests.tries import tries
@@ -148,7 +149,7 @@ def compare(libs, cases):
     rng = random.Random(SEED)
     specs = [random_spec(rng) for _ in range(cases)]
     text = "".join(f"{line}\n" for spec, counts in specs for line in lines(spec, counts))
-    command = ["java", "-XX:+UseSerialGC", "-cp", f"{libs}/*", str(PROGRAM)]
+    command = ["java", *BRIEF, "-cp", f"{libs}/*", str(PROGRAM)]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     theirs = done.stdout.splitlines()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compat_tests.harness.jvm import BRIEF
 from kbroker.group_coordinator.assignors.sticky import Subtasks, TaskMember, sticky
 from kbroker.group_coordinator.java_heap import JavaHeap
 from kbroker.group_coordinator.topologies.tasks import Tasks, TaskSet
@@ -158,7 +159,7 @@ def test_apache_kafkas_assignor_decides_alike(kafka_libs: Path) -> None:
     rng = random.Random(SEED)
     cases = [random_group(rng) for _ in range(500)]
     text = "".join(f"{line}\n" for group in cases for line in lines(group))
-    command = ["java", "-XX:+UseSerialGC", "-cp", f"{kafka_libs}/*", str(PROGRAM)]
+    command = ["java", *BRIEF, "-cp", f"{kafka_libs}/*", str(PROGRAM)]
     done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     theirs = done.stdout.splitlines()

@@ -184,6 +184,7 @@ def test_a_batch_keeps_its_codec_and_headers(log: PartitionLog, codec: int) -> N
     assert all(before[record.offset] == record for _, record in contents(log)[:-1])
 
 
+@pytest.mark.long
 def test_a_small_table_cleans_up_to_where_it_is_full(log: PartitionLog) -> None:
     for index in range(400):
         put(log, *[(b"key-%04d" % (index * 10 + i), b"v") for i in range(10)])

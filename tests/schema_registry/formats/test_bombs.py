@@ -111,9 +111,9 @@ def filled(text: str, piece: Callable[[int], str], most: int = MEGABYTE) -> str:
 
 
 SLOW = MEGABYTE if FORM == "long" else 250_000
-"""The size of inputs that take ten seconds for each megabyte."""
+"""The size of inputs that take five seconds and more for each megabyte."""
 LARGE: list[tuple[str, str, str]] = [
-    ("JSON", "properties", filled('{"properties":{@"z":{}}}', lambda each: f'"p{each}":{{"type":"string"}},')),
+    ("JSON", "properties", filled('{"properties":{@"z":{}}}', lambda each: f'"p{each}":{{"type":"string"}},', SLOW)),
     ("JSON", "enum", filled('{"enum":[@0]}', lambda each: f'"v{each}",')),
     ("JSON", "anyOf", filled('{"anyOf":[@{}]}', lambda each: f'{{"maxLength":{each}}},', SLOW)),
     (
@@ -127,7 +127,7 @@ LARGE: list[tuple[str, str, str]] = [
     (
         "AVRO",
         "union of records",
-        filled('[@"int"]', lambda each: f'{{"type":"record","name":"R{each}","fields":[]}},'),
+        filled('[@"int"]', lambda each: f'{{"type":"record","name":"R{each}","fields":[]}},', SLOW),
     ),
     ("AVRO", "a long name", filled('{"type":"fixed","size":1,"name":"@Z"}', lambda each: "a")),
     ("PROTOBUF", "fields", filled(proto3("message M {@}"), lambda each: f"int32 f{each} = {each + 1};", 300_000)),
@@ -137,6 +137,7 @@ LARGE: list[tuple[str, str, str]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "what", "text"), LARGE, ids=lambda each: each[:20])
 def test_a_megabyte(kind: str, what: str, text: str) -> None:
     """A schema of the largest size is parsed, printed and compared, or refused; in any case it ends."""
@@ -199,6 +200,7 @@ def doubling(levels: int, leaf: str) -> str:
     )
 
 
+@pytest.mark.long
 def test_differences_that_multiply() -> None:
     one, other = parse("JSON", doubling(60, "string")), parse("JSON", doubling(60, "number"))
     with bounded():
@@ -207,6 +209,7 @@ def test_differences_that_multiply() -> None:
         compatible(one, other)
 
 
+@pytest.mark.long
 def test_alternatives_that_multiply() -> None:
     many = [{"properties": {"a": {"maxLength": each}, "b": {"minLength": each}}} for each in range(4_000)]
     schema = parse("JSON", json.dumps({"anyOf": many}))
@@ -226,6 +229,7 @@ def test_avro_records_that_multiply() -> None:
         compatible(parse("AVRO", chain("int")), parse("AVRO", chain("string")))
 
 
+@pytest.mark.long
 def test_chains_of_references() -> None:
     """Two thousand types, each of which contains the next: far deeper than Python's stack, but still compared."""
     many = 2_000

@@ -158,6 +158,7 @@ def test_a_circle_hides_nothing() -> None:
     assert compatible(recursive("integer", "boolean"), recursive("integer", "boolean")) == []
 
 
+@pytest.mark.long
 def test_many_alternatives_that_refer_to_each_other() -> None:
     names = [f"T{each}" for each in range(12)]
     union = {"oneOf": [{"$ref": f"#/definitions/{name}"} for name in names]}

@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.schema_registry.formats.common import InvalidSchema, InvalidValue, Schema
@@ -142,19 +142,16 @@ def holds(schema: Schema) -> None:
         assert compatible(reader, writer) == []
 
 
-@settings(deadline=None)
 @given(avro_schemas())
 def test_avro(schema: Any) -> None:
     holds(parse("AVRO", json.dumps(schema)))
 
 
-@settings(deadline=None)
 @given(json_schemas())
 def test_json_schema(schema: Any) -> None:
     holds(parse("JSON", json.dumps(schema)))
 
 
-@settings(deadline=None)
 @given(protobuf_files())
 def test_protobuf(text: str) -> None:
     schema = parse("PROTOBUF", text)
@@ -164,7 +161,6 @@ def test_protobuf(text: str) -> None:
     assert compatible(again, schema) == compatible(schema, again) == []
 
 
-@settings(deadline=None)
 @given(avro_schemas(), avro_schemas())
 def test_avro_agrees_with_its_library(one: Any, other: Any) -> None:
     from avro.compatibility import ReaderWriterCompatibilityChecker
@@ -174,7 +170,6 @@ def test_avro_agrees_with_its_library(one: Any, other: Any) -> None:
     assert (verdict.compatibility.value == "compatible") is (not compatible(reader, writer))
 
 
-@settings(deadline=None)
 @given(json_schemas(), json_schemas())
 def test_full_is_backward_and_forward(one: Any, other: Any) -> None:
     new, old = parse("JSON", json.dumps(one)), parse("JSON", json.dumps(other))
@@ -183,14 +178,12 @@ def test_full_is_backward_and_forward(one: Any, other: Any) -> None:
     assert (not check("BACKWARD", old, [(1, new)])) is forward
 
 
-@settings(deadline=None)
 @given(st.sampled_from(["AVRO", "JSON", "PROTOBUF"]), st.text() | st.text("{}[]\":,\\/*<>()=;.ab 01\n'$_-"))
 def test_any_text(kind: str, text: str) -> None:
     with suppress(InvalidSchema):
         holds(parse(kind, text))
 
 
-@settings(deadline=None)
 @given(st.sampled_from(["AVRO", "JSON", "PROTOBUF"]), st.binary(max_size=40))
 def test_any_value(kind: str, data: bytes) -> None:
     text = {
