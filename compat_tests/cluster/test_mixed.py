@@ -179,7 +179,7 @@ def test_coordinators_move_between_the_kinds(cluster: Cluster, name: str) -> Non
 
 
 def assert_no_features(cluster: Cluster) -> None:
-    """No feature is finalized that Apache Kafka 3.9 does not know, and every broker tells clients so."""
+    """Apache Kafka 3.9 knows all finalized features, and every broker reports these features to clients."""
     asked = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     for node_id in cluster.node_ids:
         with WireClient(cluster.address(node_id)) as client:

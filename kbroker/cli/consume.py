@@ -397,7 +397,7 @@ def _unreadable(connection: Connection, consumer: Any, skip: bool, error: Except
 
 
 def _commit(consumer: Any, done: dict[TopicPartition, OffsetAndMetadata]) -> None:
-    """Commit the printed records; after this member has left the group, another member prints them again."""
+    """Commit the printed records. If this member is no longer in the group, another member prints them again."""
     try:
         consumer.commit(done, timeout_ms=10_000)
     except (CommitFailedError, RebalanceInProgressError):

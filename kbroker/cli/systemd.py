@@ -60,7 +60,8 @@ class Systemd:
             with contextlib.suppress(BlockingIOError):
                 self._socket.sendto(text.encode(), "\0" + self._address[1:] if abstract else self._address)
         except OSError as error:
-            if not self._warned:  # systemd may return; without notifications, its watchdog kills the broker
+            if not self._warned:
+                # Notifications go on: systemd may come back, and its watchdog kills a broker that sends none.
                 log.warning("NOTIFY_SOCKET %s does not accept %s: %s", self._address, text, error)
             self._warned = True
 

@@ -38,7 +38,7 @@ class Runner(Protocol):
     """Work that can continue."""
 
     def go_on(self, deadline: float) -> None:
-        """Run until `deadline` (in the time of `now()`) or to the end. Call `put` again if work is left."""
+        """Run until `deadline` (in the time of `now()`) or to the end; if work is left, call `put`."""
 
 
 class Breadth(Enum):

@@ -75,7 +75,7 @@ def produce(client, partition, count=1):
 
 
 def without_leader(client, partition):
-    """Return a topic's partitions once one of them has no leader; that state is stored first."""
+    """Wait until a partition has no leader, and return the topic's partitions."""
     deadline = time.monotonic() + 20
     while True:
         partitions = client.ask(MetadataRequest(topics=None), 12).topics[0].partitions

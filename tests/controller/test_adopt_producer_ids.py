@@ -75,7 +75,7 @@ def test_t16_ids_that_only_transactional_ids_have(tmp_path: Path) -> None:
 
 
 def test_t16_what_kafkas_metadata_say(tmp_path: Path) -> None:
-    """Also ids of producers that every other place has forgotten."""
+    """Producer ids are found in Kafka's metadata even if no other file has them."""
     write(tmp_path, "orders", produced(80))
     kraft = tmp_path / "__cluster_metadata-0"
     kraft.mkdir()

@@ -1,6 +1,6 @@
-"""Operations that are expensive because of earlier ones, in short, on both brokers: the limits detect total stops.
+"""A short run, on both brokers, of operations that earlier operations make expensive.
 
-The full size is `python -m tests.fair.built_up`.
+The limits are loose: they only detect an operation that hangs. `python -m tests.fair.built_up` runs the full size.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def test_more_than_can_be_served_are_turned_away(seen: Seen) -> None:
 
 
 def gone(asker: socket.socket) -> bool:
-    """Return whether the server has closed; a client that is still served has no response yet."""
+    """Return whether the server has closed the connection. On an open connection there is no response yet."""
     asker.settimeout(0.01)
     try:
         return asker.recv(1) == b""

@@ -25,7 +25,7 @@ FIRST, SECOND = b"1" * 16, b"2" * 16
 
 
 def version(number: int, *, deleted: bool = False) -> CoordinatorRecord:
-    """Return the record of a version whose id is its number."""
+    """Return the record of a schema version; the schema's id equals the version's number."""
     return schema_record(Version(SUBJECT, number, number, Content(f'"{number}"'), deleted))
 
 

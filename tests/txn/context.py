@@ -90,7 +90,7 @@ def ongoing(version: int = 0, level: int = 2) -> tuple[Context, Identity]:
 
 
 def ended(commit: bool, version: int) -> tuple[Context, Identity, Identity]:
-    """Return a context with a complete transaction, the producer that ended it, and its identity after the end."""
+    """Return a context with a complete transaction, and the producer's identity before and after its end."""
     context, producer = ongoing(version)
     after = context.end(producer, commit, version)
     context.mark()

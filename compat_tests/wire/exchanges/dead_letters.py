@@ -182,7 +182,7 @@ def share_dead_letters_refused(wire: Wire) -> None:
 
 @sequence
 def share_dead_letters_created(wire: Wire) -> None:
-    """A missing topic is created if that is allowed; if no prefix is set, topics of any name."""
+    """If it is allowed, a missing topic is created. Without a prefix its name may be any name."""
     group, topic, target = wire.name, wire.topic(), f"letters-of-{wire.name}"
     cluster_wide(wire, (AUTO_CREATE, 0, "true"), (PREFIX, 0, ""))
     wire.coordinator(group)

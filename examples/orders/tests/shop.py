@@ -121,7 +121,7 @@ class Shop:
 
 
 class Timepiece:
-    """A clock for the service's own waits, which a test moves."""
+    """A clock that a test moves. The service uses it for its own waits."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
