@@ -13,8 +13,10 @@ them: their delay counts from then on, so that a wrong clock holds records for o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Final
+from weakref import ref
 
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.log_segments import Segments
@@ -30,10 +32,21 @@ _SEGMENT: Final = 16
 _LONG_AGO: Final = -(2**64)
 
 
+def _no_segment() -> Segment | None:
+    return None
+
+
+_UNKNOWN: Final[tuple[Callable[[], Segment | None], int, int]] = _no_segment, -1, 0
+"""A segment, an offset, and the position in the segment of the first batch that ends after the offset.
+
+A search in each step would begin far before the offset if the index has few entries.
+"""
+
+
 class Maturity:
     """The mature end of one log. Offsets are absolute, times in ms since the epoch."""
 
-    __slots__ = ("_future_end", "_held_ms", "_noticed_ms", "_segments", "_unreadable_end", "end", "is_behind")
+    __slots__ = ("_future_end", "_held_ms", "_known", "_noticed_ms", "_segments", "_unreadable_end", "end", "is_behind")
 
     def __init__(self, segments: Segments, end: int) -> None:
         """Create the state; consumers may already read all records before `end`."""
@@ -46,6 +59,7 @@ class Maturity:
         self._unreadable_end = -1  # the offset after the first one of a damaged batch, if the end was moved there
         self._future_end = -1  # batches before this offset with timestamps of the future were noticed at `_noticed_ms`
         self._noticed_ms = 0
+        self._known = _UNKNOWN
 
     def advance(self, log_start: int, log_end: int, delay_ms: int, now_ms: int) -> int:
         """Examine further batches, not more than one step, and return the mature end. Raise OSError."""
@@ -68,7 +82,7 @@ class Maturity:
 
     def cut(self, log_end: int) -> None:
         """Forget the batches from `log_end` on, because a truncation has removed them."""
-        self._unreadable_end, self._future_end = -1, min(self._future_end, log_end)
+        self._unreadable_end, self._future_end, self._known = -1, min(self._future_end, log_end), _UNKNOWN
         if self.end >= log_end:
             self.end, self._held_ms, self.is_behind = log_end, None, True
 
@@ -78,14 +92,14 @@ class Maturity:
             index = self._segments.index_at(self.end)
             segment, beyond = self._segments[index], self._segments.end_of(index, log_end)
             most = AT_ONCE - examined if examined else _FIRST
-            found, count = segment.find(self.end), 0
-            if found is None:  # compaction has left a hole, or the scan for the offset meets a damaged batch
+            start, count = self._start_in(segment), 0
+            if start is None:  # compaction has left a hole, or the scan for the offset meets a damaged batch
                 is_damaged = not segment.is_whole_from(self.end)
             else:
-                place: int | None = found[0]
+                place: int | None = start
                 if examined:  # there are many: skip those that the time index shows to be old
                     place = segment.place_by_time(youngest, self.end)
-                    place = None if place is None else max(place, found[0])
+                    place = None if place is None else max(place, start)
                 stopped = segment.size
                 if place is not None:
                     count, stopped = self._walk(segment, place, most, beyond, log_end, youngest, now_ms)
@@ -98,6 +112,14 @@ class Maturity:
                 self.end = beyond
             examined += count + _SEGMENT
         self.is_behind = self._held_ms is None and self.end < log_end
+
+    def _start_in(self, segment: Segment) -> int | None:
+        """Return the position of the first batch that ends after the mature end; None if there is no such batch."""
+        known, offset, position = self._known
+        if offset == self.end and known() is segment and position < segment.size:
+            return position
+        found = segment.find(self.end)
+        return None if found is None else found[0]
 
     def _pass_damage(self, segment: Segment, beyond: int, log_end: int, youngest: int, now_ms: int) -> None:
         """Move the end behind the first offset of a damaged batch, and at the second call behind the segment.
@@ -132,8 +154,10 @@ class Maturity:
             if appended > youngest:
                 self._held_ms = appended
                 self.end = max(self.end, header.base_offset)
-                break
+                self._known = ref(segment), self.end, position
+                return count, place
             self.end = header.last_offset + 1
+        self._known = ref(segment), self.end, place
         return count, place
 
     def _append_time(self, header: BatchHeader, log_end: int, now_ms: int) -> int:

@@ -262,6 +262,19 @@ def test_one_step_examines_a_bounded_number_of_batches(tmp_path: Path, monkeypat
     assert ends[-1] == log.log_end_offset
 
 
+def test_a_log_without_index_entries_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(DELAYED, segment_bytes=1 << 20, index_interval_bytes=1 << 20)
+    log = open_log(tmp_path / "topic-0", config=config)
+    count = 10 * maturity.AT_ONCE
+    for _ in range(count):
+        append(log, NOW)
+    log.close()
+    again = committed(open_log(tmp_path / "topic-0", config=config))
+    parsed = counted_headers(monkeypatch)
+    assert end_of(again, NOW + DELAY) == count
+    assert len(parsed) < 3 * count
+
+
 def test_a_log_of_old_segments_is_passed_over_by_its_time_indexes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
