@@ -128,6 +128,12 @@ def test_records_with_the_producers_time_do_not_wait(tmp_path: Path) -> None:
     assert end_of(again, NOW + 100 * HOUR) == 3
 
 
+def test_a_changed_default_of_the_timestamp_type_lets_no_record_come_early(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0", config=replace(DELAYED, message_timestamp_type="CreateTime"))
+    append(log, NOW + HOUR)
+    assert [end_of(log, NOW + HOUR + ms) for ms in (DELAY - 1, DELAY)] == [0, 1]
+
+
 def test_a_truncation_makes_the_batches_behind_it_wait(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", config=DELAYED)
     for _ in range(4):
@@ -314,9 +320,11 @@ def test_after_any_operations_the_end_is_that_of_a_search_through_all_batches(
             if action == "append":
                 append(log, now, number)
             elif action == "append as sent":  # as before the topic had its delay
-                log.update_config(replace(config, message_timestamp_type="CreateTime"))
+                kept = log.maturity
+                log.update_config(replace(config, message_timestamp_type="CreateTime", delivery_delay_ms=0))
                 log.append_as_leader(bytearray(batch(timestamp=now + number)), 0, now)
                 log.update_config(config)
+                log.maturity = kept
             elif action == "time":
                 now += number
             elif action == "delay":
