@@ -21,8 +21,10 @@ DELAY: Final = "delivery.delay.ms"
 NAMINGS: Final = ("delay", "spring")
 """How a tier is named: `orders-retry-5s`, or `orders-retry-5000` as by Spring's @RetryableTopic."""
 _RETENTION: Final = "retention.ms"
+_LONGEST_MS: Final = 2**63 - 1
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,14})(ms|s|m|h|d)")
+_NAME_END: Final = re.compile(r"-retry-[1-9][0-9]*(ms|s|m|h|d)?")
 _UNKNOWN_KEY: Final = f"Unknown topic config name: {DELAY}"
 
 
@@ -71,8 +73,10 @@ def create_tiers(
     tiers = []
     for name, configs in wanted.items():
         delay = int(configs[DELAY]) if DELAY in configs else None
-        if name in known and int(existing_delays.get(name, "0")) != (delay or 0):
-            theirs = int(existing_delays.get(name, "0"))
+        if delay and name in known and name not in existing_delays:
+            raise AdminError(f"topic {name} exists, and its {DELAY} cannot be read")
+        theirs = int(existing_delays.get(name, "0"))
+        if name in known and theirs != (delay or 0):
             raise AdminError(f"topic {name} exists with {DELAY}={theirs}; it needs {delay or 0}")
         tiers.append(Tier(name, delay, len(known[name]["partitions"]) if name in known else partitions, name in known))
     missing = {each.topic: wanted[each.topic] for each in tiers if not each.exists}
@@ -84,7 +88,11 @@ def create_tiers(
 
 def tiers_of(admin: Any, topic: str) -> list[Tier]:
     """Return the existing tiers of a topic, by delay."""
-    names = [each for each in existing_topics(admin, None) if each.startswith(f"{topic}-retry-")]
+    names = [
+        each
+        for each in existing_topics(admin, None)
+        if each.startswith(topic) and _NAME_END.fullmatch(each, len(topic))
+    ]
     delays = topic_config(admin, names, DELAY) if names else {}
     found = existing_topics(admin, names) if names else {}
     tiers = [
@@ -99,11 +107,20 @@ def _default_dead_letter(topic: str, naming: str) -> str:
     return f"dlq.{topic}" if naming == "delay" else f"{topic}-dlt"
 
 
+def _retention(source_ms: int, delay_ms: int) -> int:
+    """Return a tier's retention.ms: it must be longer than the delay, and -1 is unlimited."""
+    total = max(source_ms, 1) + delay_ms
+    return total if source_ms >= 0 and total <= _LONGEST_MS else -1
+
+
 def _wanted(
     admin: Any, topic: str, delays: Sequence[str], dead_letter: str, naming: str
 ) -> dict[str, Mapping[str, str]]:
     """Return the configs of each topic. A tier keeps a record after its delay as long as the source keeps it."""
-    retention = int(topic_config(admin, [topic], _RETENTION).get(topic, "-1"))
+    found = topic_config(admin, [topic], _RETENTION).get(topic)
+    if found is None:
+        raise AdminError(f"the configs of {topic} cannot be read, and its tiers need its {_RETENTION}")
+    retention = int(found)
     wanted: dict[str, Mapping[str, str]] = {}
     for delay in delays:
         delay_ms, name = parse_delay(delay), tier_name(topic, delay, naming)
@@ -112,7 +129,7 @@ def _wanted(
         wanted[name] = {
             DELAY: str(delay_ms),
             "message.timestamp.type": "LogAppendTime",
-            _RETENTION: str(retention + delay_ms if retention >= 0 else -1),
+            _RETENTION: str(_retention(retention, delay_ms)),
         }
     if dead_letter == topic or dead_letter in wanted:
         raise WrongInput(f"{dead_letter} cannot be the dead letter topic of its own records")

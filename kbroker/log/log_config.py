@@ -88,7 +88,8 @@ class LogConfig:
 
     @property
     def log_append_time(self) -> bool:
-        return self.message_timestamp_type == "LogAppendTime"
+        """Whether records get the time of their append, as a delay needs it even after the broker's default changes."""
+        return self.message_timestamp_type == "LogAppendTime" or self.delivery_delay_ms > 0
 
     def random_jitter_ms(self) -> int:
         """Return how many ms before segment.ms a segment is rolled; the number is random for each segment."""

@@ -13,8 +13,10 @@ them: their delay counts from then on, so that a wrong clock holds records for o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Final
+from weakref import ref
 
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.log_segments import Segments
@@ -30,10 +32,21 @@ _SEGMENT: Final = 16
 _LONG_AGO: Final = -(2**64)
 
 
+def _no_segment() -> Segment | None:
+    return None
+
+
+_UNKNOWN: Final[tuple[Callable[[], Segment | None], int, int]] = _no_segment, -1, 0
+"""A segment, an offset, and the position in the segment of the first batch that ends after the offset.
+
+A search in each step would begin far before the offset if the index has few entries.
+"""
+
+
 class Maturity:
     """The mature end of one log. Offsets are absolute, times in ms since the epoch."""
 
-    __slots__ = ("_future_end", "_held_ms", "_noticed_ms", "_segments", "_unreadable", "end", "is_behind")
+    __slots__ = ("_future_end", "_held_ms", "_known", "_noticed_ms", "_segments", "_unreadable_end", "end", "is_behind")
 
     def __init__(self, segments: Segments, end: int) -> None:
         """Create the state; consumers may already read all records before `end`."""
@@ -43,9 +56,10 @@ class Maturity:
         self.is_behind = True
         """Whether the next step may find further mature batches without a change of the time."""
         self._held_ms: int | None = None  # the append time of the batch at `end`, if it was too young
-        self._unreadable: int | None = None  # the offset of a damaged batch
+        self._unreadable_end = -1  # the offset after the first one of a damaged batch, if the end was moved there
         self._future_end = -1  # batches before this offset with timestamps of the future were noticed at `_noticed_ms`
         self._noticed_ms = 0
+        self._known = _UNKNOWN
 
     def advance(self, log_start: int, log_end: int, delay_ms: int, now_ms: int) -> int:
         """Examine further batches, not more than one step, and return the mature end. Raise OSError."""
@@ -55,8 +69,7 @@ class Maturity:
         if self._held_ms is not None and self._held_ms > youngest:
             return self.end
         self._held_ms = None
-        is_stuck = self._unreadable is not None and self.end == self._unreadable + 1
-        self.is_behind = self.end < log_end and not is_stuck
+        self.is_behind = self.end < log_end
         if self.is_behind:
             self._examine(log_end, youngest, now_ms)
         return self.end
@@ -69,7 +82,7 @@ class Maturity:
 
     def cut(self, log_end: int) -> None:
         """Forget the batches from `log_end` on, because a truncation has removed them."""
-        self._unreadable, self._future_end = None, min(self._future_end, log_end)
+        self._unreadable_end, self._future_end, self._known = -1, min(self._future_end, log_end), _UNKNOWN
         if self.end >= log_end:
             self.end, self._held_ms, self.is_behind = log_end, None, True
 
@@ -79,62 +92,84 @@ class Maturity:
             index = self._segments.index_at(self.end)
             segment, beyond = self._segments[index], self._segments.end_of(index, log_end)
             most = AT_ONCE - examined if examined else _FIRST
-            start = _place_of(segment, self.end)
-            place: int | None = start
-            if examined:  # there are many: skip those that the time index shows to be old
-                place = segment.place_by_time(youngest, self.end)
-                place = None if place is None else max(place, start)
-            count, stopped = 0, segment.size
-            if place is not None:
-                count, stopped = self._walk(segment, place, most, log_end, youngest, now_ms)
+            start, count = self._start_in(segment), 0
+            if start is None:  # compaction has left a hole, or the scan for the offset meets a damaged batch
+                is_damaged = not segment.is_whole_from(self.end)
+            else:
+                place: int | None = start
+                if examined:  # there are many: skip those that the time index shows to be old
+                    place = segment.place_by_time(youngest, self.end)
+                    place = None if place is None else max(place, start)
+                stopped = segment.size
+                if place is not None:
+                    count, stopped = self._walk(segment, place, most, beyond, log_end, youngest, now_ms)
+                is_damaged = count < most and stopped < segment.size
+            if is_damaged and self._held_ms is None:
+                self._pass_damage(segment, beyond, log_end, youngest, now_ms)
             if self._held_ms is not None:
                 break
-            if count < most and stopped < segment.size:
-                # A consumer at this offset must get an error instead of a wait without end.
-                self._unreadable = self.end
-                self.end += 1
-                break
-            if count < most:
-                self.end = max(self.end, beyond)
+            if count < most and not is_damaged:
+                self.end = beyond
             examined += count + _SEGMENT
-        else:
-            self.is_behind = self.end < log_end
+        self.is_behind = self._held_ms is None and self.end < log_end
+
+    def _start_in(self, segment: Segment) -> int | None:
+        """Return the position of the first batch that ends after the mature end; None if there is no such batch."""
+        known, offset, position = self._known
+        if offset == self.end and known() is segment and position < segment.size:
+            return position
+        found = segment.find(self.end)
+        return None if found is None else found[0]
+
+    def _pass_damage(self, segment: Segment, beyond: int, log_end: int, youngest: int, now_ms: int) -> None:
+        """Move the end behind the first offset of a damaged batch, and at the second call behind the segment.
+
+        A consumer at the first offset must get an error instead of a wait without end. The rest of the segment waits
+        until its last batch is old enough, because the batches behind the damage cannot be found one by one.
+        """
+        if self.end != self._unreadable_end:
+            self.end += 1
+            self._unreadable_end = self.end
             return
-        self.is_behind = False
+        appended = self._noticed(segment.max_timestamp, beyond - 1, log_end, now_ms)
+        if appended > youngest:
+            self._held_ms = appended
+        else:
+            self.end = beyond
 
     def _walk(
-        self, segment: Segment, place: int, most: int, log_end: int, youngest: int, now_ms: int
+        self, segment: Segment, place: int, most: int, beyond: int, log_end: int, youngest: int, now_ms: int
     ) -> tuple[int, int]:
-        """Move the end over the mature batches from a position on.
+        """Move the end over the mature batches of a segment from a position on; its offsets are before `beyond`.
 
         Return the number of examined batches, and the position behind them.
         """
         count = 0
         for position, header in islice(scan_headers(segment.handle, place, segment.size), most):
+            if not self.end <= header.last_offset < beyond:
+                return count, position  # no CRC covers a batch's offset: this one is damaged
             count += 1
             place = position + header.size
-            if header.last_offset < self.end:
-                continue
             appended = self._append_time(header, log_end, now_ms)
             if appended > youngest:
                 self._held_ms = appended
                 self.end = max(self.end, header.base_offset)
-                break
+                self._known = ref(segment), self.end, position
+                return count, place
             self.end = header.last_offset + 1
+        self._known = ref(segment), self.end, place
         return count, place
 
     def _append_time(self, header: BatchHeader, log_end: int, now_ms: int) -> int:
         """Return the append time of a batch, or `_LONG_AGO` for a batch that never waits."""
         if not header.timestamp_type or header.is_control:
             return _LONG_AGO
-        if header.max_timestamp <= now_ms:
-            return header.max_timestamp
-        if header.last_offset >= self._future_end:
+        return self._noticed(header.max_timestamp, header.last_offset, log_end, now_ms)
+
+    def _noticed(self, timestamp: int, last_offset: int, log_end: int, now_ms: int) -> int:
+        """Return a timestamp, or for one of the future the time at which it was noticed."""
+        if timestamp <= now_ms:
+            return timestamp
+        if last_offset >= self._future_end:
             self._future_end, self._noticed_ms = log_end, now_ms
-        return min(header.max_timestamp, self._noticed_ms)
-
-
-def _place_of(segment: Segment, offset: int) -> int:
-    """Return the position of the batch that contains an offset, or of one before it."""
-    found = segment.find(offset)
-    return segment.place_before(offset) if found is None else found[0]
+        return min(timestamp, self._noticed_ms)

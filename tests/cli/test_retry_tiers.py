@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from kbroker.admin import retry_tiers
+from kbroker.admin.configs import topic_config
 from tests.cli.conftest import CommandLine
 
 
@@ -50,6 +53,38 @@ def test_tiers_are_made_in_one_command(kbroker: CommandLine, name: str) -> None:
     ]
     again = kbroker.ok("retry-tiers", "create", name, "--delays", "5s,1m,2h,500ms")
     assert [each.rpartition(", ")[2] for each in again.lines] == ["exists", "exists", "exists", "created", "exists"]
+
+
+@pytest.mark.parametrize(("retention", "tiers"), [("0", "5001"), ("-1", "-1"), (str(2**63 - 1), "-1")])
+def test_a_tier_keeps_records_as_long_as_its_topic(kbroker: CommandLine, name: str, retention: str, tiers: str) -> None:
+    kbroker.ok("topic", "create", name, "-c", f"retention.ms={retention}")
+    kbroker.ok("retry-tiers", "create", name, "--delays", "5s")
+    assert configs(kbroker, f"{name}-retry-5s")["retention.ms"] == tiers
+
+
+def test_tiers_of_a_tier_are_not_those_of_its_topic(kbroker: CommandLine, name: str) -> None:
+    kbroker.ok("topic", "create", name)
+    kbroker.ok("retry-tiers", "create", name, "--delays", "5s")
+    kbroker.ok("retry-tiers", "create", f"{name}-retry-5s", "--delays", "1m")
+    listed = kbroker.ok("retry-tiers", "list", name, "--json").json
+    assert [each["topic"] for each in listed] == [f"{name}-retry-5s"]
+
+
+def test_configs_without_the_right_to_read_them(
+    kbroker: CommandLine, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kbroker.ok("topic", "create", name)
+    kbroker.ok("retry-tiers", "create", name, "--delays", "5s")
+    unreadable = name
+
+    def readable(admin: Any, names: Sequence[str], key: str) -> dict[str, str]:
+        return {topic: value for topic, value in topic_config(admin, names, key).items() if topic != unreadable}
+
+    monkeypatch.setattr(retry_tiers, "topic_config", readable)
+    arguments = "retry-tiers", "create", name, "--delays", "5s,1m"
+    assert kbroker.fails(*arguments) == f"the configs of {name} cannot be read, and its tiers need its retention.ms"
+    unreadable = f"{name}-retry-5s"
+    assert kbroker.fails(*arguments) == f"topic {name}-retry-5s exists, and its delivery.delay.ms cannot be read"
 
 
 def test_names_as_springs(kbroker: CommandLine, name: str) -> None:

@@ -128,6 +128,12 @@ def test_records_with_the_producers_time_do_not_wait(tmp_path: Path) -> None:
     assert end_of(again, NOW + 100 * HOUR) == 3
 
 
+def test_a_changed_default_of_the_timestamp_type_lets_no_record_come_early(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0", config=replace(DELAYED, message_timestamp_type="CreateTime"))
+    append(log, NOW + HOUR)
+    assert [end_of(log, NOW + HOUR + ms) for ms in (DELAY - 1, DELAY)] == [0, 1]
+
+
 def test_a_truncation_makes_the_batches_behind_it_wait(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", config=DELAYED)
     for _ in range(4):
@@ -174,15 +180,77 @@ def test_compaction_keeps_what_nobody_could_read_yet(tmp_path: Path) -> None:
     assert examine(log, None, NOW + DELAY).upper == log.segments.active.base_offset > 0
 
 
+def damage(log: PartitionLog, number: int, at: int = 16) -> None:
+    """Change the magic byte, or another one, of a batch in the first segment."""
+    os.pwrite(log.segments[0].handle.fd, b"c", number * SIZE + at)
+
+
 def test_a_damaged_batch_is_an_error_for_readers_and_no_wait_without_end(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", config=replace(DELAYED, segment_bytes=1 << 20))
-    for _ in range(6):
-        append(log, NOW)
-    os.pwrite(log.segments.active.handle.fd, b"c", 3 * SIZE + 16)  # the magic byte of the fourth batch
-    assert [end_of(log, NOW + DELAY) for _ in range(3)] == [4, 4, 4]
+    for ms in range(6):
+        append(log, NOW + ms)
+    log.close()
+    log = committed(open_log(tmp_path / "topic-0", config=replace(DELAYED, segment_bytes=1 << 20)))
+    damage(log, 3)
+    assert [end_of(log, NOW + DELAY + ms) for ms in (1, 2, 2, 4)] == [2, 4, 4, 4]
+    assert log.ms_to_maturity(NOW + DELAY + 4) == 1, "the rest of the segment waits as its last batch"
     assert len(read_all(log, 0, 3)) == 3
     with pytest.raises(ApiError):
         log.read(3, 1 << 20, 4, min_one=True)
+    append(log, NOW + DELAY)
+    assert [end_of(log, NOW + DELAY + ms) for ms in (5, DELAY)] == [4, 7]
+
+
+def test_a_batch_with_a_damaged_offset_shows_nothing_early(tmp_path: Path) -> None:
+    for at in (5, 7):  # of the base offset, which no CRC covers
+        log = open_log(tmp_path / f"topic-{at}", config=DELAYED)
+        for ms in range(20):
+            append(log, NOW + ms)
+        damage(log, 3, at)
+        for ms in range(20):
+            assert end_of(log, NOW + DELAY + ms) <= max(ms + 1, 4)
+        assert end_of(log, NOW + DELAY + 20) == 20
+
+
+def test_retention_goes_on_behind_a_damaged_batch(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0", config=replace(DELAYED, retention_ms=10 * DELAY))
+    for _ in range(30):
+        append(log, NOW)
+    damage(log, 3)
+    delete_due(log, NOW + 11 * DELAY)
+    assert log.log_start_offset == 30
+
+
+def test_records_behind_deleted_damage_become_readable(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0", config=replace(DELAYED, index_interval_bytes=SIZE))
+    for _ in range(6):
+        append(log, NOW)
+    append(log, NOW + DELAY)
+    damage(log, 3)
+    assert end_of(log, NOW + DELAY) == 6
+    log.advance_log_start(4)
+    assert [end_of(log, NOW + DELAY * many) for many in (1, 2)] == [6, 7]
+
+
+@pytest.mark.parametrize("has_damage", [False, True])
+def test_an_offset_that_is_not_in_the_file_is_passed_without_an_index(tmp_path: Path, has_damage: bool) -> None:
+    config = replace(DELAYED, segment_bytes=1 << 20, index_interval_bytes=1 << 20, cleanup_policy=("compact",))
+    source = open_log(tmp_path / "topic-0", config=config)
+    many = 3 * maturity.AT_ONCE
+    for _ in range(many + 20):
+        append(source, NOW)
+    log = open_log(tmp_path / "topic-1", config=config)
+    for place, header in scan_headers(source.segments[0].handle, 0, source.segments[0].size):
+        if not many <= header.base_offset < many + 10:  # as after a compaction
+            if header.base_offset == many + 10:
+                log.roll(NOW)
+            log.append_as_follower(memoryview(os.pread(source.segments[0].handle.fd, header.size, place)), NOW)
+    log.close()
+    log = committed(open_log(tmp_path / "topic-1", config=config))
+    if has_damage:
+        damage(log, many - 10)
+    log.advance_log_start(many + 5 - 10 * has_damage)
+    assert [log.mature_end(NOW + DELAY) for _ in range(2)][-1] == log.log_end_offset
 
 
 def test_one_step_examines_a_bounded_number_of_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,6 +266,19 @@ def test_one_step_examines_a_bounded_number_of_batches(tmp_path: Path, monkeypat
         assert len(parsed) - before < 2 * maturity.AT_ONCE
     assert len(ends) > 2
     assert ends[-1] == log.log_end_offset
+
+
+def test_a_log_without_index_entries_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(DELAYED, segment_bytes=1 << 20, index_interval_bytes=1 << 20)
+    log = open_log(tmp_path / "topic-0", config=config)
+    count = 10 * maturity.AT_ONCE
+    for _ in range(count):
+        append(log, NOW)
+    log.close()
+    again = committed(open_log(tmp_path / "topic-0", config=config))
+    parsed = counted_headers(monkeypatch)
+    assert end_of(again, NOW + DELAY) == count
+    assert len(parsed) < 3 * count
 
 
 def test_a_log_of_old_segments_is_passed_over_by_its_time_indexes(
@@ -239,9 +320,11 @@ def test_after_any_operations_the_end_is_that_of_a_search_through_all_batches(
             if action == "append":
                 append(log, now, number)
             elif action == "append as sent":  # as before the topic had its delay
-                log.update_config(replace(config, message_timestamp_type="CreateTime"))
+                kept = log.maturity
+                log.update_config(replace(config, message_timestamp_type="CreateTime", delivery_delay_ms=0))
                 log.append_as_leader(bytearray(batch(timestamp=now + number)), 0, now)
                 log.update_config(config)
+                log.maturity = kept
             elif action == "time":
                 now += number
             elif action == "delay":

@@ -154,6 +154,8 @@ class Move:
         )
         if (moved.log_start_offset, moved.log_end_offset) != (log.log_start_offset, log.log_end_offset):
             raise OSError(f"the copy ends at {moved.log_end_offset}, the log at {log.log_end_offset}")
+        if moved.maturity is not None and log.maturity is not None:
+            moved.maturity.end = log.maturity.end  # consumers may have read these records
         moved.recovery_point = max(log.recovery_point, min(self._synced_to, moved.log_end_offset))
         return moved
 

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -99,6 +100,24 @@ def test_a_partition_leaves_a_full_disk_and_keeps_what_comes_later(
     assert log is not None
     assert offsets_of(read_all(log.logs[KEY])) == list(range(6))
     again.close()
+
+
+def test_a_move_takes_no_record_back_that_consumers_could_read(tmp_path: Path) -> None:
+    dirs = load(new_dirs(tmp_path))
+    source, target, _ = dirs.managers
+    serving = {KEY: created_in(dirs, source)}
+    dirs.events = SimpleNamespace(log_moved=serving.__setitem__, move_ready=lambda: None)  # type: ignore[assignment]
+    stamping = LogConfig(message_timestamp_type="LogAppendTime")
+    serving[KEY].update_config(stamping)
+    append(serving[KEY])
+    serving[KEY].update_config(replace(stamping, delivery_delay_ms=1000))
+    append(serving[KEY])
+    assert serving[KEY].mature_end(NOW) == 6
+    dirs.move(*KEY, target.directory)
+    until(dirs, lambda: not dirs.moves)
+    assert dirs.home(KEY) is target
+    assert [serving[KEY].mature_end(NOW + ms) for ms in (0, 999, 1000)] == [6, 6, 9]
+    dirs.close(now_ms=NOW)
 
 
 def test_a_new_partition_goes_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
