@@ -124,10 +124,11 @@ def _wanted(
     wanted: dict[str, Mapping[str, str]] = {}
     for delay in delays:
         delay_ms, name = parse_delay(delay), tier_name(topic, delay, naming)
-        if name in wanted:
+        if name in wanted or any(each.get(DELAY) == str(delay_ms) for each in wanted.values()):
             raise WrongInput(f"the delay {delay.strip()} is given twice")
         wanted[name] = {
             DELAY: str(delay_ms),
+            "cleanup.policy": "delete",
             "message.timestamp.type": "LogAppendTime",
             _RETENTION: str(_retention(retention, delay_ms)),
         }

@@ -41,6 +41,7 @@ def test_tiers_are_made_in_one_command(kbroker: CommandLine, name: str) -> None:
         f"dlq.{name}: dead letters, created",
     ]
     assert configs(kbroker, f"{name}-retry-1m") == {
+        "cleanup.policy": "delete",
         "delivery.delay.ms": "60000",
         "message.timestamp.type": "LogAppendTime",
         "retention.ms": "61000",
@@ -104,6 +105,7 @@ def test_names_as_springs(kbroker: CommandLine, name: str) -> None:
         ("0s", "'0s' is no delay"),
         ("5s,,1m", "'' is no delay"),
         ("5s,5s", "the delay 5s is given twice"),
+        ("60s,1m", "the delay 1m is given twice"),
         ("9" * 15 + "d", "Invalid value"),
     ],
 )

@@ -127,13 +127,14 @@ class Cluster:
         return existing[topic]
 
     def config(self, topic: str, name: str) -> str:
-        """Return one config of a topic."""
+        """Return one config of a topic, or an empty text for a config that this Kafka does not know."""
         from kafka.admin import ConfigResource, ConfigResourceType
 
         with self.clients.admin() as admin:
             wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {name: None})
             found = admin.describe_configs([wanted], config_filter="all")
-        return str(found["topic"][topic][name]["value"])
+        entry = found["topic"][topic].get(name)
+        return "" if entry is None else str(entry["value"])
 
     def show_progress(self, group: str, ends: Mapping[Partition, int]) -> None:
         """Commit offsets for a group without members, so that tools for groups show the job's lag."""

@@ -40,6 +40,15 @@ _MOST_CHECKS: Final = 20
 _DELIVERY_MS: Final = 600_000
 
 
+def check_delay(cluster: Cluster, topic: str, *, exactly_once: bool) -> None:
+    """Refuse a delay topic as the target of an exactly-once replay; raise PipelineError.
+
+    A resumed replay reads the target to find the records that it has sent. It would not see those that wait.
+    """
+    if exactly_once and cluster.config(topic, "delivery.delay.ms") not in ("", "0"):
+        raise PipelineError(f"{topic} has delivery.delay.ms: --exactly-once cannot see records that wait; set it later")
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
     """The records to replay, and the options of the replay."""
@@ -171,6 +180,7 @@ class Replay:
             raise PipelineError(
                 f"{self._options.to_topic} has {number} partitions, {needed} are needed to keep the records' order"
             )
+        check_delay(self._cluster, self._options.to_topic, exactly_once=self._options.exactly_once)
         found = self._cluster.ids([self._options.to_topic]).get(self._options.to_topic, "")
         if state.target_id not in ("", found):
             raise PipelineError(f"{self._options.to_topic} was made anew since the replay began; --restart begins anew")
