@@ -22,7 +22,7 @@ from kbroker.protocol.messages.produce import PartitionProduceData, ProduceReque
 from kbroker.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kbroker.protocol.records import build_batch, iter_batches
 
-REQUESTS, RECORDS, SIZE = 1500, 10, 100
+REQUESTS, RECORDS, SIZE = 6000, 10, 100
 LATE_DELAY_MS, LATE_COUNT, PAUSE_S = 500, 1000, 0.005
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
 TOPICS = {"plain": STAMPED, "delayed": {**STAMPED, "delivery.delay.ms": "1"}}

@@ -230,7 +230,7 @@ class Fetch:
         stable = log.last_stable_offset
         high_watermark = log.high_watermark
         try:
-            if log.maturity is not None and not to_end:
+            if log.maturity is not None and not to_end and log.maturity.end < log.log_end_offset:
                 mature = self._mature_end(log)
                 high_watermark, stable = min(high_watermark, mature), min(stable, mature)
             if self._request.rack_id and partition.is_replicated:

@@ -209,7 +209,7 @@ class ShareFetchAttempt:
         piece, code = EMPTY_SLICE, ErrorCode.NONE
         if offset < bound:
             try:
-                if records.maturity is not None:
+                if records.maturity is not None and records.maturity.end < records.log_end_offset:
                     bound = min(bound, self._mature_end(records))
                 piece = records.read(offset, most, bound, min_one=is_first)
             except ApiError as err:
