@@ -386,7 +386,12 @@ def test_kafka_delegation_tokens(brokers: dict[str, BrokerProcess], tmp_path: Pa
         assert found is not None, said
         token_id, hmac = found[1], found[2]
         assert len(base64.b64decode(hmac)) == 64
-        said.append(tool("--describe", "--owner-principal", "User:alice"))
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        described = tool("--describe", "--owner-principal", "User:alice")
+        while not any(token_id in line for line in described):  # Apache Kafka shows a token a moment after its creation
+            assert time.monotonic() < deadline
+            described = tool("--describe", "--owner-principal", "User:alice")
+        said.append(described)
         said.append(tool("--renew", "--renew-time-period", "-1", "--hmac", hmac))
         by = _file(tmp_path, token_id, hmac, ' tokenauth="true"')
         topic = f"t-{uuid.uuid4().hex}"

@@ -2,7 +2,7 @@
 
 The pauses are the broker's: `kbroker retry-tiers create orders --delays 5s,1m` creates topics that deliver each record
 after this time. So no consumer sleeps, pauses a partition, or holds up other records. The same consumer with three
-clients: confluent-kafka, aiokafka and FastStream.
+clients: confluent-kafka, aiokafka and FastStream (`pip install 'faststream[confluent]'`).
 
 At least once: the record is written to its next tier before its offset is committed. Records of one key can change
 their order; if that is wrong for you, stop at the failed record instead.

@@ -137,6 +137,6 @@ def test_all_forms_of_a_length_are_known(number):
 )
 def test_a_look_at_a_batch_never_takes_long(text, data, may):
     wanted = compile_filter(text)
-    begin = time.process_time()
+    begin = time.thread_time()
     assert wanted.may_match(data) is may
-    assert time.process_time() - begin < 0.25
+    assert time.thread_time() - begin < 1
