@@ -1,6 +1,6 @@
 """A consumer that tries a failed record again after 5 s and after a minute, and then gives it up.
 
-The pauses are the broker's: `kbroker retry-tiers create orders --delays 5s,1m` creates topics that deliver each record
+The pauses are the broker's: `kbroker retry-tiers create invoices --delays 5s,1m` creates topics that deliver a record
 after this time. So no consumer sleeps, pauses a partition, or holds up other records. The same consumer with three
 clients: confluent-kafka, aiokafka and FastStream (`pip install 'faststream[confluent]'`).
 
@@ -22,8 +22,8 @@ from faststream.confluent import KafkaBroker, KafkaMessage
 
 from kbroker import Broker
 
-NEXT = {"orders": "orders-retry-5s", "orders-retry-5s": "orders-retry-1m", "orders-retry-1m": "dlq.orders"}
-DELAYS_MS = {"orders-retry-5s": 200, "orders-retry-1m": 400}
+NEXT = {"invoices": "invoices-retry-5s", "invoices-retry-5s": "invoices-retry-1m", "invoices-retry-1m": "dlq.invoices"}
+DELAYS_MS = {"invoices-retry-5s": 200, "invoices-retry-1m": 400}
 """A test has no minute to wait: these are the same topics with shorter delays."""
 PATIENCE_S = 30.0
 
@@ -51,7 +51,7 @@ class Shop:
         self.kafka = kafka
         self.tries: list[tuple[str, bytes]] = []
         self.times_ms: list[float] = []
-        for name in ("orders", "dlq.orders"):
+        for name in ("invoices", "dlq.invoices"):
             kafka.topics.create(name)
         for name, delay_ms in DELAYS_MS.items():
             kafka.topics.create(name, config={"delivery.delay.ms": delay_ms, "message.timestamp.type": "LogAppendTime"})
@@ -62,18 +62,18 @@ class Shop:
 
     @property
     def is_done(self) -> bool:
-        return bool(self.kafka.topics["dlq.orders"].values()) and self.kafka.groups["billing"].lag() == 0
+        return bool(self.kafka.topics["dlq.invoices"].values()) and self.kafka.groups["billing"].lag() == 0
 
     def check(self) -> None:
         tried = [topic for topic, value in self.tries if value == b"bad"]
-        assert tried == ["orders", "orders-retry-5s", "orders-retry-1m"]
+        assert tried == ["invoices", "invoices-retry-5s", "invoices-retry-1m"]
         times = [at for at, (_, value) in zip(self.times_ms, self.tries, strict=True) if value == b"bad"]
-        assert times[1] - times[0] >= DELAYS_MS["orders-retry-5s"]
-        assert times[2] - times[1] >= DELAYS_MS["orders-retry-1m"]
-        assert [topic for topic, value in self.tries if value == b"good"] == ["orders"]
-        (letter,) = self.kafka.topics["dlq.orders"].records()
+        assert times[1] - times[0] >= DELAYS_MS["invoices-retry-5s"]
+        assert times[2] - times[1] >= DELAYS_MS["invoices-retry-1m"]
+        assert [topic for topic, value in self.tries if value == b"good"] == ["invoices"]
+        (letter,) = self.kafka.topics["dlq.invoices"].records()
         assert (letter.key, letter.value) == (b"k", b"bad")
-        assert dict(letter.headers)["__dlq.errors.topic"] == b"orders"
+        assert dict(letter.headers)["__dlq.errors.topic"] == b"invoices"
         assert self.kafka.groups["billing"].lag() == 0
 
 
@@ -81,7 +81,7 @@ class Shop:
 def shop(kafka: Broker) -> Shop:
     made = Shop(kafka)
     for value in ("bad", "good"):
-        kafka.topics["orders"].produce(value, key="k")
+        kafka.topics["invoices"].produce(value, key="k")
     return made
 
 
@@ -143,7 +143,7 @@ def test_with_faststream(shop: Shop, kafka: Broker) -> None:
         broker = KafkaBroker(kafka.bootstrap_servers)
 
         @broker.subscriber(*NEXT, group_id="billing", auto_offset_reset="earliest", ack_policy=AckPolicy.NACK_ON_ERROR)
-        async def on_order(value: bytes, message: KafkaMessage) -> None:
+        async def on_invoice(value: bytes, message: KafkaMessage) -> None:
             raw: Any = message.raw_message
             topic = raw.topic()
             shop.tried(topic, value)
