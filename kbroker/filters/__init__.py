@@ -3,7 +3,7 @@
     filtering.py    compile_filter, Filter: start here
     tokens.py       FilterError, the words of the language, the limits of an expression
     expressions.py  an expression as a tree
-    parser.py       text -> tree; literals.py reads numbers, dates and patterns; kinds.py compares types
+    parser.py       text -> tree; literals.py reads numbers, dates and patterns
     compiling.py    tree -> a function of a record
     operands.py     the fields of a record, JSON documents, numbers
     patterns.py     LIKE

@@ -31,7 +31,6 @@ from kbroker.filters.expressions import (
     Whole,
     Within,
 )
-from kbroker.filters.kinds import check_pair, kind
 from kbroker.filters.literals import date_literal, number_literal, segments
 from kbroker.filters.tokens import DEEPEST, KEYWORDS, FilterError, Token, check_size, tags, tokens
 
@@ -113,7 +112,7 @@ class _Parser:
         if operator.kind == "mark":
             sign = "<>" if self._next().text == "!=" else operator.text
             right = self._operand(self._expression(_COMPARE, depth), operator)
-            check_pair(sign, operand, right, operator)
+            _check_pair(sign, operand, right, operator)
             return Compare(sign, operand, right)
         if self._takes("IS"):
             return self._is_null(operand, operator)
@@ -143,7 +142,7 @@ class _Parser:
             value = self._expression(_COMPARE, depth + 1)
             if not isinstance(value, Literal):
                 raise FilterError(begin.at, "IN takes texts, numbers, dates, TRUE and FALSE")
-            check_pair("=", operand, value, begin)
+            _check_pair("=", operand, value, begin)
             values.append(value)
             if not self._takes(","):
                 break
@@ -168,12 +167,12 @@ class _Parser:
             raise self._wrong("AND is expected here, as in BETWEEN 1 AND 5")
         high = self._operand(self._expression(_COMPARE, depth), operator)
         for sign, bound in ((">=", low), ("<=", high)):
-            check_pair(sign, operand, bound, operator)
+            _check_pair(sign, operand, bound, operator)
         return Both((Compare(">=", operand, low), Compare("<=", operand, high)))
 
     def _calculated(self, sign: Token, left: Operand | Condition, right: Operand | Condition) -> Arithmetic:
         sides = self._operand(left, sign), self._operand(right, sign)
-        if any(kind(side) in ("text", "truth") for side in sides):
+        if any(_kind(side) in ("text", "truth") for side in sides):
             raise FilterError(sign.at, f"{sign.text} needs numbers")
         depth = 1 + max(side.depth if isinstance(side, Arithmetic) else 0 for side in sides)
         if depth > DEEPEST:
@@ -315,3 +314,22 @@ class _Parser:
         if isinstance(found, Literal) and isinstance(found.value, bool):
             return Always(found.value)
         raise FilterError(found.at, "this is no condition; compare it, as in key = 'a'")
+
+
+def _kind(operand: Operand) -> str:
+    """Return text, number or truth for an operand that is always of this kind; otherwise an empty text."""
+    if isinstance(operand, Literal):
+        return "truth" if isinstance(operand.value, bool) else "text" if isinstance(operand.value, str) else "number"
+    return "number" if isinstance(operand, Number | Arithmetic) else ""
+
+
+def _check_pair(sign: str, left: Operand, right: Operand, operator: Token) -> None:
+    """Raise FilterError for a comparison that no record can satisfy."""
+    kinds = {_kind(left), _kind(right)} - {""}
+    if len(kinds) > 1:
+        hint = "; a date is TIMESTAMP '2026-01-31T12:00:00Z'" if kinds == {"text", "number"} else ""
+        names = {"text": "a text", "number": "a number", "truth": "TRUE or FALSE"}
+        pair = " with ".join(sorted(names[each] for each in kinds))
+        raise FilterError(operator.at, f"{pair} cannot be compared{hint}")
+    if "truth" in kinds and sign not in ("=", "<>"):
+        raise FilterError(operator.at, "TRUE and FALSE are only equal or not equal")

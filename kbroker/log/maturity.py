@@ -4,11 +4,11 @@ Owns the offset before which the broker appended every record at least the delay
 at this offset. Never hides a record from followers, never sets a timer and never waits: it returns how long to wait.
 
 A batch's append time is its timestamp, because such a topic requires LogAppendTime. So a restart or another replica
-finds the same end. A batch with a producer's timestamps is older than the delay of its topic, and mature. The end never
-moves back while the log is open, also if the delay becomes longer.
+finds the same end. A batch with a producer's timestamps was appended before the topic had a delay, so it is mature. The
+end never moves back while the log is open, even if the delay becomes longer.
 
-Timestamps of the future come from a clock that was set back later. The broker appended these batches before it noticed
-them: their delay counts from then on, so that a wrong clock holds records for one delay at most.
+A batch with a timestamp of the future was appended while a clock was wrong. Its delay counts from the moment at which
+its timestamp is noticed, so that a wrong clock holds records for one delay at most.
 """
 
 from __future__ import annotations
