@@ -26,6 +26,12 @@ GiveUp = Callable[[], object]
 """A function that cancels a wait."""
 
 
+Client = tuple[str, str]
+"""A client id, and the client's host as Kafka writes it."""
+MOST_CLIENTS = 8
+"""For how many clients a partition notes what they have fetched."""
+
+
 class Waiter(Protocol):
     """A delayed Fetch that waits for changes of a partition."""
 
@@ -52,6 +58,7 @@ class Partition:
         "_counted_to",
         "alone",
         "checks",
+        "fetched",
         "index",
         "isr",
         "leader",
@@ -86,6 +93,8 @@ class Partition:
         """The counters of the partition's traffic; after the partition is hosted, the counters of its topic."""
         self.checks: RecordChecks = NO_CHECKS
         """The record checks that the topic's configs may require; after the partition is hosted, the broker's."""
+        self.fetched: dict[Client, int] = {}
+        """The last offset from which some consumers have fetched records, until stuck_groups.py takes them."""
         self.waiters: dict[Waiter, None] = {}
         """The waiters in the order of arrival; not a set, because its order would differ between runs."""
 

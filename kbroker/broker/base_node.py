@@ -32,6 +32,7 @@ from kbroker.broker.refused_records import RefusedRecords
 from kbroker.broker.schemas_topic import provide_schemas_topic
 from kbroker.broker.share_persister import SharePersister
 from kbroker.broker.share_settings import ShareSettings
+from kbroker.broker.stuck_groups import StuckGroups
 from kbroker.clock import Clock
 from kbroker.cluster_state import (
     OFFSETS_TOPIC,
@@ -157,6 +158,10 @@ class Node(LogEvents, ABC):
         self.groups = GroupCoordinator(
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock, sharing=sharing
         )
+        self.stuck_groups = StuckGroups(
+            self.groups, replicas, latest, lambda: self._share, lambda: metadata.state, clock
+        )
+        self.groups.stuck = self.stuck_groups.stuck
         self.producer_ids = producer_ids
         self.markers = LocalMarkers(replicas, self.groups, clock, timeout_ms)
         self.transactions = TransactionCoordinator(

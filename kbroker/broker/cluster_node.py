@@ -171,6 +171,7 @@ class ClusterNode(Node):
             self.transactions,
             self.shares,
             lambda: self.services.share,
+            self.stuck_groups,
             expired_tokens=expired,
         )
 

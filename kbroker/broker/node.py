@@ -86,6 +86,7 @@ class BrokerNode(Node):
             self.transactions,
             self.shares,
             lambda: self.services.share,
+            self.stuck_groups,
             DeletedTopics(controller, logs),
             None if settings is None else ExpiredTokens(controller, settings, clock),
             HangingSearch(self.transactions, self._producers_of_led, lambda: self.bootstrap_servers),

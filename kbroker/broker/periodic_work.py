@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import islice
 
+from kbroker.broker.stuck_groups import StuckGroups
 from kbroker.clock import Clock
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.controller.controller import Controller
@@ -55,6 +56,7 @@ class PeriodicWork:
         transactions: TransactionCoordinator,
         shares: ShareCoordinator,
         share: Callable[[], ShareDelivery],
+        stuck: StuckGroups,
         deleted_topics: DeletedTopics | None = None,
         expired_tokens: ExpiredTokens | None = None,
         hanging: HangingSearch | None = None,
@@ -73,6 +75,7 @@ class PeriodicWork:
         self.hanging = hanging
         self._shares = shares
         self._share = share
+        self._stuck = stuck
 
     def begin(self) -> None:
         """Start the periodic work."""
@@ -82,6 +85,7 @@ class PeriodicWork:
         for task in (self._tick, self._cleaning_tick):
             if task is not None:
                 task.cancel()
+        self._stuck.close()
         if self._expired_tokens is not None:
             self._expired_tokens.close()
 
@@ -108,6 +112,7 @@ class PeriodicWork:
             self._transactions.tick()
             self._shares.tick()
             self._share().tick()
+            self._stuck.tick()
             if self.hanging is not None:
                 await in_slices(self.hanging.when_due())
         except Exception:

@@ -8,7 +8,7 @@ A method returns its response, or an awaitable of the response if a member must 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -36,6 +36,7 @@ from kbroker.group_coordinator.streams.failed_topics import FailedTopics
 from kbroker.group_coordinator.streams.heartbeat import HeartbeatAnswer, Sender
 from kbroker.group_coordinator.streams.requests import claims_of
 from kbroker.group_coordinator.streams_settings import StreamsSettings
+from kbroker.group_coordinator.stuck_offsets import Stuck
 from kbroker.group_coordinator.topics import Topics
 from kbroker.group_coordinator.topologies.topology import topics_in
 from kbroker.long_work import awaited, each, every, turn
@@ -122,6 +123,8 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             clock,
             config.offsets_commit_timeout_ms,
         )
+        self.stuck: Callable[[], Mapping[str, Sequence[Stuck]]] = dict
+        """Returns the records that groups do not get past, by group."""
         self.share_groups: ShareGroups | None = None
         """The APIs of share groups; None without `sharing`."""
         if sharing is not None:
@@ -134,6 +137,13 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         if self.share_groups is not None:
             self.share_groups.close()
         super().close()
+
+    def loaded_shard(self, group_id: str) -> GroupShard | None:
+        """Return the shard of a group if it is loaded here."""
+        try:
+            return self._runtime.shard(self.partition_for(group_id))
+        except ApiError:
+            return None
 
     # -- the cluster
 
@@ -446,10 +456,11 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             types.add(name.lower())
             await turn
         groups: list[ListedGroup] = []
+        stuck = self.stuck()
         for _, shard in list(self._runtime.shards()):
             if shard is None:
                 return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            groups += await list_groups(list(shard.groups), states, types)
+            groups += await list_groups(list(shard.groups), states, types, stuck)
         return ListGroupsResponse(groups=groups)
 
     async def delete_groups(self, group_ids: Iterable[str]) -> DeleteGroupsResponse:

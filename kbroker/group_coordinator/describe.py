@@ -5,7 +5,7 @@ Owns the form of the answers. Deleted topics are left out.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from kbroker.group_coordinator.assignment import Partitions
@@ -17,13 +17,14 @@ from kbroker.group_coordinator.groups.store import Group, Groups
 from kbroker.group_coordinator.groups.streams_group import StreamsGroup, StreamsGroupState
 from kbroker.group_coordinator.groups.streams_member import StreamsMember
 from kbroker.group_coordinator.records.streams_group import task_ids
+from kbroker.group_coordinator.stuck_offsets import Stuck
 from kbroker.group_coordinator.topics import Topics
 from kbroker.group_coordinator.topologies.tasks import NO_TASKS
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import consumer_groups, share_groups, streams_groups
 from kbroker.protocol.messages.consumer_groups import DescribedAssignment, DescribedPartitions
-from kbroker.protocol.messages.groups import DescribedGroup, DescribedGroupMember, ListedGroup
+from kbroker.protocol.messages.groups import DescribedGroup, DescribedGroupMember, ListedGroup, StuckPartition
 
 ERROR_MESSAGE_SINCE = 6
 
@@ -207,7 +208,12 @@ def _share_member(member: ShareMember, topics: Topics) -> share_groups.Member:
     )
 
 
-async def list_groups(groups: Iterable[Group], states: Container[str], types: Container[str]) -> list[ListedGroup]:
+async def list_groups(
+    groups: Iterable[Group],
+    states: Container[str],
+    types: Container[str],
+    stuck: Mapping[str, Sequence[Stuck]],
+) -> list[ListedGroup]:
     """List the groups of these states and types, both given in lower case. An empty filter matches all."""
     listed = []
     for group in groups:
@@ -218,6 +224,7 @@ async def list_groups(groups: Iterable[Group], states: Container[str], types: Co
                     protocol_type=group.protocol_type or "",
                     group_state=group.state.value,
                     group_type=group.TYPE,
+                    stuck=[StuckPartition(*each) for each in stuck.get(group.group_id, ())],
                 )
             )
         await turn

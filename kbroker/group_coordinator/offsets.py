@@ -112,6 +112,10 @@ class Offsets:
         """Return a group's offsets by topic and partition, and the partitions with pending offsets."""
         return self._stored.get(group_id, {}), self._open.get(group_id, {})
 
+    def groups_with(self, topic: str) -> list[str]:
+        """Return the groups with an offset in a topic."""
+        return list(self._groups_by_topic.get(topic, ()))
+
     # -- fetch
 
     async def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:

@@ -84,7 +84,7 @@ class GroupShard:
         self._rebalances = rebalances = Rebalances(config)
         self._joins = JoinGroups(groups, config, rebalances)
         self._syncs = SyncGroups(rebalances)
-        self._membership = Membership(rebalances)
+        self._membership = Membership(rebalances, groups)
         self._sessions = sessions = Sessions(groups, settings)
         migration = Migration(groups, config, rebalances, sessions, topics)
         self._regexes = Regexes(groups, topics, settings, seconds)

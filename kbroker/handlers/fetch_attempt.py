@@ -17,7 +17,7 @@ from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
-from kbroker.partition import Partition, Waiter, nearest
+from kbroker.partition import MOST_CLIENTS, Partition, Waiter, nearest
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import (
     AbortedTransaction,
@@ -347,6 +347,7 @@ class Fetch:
         """Add the data of some items to the response. Consecutive partitions of a topic share an element."""
         session, topics = self._session, self._responses
         opens = session is None and self._request.session_epoch != FINAL_EPOCH
+        client = (self._ctx.client_id or "", self._ctx.client_host)
         for (key, want, partition), data in zip(items, found, strict=True):
             has_records = bool(data.records)
             if has_records and partition is not None:
@@ -354,6 +355,9 @@ class Fetch:
                     partition.traffic.replicated_out += data.records.size
                 else:
                     partition.traffic.bytes_out += data.records.size
+                    fetched = partition.fetched
+                    if len(fetched) < MOST_CLIENTS or client in fetched:
+                        fetched[client] = want.fetch_offset
             if session is not None:
                 cached = session.partitions.get(key)
                 if cached is None or not cached.must_answer(data):

@@ -118,6 +118,10 @@ class ShareDelivery:
         for group in list(self._hosted):
             self.forget(group)
 
+    def all(self) -> list[Hosted]:
+        """Return all share partitions that are in use."""
+        return list(self._numbers)
+
     def of_group(self, group: str) -> list[Hosted]:
         """Return the share partitions of a group that are in use."""
         return list(self._hosted.get(group, {}).values())

@@ -93,6 +93,12 @@ class DeliveryState:
         """The number of records between `start` and `end`, whether done or not."""
         return self.runs.end - self.runs.start
 
+    def first_open(self) -> tuple[int, int] | None:
+        """Return the offset of the first record that is not done, and how often it was delivered; None without one."""
+        runs = self.runs
+        index = runs.first_unsettled()
+        return None if index < 0 else (runs.first[index], runs.count[index])
+
     @property
     def next_fetch_offset(self) -> int:
         """The first offset that may be acquired."""

@@ -24,6 +24,7 @@ from kbroker.group_coordinator.classic.rebalance import (
 from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from kbroker.group_coordinator.groups.classic_group import (
     COMPLETING,
+    CONSUMER,
     DEAD,
     EMPTY,
     PREPARING,
@@ -32,7 +33,7 @@ from kbroker.group_coordinator.groups.classic_group import (
     Member,
     Protocols,
 )
-from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.groups.store import Departure, Groups
 from kbroker.group_coordinator.records.classic_group import empty_group_metadata, group_metadata
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
@@ -236,6 +237,8 @@ class JoinGroups:
         answer_join(old, JoinGroupResponse(member_id=old_id, protocol_name=None, error_code=fenced), out)
         answer_sync(old, SyncGroupResponse(error_code=fenced), out)
         member = group.replace_static(instance_id, old_id, new_id)
+        if group.protocol_type == CONSUMER:
+            self._groups.departed.append(Departure(group.group_id, old.assignment))
         schedule_session(group, member, out)
         group.update(member, join.protocols, join.rebalance_timeout_ms, join.request.session_timeout_ms)
         member.awaiting_join = join.parked

@@ -20,7 +20,15 @@ from kbroker.group_coordinator.classic.rebalance import (
     named,
     schedule_session,
 )
-from kbroker.group_coordinator.groups.classic_group import COMPLETING, PREPARING, STABLE, ClassicGroup, Member
+from kbroker.group_coordinator.groups.classic_group import (
+    COMPLETING,
+    CONSUMER,
+    PREPARING,
+    STABLE,
+    ClassicGroup,
+    Member,
+)
+from kbroker.group_coordinator.groups.store import Departure, Groups
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
@@ -38,8 +46,9 @@ log = logging.getLogger(__name__)
 class Membership:
     """Membership of classic groups: heartbeats, leaving, sessions."""
 
-    def __init__(self, rebalances: Rebalances) -> None:
+    def __init__(self, rebalances: Rebalances, groups: Groups) -> None:
         self._rebalances = rebalances
+        self._groups = groups
 
     def heartbeat(self, group: ClassicGroup | None, request: HeartbeatRequest) -> Outcome:
         """Handle a Heartbeat; raises ApiError."""
@@ -128,4 +137,6 @@ class Membership:
         """Remove a member, and fail its parked requests so that it joins again."""
         answer_join(member, JoinGroupResponse(member_id="", error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
         answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
+        if group.protocol_type == CONSUMER:
+            self._groups.departed.append(Departure(group.group_id, member.assignment))
         group.remove(member.member_id)

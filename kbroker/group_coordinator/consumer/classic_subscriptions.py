@@ -67,6 +67,12 @@ def read_assignment(data: bytes, topics: Topics) -> tuple[Partitions, bool]:
     return partitions, bool(found.user_data)
 
 
+def assigned_by_name(data: bytes) -> list[tuple[str, list[int]]]:
+    """Return the topics of an assignment with the numbers of their partitions, unchecked; raises Malformed."""
+    found = decoder(ConsumerProtocolAssignment, version_of(data))(data[2:]) if data else None
+    return [] if found is None else [(each.topic, each.partitions) for each in found.assigned_partitions]
+
+
 def write_assignment(partitions: Partitions, version: int, topics: Topics) -> bytes:
     """Return the bytes of an assignment in the version that the consumer uses."""
     assigned = [

@@ -28,7 +28,7 @@ from kbroker.group_coordinator.consumer.regexes import MaySee, everything
 from kbroker.group_coordinator.consumer.sessions import Sessions
 from kbroker.group_coordinator.consumer.target import Targets
 from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember
-from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.groups.store import Departure, Groups
 from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -145,6 +145,7 @@ class Heartbeats:
             member = check_instance(held, request.member_id, request.instance_id)
             if request.member_epoch == LEAVE_STATIC_EPOCH:
                 log.debug("group %s: static member %s leaves temporarily", group.group_id, member.member_id)
+                self._groups.departed.append(Departure(group.group_id, member.assigned))
                 left = replace(
                     member,
                     member_epoch=LEAVE_STATIC_EPOCH,

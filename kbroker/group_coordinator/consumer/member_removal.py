@@ -13,7 +13,7 @@ from kbroker.group_coordinator.consumer.migration import Migration
 from kbroker.group_coordinator.consumer.sessions import REASONS, forget_timers
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.consumer_member import ConsumerMember
-from kbroker.group_coordinator.groups.store import Groups
+from kbroker.group_coordinator.groups.store import Departure, Groups
 from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.topics import Topics
 
@@ -39,6 +39,7 @@ class MemberRemoval:
         counts = group.counts.copy()
         leaving: dict[str, int] = {}
         for member in members:
+            self._groups.departed.append(Departure(group_id, member.assigned))
             out.records += records.member_tombstones(group_id, member.member_id)
             counts.count_member(member, -1)
             if member.regex:

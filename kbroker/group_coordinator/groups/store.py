@@ -1,12 +1,16 @@
 """The groups of a shard, of all protocols, in one table by id.
 
-Owns the group of each id. Other modules decide when a group changes its protocol.
+Owns the group of each id, and the list of members that have left. Other modules decide when a group changes its
+protocol.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from typing import Final, NamedTuple
 
+from kbroker.group_coordinator.assignment import Epochs
 from kbroker.group_coordinator.groups.classic_group import ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.share_group import ShareGroup
@@ -16,10 +20,24 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 
+_MOST_DEPARTED: Final = 1_000
+
+
+class Departure(NamedTuple):
+    """A member that has left a group, was removed, or was replaced by a static member of the same name.
+
+    `owned` are its partitions: the bytes of a classic group's assignment, or the partitions by topic id.
+    """
+
+    group_id: str
+    owned: bytes | Epochs
+
+
 class Groups:
-    """The table."""
+    """The table, and the members that have left since somebody last looked; of many only the latest."""
 
     def __init__(self) -> None:
+        self.departed: deque[Departure] = deque(maxlen=_MOST_DEPARTED)
         self._by_id: dict[str, Group] = {}
         self._shares: dict[str, ShareGroup] = {}
         self.get = self._by_id.get

@@ -1,6 +1,6 @@
 """Groups: how to find, list, describe and delete them, and the membership in a classic group."""
 
-from kbroker.protocol.schema import f, i8, i16, i32, message, struct
+from kbroker.protocol.schema import f, i8, i16, i32, i64, message, struct
 
 # ListGroups (key 16): the groups that a broker coordinates, filtered by state (KIP-518) and type (KIP-848).
 
@@ -12,11 +12,24 @@ class ListGroupsRequest:
 
 
 @struct
+class StuckPartition:
+    """A record that a group does not get past; only kbroker sends it, in a tag that Kafka does not use."""
+
+    topic: str = f()
+    partition: i32 = f()
+    offset: i64 = f()
+    cause: str = f()
+    times: i32 = f()
+    since_ms: i64 = f()
+
+
+@struct
 class ListedGroup:
     group_id: str = f()
     protocol_type: str = f()
     group_state: str = f("4+")
     group_type: str = f("5+")
+    stuck: list[StuckPartition] = f("3+", tag=1000)
 
 
 @message(key=16, versions="0-5", flexible="3+")

@@ -1,0 +1,220 @@
+"""Finds the records that groups do not get past, in what this broker sees: members that leave, fetches, deliveries.
+
+Owns the times of the looks, the collection of the evidence, and the log line. stuck_offsets.py of the group coordinator
+decides when the evidence suffices. Never changes an offset.
+
+The group coordinator sees members leave, whichever broker leads the partition. A fetch names no group, so the broker
+that receives it compares the client id and the host with the members of the groups that it coordinates itself. Share
+groups are seen by the leaders of the partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from kbroker.broker.latest_offsets import LatestOffsets
+from kbroker.clock import Clock
+from kbroker.cluster_state import ClusterState
+from kbroker.group_coordinator.consumer.classic_subscriptions import assigned_by_name
+from kbroker.group_coordinator.coordinator import GroupCoordinator
+from kbroker.group_coordinator.groups.store import Departure
+from kbroker.group_coordinator.shard import GroupShard
+from kbroker.group_coordinator.stuck_offsets import (
+    DELIVERED_AGAIN,
+    DELIVERIES,
+    LOOKS,
+    READ_AGAIN,
+    Place,
+    Stuck,
+    StuckOffsets,
+)
+from kbroker.long_work import in_slices, turn
+from kbroker.partition import Client
+from kbroker.protocol.errors import ErrorCode, Malformed
+from kbroker.replicas import Replicas
+from kbroker.share_partition.delivery import ShareDelivery
+
+log = logging.getLogger(__name__)
+
+LOOK_MS: Final = 2_000
+"""The time between two looks, in ms."""
+_TEXTS: Final = {
+    "left": "{} members in turn have owned the partition and left without a commit",
+    "read again": "a member has fetched the record again for some time, at least {} times",
+    "delivered again": "it was delivered {} times",
+}
+
+_Key = tuple[str, int]
+
+
+class GroupMember(Protocol):
+    """A member of a group of any protocol."""
+
+    @property
+    def client_id(self) -> str: ...
+
+    @property
+    def client_host(self) -> str: ...
+
+
+class StuckGroups:
+    """The search of one broker; call `tick` periodically."""
+
+    def __init__(
+        self,
+        groups: GroupCoordinator,
+        replicas: Replicas,
+        latest: LatestOffsets,
+        share: Callable[[], ShareDelivery],
+        state: Callable[[], ClusterState],
+        clock: Clock,
+    ) -> None:
+        self._groups = groups
+        self._replicas = replicas
+        self._latest = latest
+        self._share = share
+        self._state = state
+        self._clock = clock
+        self._next_ms = clock.monotonic_ms() + LOOK_MS
+        self._offsets = StuckOffsets()
+        self._before: dict[_Key, dict[Client, int]] = {}
+        """What each client fetched last from a partition, before the last look."""
+        self._again: dict[tuple[_Key, Client, int], int] = {}
+        """How many looks in a row have seen the same fetch."""
+        self._looking: asyncio.Task[None] | None = None
+
+    def stuck(self) -> dict[str, list[Stuck]]:
+        """Return the records that groups do not get past, by group."""
+        return self._offsets.stuck()
+
+    def tick(self) -> None:
+        """Begin a look if it is due, and the previous one has ended."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_ms and (self._looking is None or self._looking.done()):
+            self._next_ms = now_ms + LOOK_MS
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    async def _look(self) -> None:
+        try:
+            await in_slices(self.look())
+        except Exception:
+            log.exception("the search for records that groups do not get past has failed")
+
+    async def look(self) -> None:
+        """Collect the evidence since the last look, and log the records for which it suffices now."""
+        for shard in self._groups.loaded():
+            departed = shard.groups.departed
+            while departed:
+                await self._note_departure(shard, departed.popleft())
+                await turn
+        await self._note_fetches()
+        await self._note_deliveries()
+        await self._drop_moved()
+        for group, each in self._offsets.untold():
+            log.warning(
+                "group %s does not get past offset %d of %s-%d: %s",
+                group, each.offset, each.topic, each.partition, _TEXTS[each.cause].format(each.times),
+            )  # fmt: skip
+
+    # -- owners that leave
+
+    async def _note_departure(self, shard: GroupShard, departure: Departure) -> None:
+        now_ms = self._clock.now_ms()
+        for topic, indexes in self._owned(departure):
+            held = shard.offsets.of_group(departure.group_id)[0].get(topic, {})
+            committed = {index: held[index][1].offset for index in indexes if index in held}
+            ends = await self._latest.of(topic, committed)
+            for index, offset in committed.items():
+                code, end = ends[index]
+                if code == ErrorCode.NONE and end > offset:
+                    self._offsets.left((departure.group_id, topic, index), offset, now_ms)
+                await turn
+
+    def _owned(self, departure: Departure) -> Iterable[tuple[str, Iterable[int]]]:
+        """Return the partitions that the member owned. The leader of a classic group may have sent any bytes."""
+        if isinstance(departure.owned, bytes):
+            try:
+                return assigned_by_name(departure.owned)
+            except Malformed:
+                return ()
+        names = self._state().topic_names
+        return [(names[topic_id], held) for topic_id, held in departure.owned.items() if topic_id in names]
+
+    # -- members that read again
+
+    async def _note_fetches(self) -> None:
+        before, again = self._before, self._again
+        self._before, self._again = {}, {}
+        for partition in list(self._replicas):
+            fetched = partition.fetched
+            if fetched:
+                partition.fetched = {}
+                self._before[partition.key] = fetched
+                earlier = before.get(partition.key, {})
+                for client, offset in fetched.items():
+                    if earlier.get(client) == offset:
+                        self._again[partition.key, client, offset] = again.get((partition.key, client, offset), 0) + 1
+            await turn
+        found: list[Place] = []
+        for (key, client, offset), looks in list(self._again.items()):
+            if looks >= LOOKS:
+                for group in await self._groups_at(key, client, offset):
+                    found.append((group, *key))
+                    self._offsets.read_again((group, *key), offset, looks, self._clock.now_ms())
+        self._offsets.keep_only(READ_AGAIN, found)
+
+    async def _groups_at(self, key: _Key, client: Client, offset: int) -> list[str]:
+        """Return the groups with this committed offset of which the client is a member."""
+        found = []
+        for shard in self._groups.loaded():
+            for group_id in shard.offsets.groups_with(key[0]):
+                group = shard.groups.get(group_id)
+                if group is None or _committed(shard, group_id, key) != offset:
+                    await turn
+                    continue
+                members: Mapping[str, GroupMember] = group.members
+                for member in list(members.values()):
+                    if (member.client_id, member.client_host) == client:
+                        found.append(group_id)
+                        break
+                    await turn
+                await turn
+        return found
+
+    # -- deliveries of share groups
+
+    async def _note_deliveries(self) -> None:
+        found: list[Place] = []
+        for hosted in self._share().all():
+            first = None if hosted.state is None else hosted.state.first_open()
+            if first is not None and first[1] >= DELIVERIES:
+                place = hosted.key.group, *hosted.partition.key
+                found.append(place)
+                self._offsets.delivered_again(place, *first, self._clock.now_ms())
+            await turn
+        self._offsets.keep_only(DELIVERED_AGAIN, found)
+
+    # -- the end
+
+    async def _drop_moved(self) -> None:
+        """Drop the evidence about offsets that are not the committed ones any more."""
+        for place, offset, is_delivered_again in self._offsets.places():
+            group, topic, partition = place
+            if not is_delivered_again:
+                shard = self._groups.loaded_shard(group)
+                if shard is None or _committed(shard, group, (topic, partition)) != offset:
+                    self._offsets.drop(place)
+            await turn
+
+
+def _committed(shard: GroupShard, group: str, key: _Key) -> int | None:
+    stored = shard.offsets.of_group(group)[0].get(key[0], {}).get(key[1])
+    return None if stored is None else stored[1].offset
