@@ -11,18 +11,15 @@ record, for example after a check of schemas, the replay stops before the transa
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from kafka.errors import (
     GroupAuthorizationFailedError,
-    InvalidProducerEpochError,
     InvalidRecordError,
     KafkaError,
-    ProducerFencedError,
     UnknownError,
 )
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -30,18 +27,17 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from kbroker.admin.configs import Subject, described_configs
 from kbroker.admin.connection import Connection
 from kbroker.admin.dead_letters import DeadLetter, Letters, Originals, is_own_header, mark_of, replayed_to, topic_view
-from kbroker.admin.errors import AdminError, WrongInput, error_text
+from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.own_transaction import BATCH, PATIENCE_S, in_time, reason_of, transactional_producer
 from kbroker.admin.partition_reader import TopicHidden
-from kbroker.admin.records import AsItIs, delete_records
+from kbroker.admin.records import delete_records
 from kbroker.protocol.records import Headers
 
 _AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 """The most dead letters of one transaction, and its approximate limit of bytes."""
-_BATCH: Final = 16 * 1024
 _AFTER_A_REFUSAL: Final = 512 * 1024
 """The bytes of a batch, and those after a refusal: larger, because a refusal shows bad records of one batch only."""
-_PATIENCE_S: Final = 30.0
 MOST_ROWS: Final = 10_000
 """How many rows a preview contains; dead letters of further rows are counted together."""
 _OTHERS: Final = "(others)"
@@ -161,8 +157,9 @@ class Replay:
         dead letters.
         """
         rows: dict[tuple[object, ...], Row] = {}
+        mark = mark_of(self._wanted.topic)
         with ExitStack() as opened:
-            producer = opened.enter_context(_producer(connection, self._wanted.topic))  # fences other replays
+            producer = opened.enter_context(transactional_producer(connection, mark))  # fences other replays
             self._mark = None
             if self._wanted.mark is not None and self.mark != self._wanted.mark:
                 raise AdminError(f"the dead letters of {self._wanted.topic} were replayed meanwhile; look again")
@@ -182,7 +179,7 @@ class Replay:
                     if self._wanted.skip:
                         opened.close()  # kafka-python uses wrong sequence numbers after a refusal
                         larger = self._batch_for(part)
-                        producer = opened.enter_context(_producer(connection, self._wanted.topic, larger))
+                        producer = opened.enter_context(transactional_producer(connection, mark, larger))
                         self._check_mark(marks)
                 back = {}
                 for step in part:
@@ -197,8 +194,8 @@ class Replay:
                 configs = described_configs(self._admin, Subject("topic", str(topic)), documentation=False)
                 sizes += [int(each.value) // 2 for each in configs if each.name == "max.message.bytes" and each.value]
         except AdminError:
-            return _BATCH
-        return max(_BATCH, min(sizes))
+            return BATCH
+        return max(BATCH, min(sizes))
 
     def _check_mark(self, marks: Mapping[int, int]) -> None:
         """Raise AdminError if another replay has moved the mark while this replay had no producer."""
@@ -220,26 +217,28 @@ class Replay:
             producer.begin_transaction()
             sent, failure = _sent(producer, part)
             with suppress(UnknownError):  # kafka-python may raise it after a refusal: a batch was not done
-                producer.flush(timeout=_PATIENCE_S)
+                producer.flush(timeout=PATIENCE_S)
             whys = [None if each is None else _why_refused(each) for each in sent]
             if any(whys):
-                _in_time(producer.abort_transaction)
+                in_time(producer.abort_transaction)
                 raise _Refused([_with_problem(*each) for each in zip(part, whys, strict=True)])
             if failure is not None:
                 raise failure
             for each in sent:
                 if each is not None:
-                    each.get(_PATIENCE_S)
-            _in_time(lambda: producer.send_offsets_to_transaction(offsets, mark_of(topic)))
+                    each.get(PATIENCE_S)
+            in_time(lambda: producer.send_offsets_to_transaction(offsets, mark_of(topic)))
         except (KafkaError, TimeoutError, ValueError) as error:  # ValueError: the topic has fewer partitions now
             with suppress(KafkaError, TimeoutError):
-                _in_time(producer.abort_transaction)
+                in_time(producer.abort_transaction)
             what = f"group {mark_of(topic)}: " if isinstance(error, GroupAuthorizationFailedError) else ""
-            raise AdminError(f"{place} were not replayed: {what}{_text(error)}") from error
+            raise AdminError(f"{place} were not replayed: {what}{reason_of(error)}") from error
         try:
-            _in_time(producer.commit_transaction)
+            in_time(producer.commit_transaction)
         except (KafkaError, TimeoutError) as error:  # the next replay ends the transaction before it reads the mark
-            raise AdminError(f"it is not known whether {place} were replayed: {_text(error)}; look again") from error
+            raise AdminError(
+                f"it is not known whether {place} were replayed: {reason_of(error)}; look again"
+            ) from error
         return marks
 
     def _steps(self) -> Iterator[Step]:
@@ -310,7 +309,7 @@ def _why_refused(sent: Any) -> str | None:
     error: Any = None
     with suppress(KafkaError):
         try:
-            sent.get(_PATIENCE_S)
+            sent.get(PATIENCE_S)
         except InvalidRecordError as refusal:
             error = refusal
     if error is None:
@@ -369,64 +368,6 @@ def _parts(steps: Iterator[Step]) -> Iterator[list[Step]]:
             part, size = [], 0
     if part:
         yield part
-
-
-@contextmanager
-def _producer(connection: Connection, topic: str, batch_size: int = _BATCH) -> Iterator[Any]:
-    """Open a producer that fences, and so ends, every earlier replay of the topic."""
-    producer = connection.producer(
-        transactional_id=mark_of(topic),
-        acks=-1,
-        linger_ms=5,
-        batch_size=batch_size,
-        max_request_size=128 * 1024 * 1024,
-        value_serializer=AsItIs(),
-    )
-    # A topic that is deleted during the replay must not be created again. kafka-python 3.0 ignores its own setting
-    # here.
-    producer._metadata.config["allow_auto_create_topics"] = False  # noqa: SLF001
-    try:
-        try:
-            producer.init_transactions()
-        except KafkaError as error:
-            raise AdminError(f"no transaction of {mark_of(topic)} can begin: {_text(error)}") from error
-        yield producer
-    finally:
-        producer.close(timeout=_PATIENCE_S)
-
-
-def _in_time(call: Callable[[], object]) -> None:
-    """Call the client in a thread, because the client waits without limit while there is no coordinator.
-
-    Raises TimeoutError, and every exception of the call.
-    """
-    done: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            done.append(error)
-        else:
-            done.append(None)
-
-    thread = threading.Thread(target=run, name="kbroker-replay", daemon=True)
-    thread.start()
-    thread.join(_PATIENCE_S)
-    if not done:
-        raise TimeoutError(f"no answer in {_PATIENCE_S:.0f} seconds")
-    if done[0] is not None:
-        raise done[0]
-
-
-def _text(error: Exception) -> str:
-    """Return the reason of an error; the client may wrap the original error into a KafkaError with its own text."""
-    cause = next((each for each in (error, *error.args) if hasattr(each, "errno")), None)
-    if isinstance(cause, (ProducerFencedError, InvalidProducerEpochError)):
-        return "another replay of this topic has begun"
-    if isinstance(cause, InvalidRecordError) and cause.args and isinstance(cause.args[0], str):
-        return error_text(cause, cause.args[0])
-    return str(error) if cause is None else error_text(cause)
 
 
 # -- purging

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -25,7 +24,7 @@ from kbroker.admin.replays import Replay, Row, Wanted, check, purge, purges
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.log_output import one_line
-from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option
+from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option, time_text
 from kbroker.cli.record_format import json_bytes
 
 Result = TypeVar("Result")
@@ -87,8 +86,8 @@ def list_causes(
         Column("message", lambda row: _line(row["message"])),
         "count",
         "replayed",
-        Column("first", lambda row: _time(row["first_ms"])),
-        Column("last", lambda row: _time(row["last_ms"])),
+        Column("first", lambda row: time_text(row["first_ms"])),
+        Column("last", lambda row: time_text(row["last_ms"])),
     )
     _report_unreadable(letters)
     _report_strangers(name, strangers_of(causes))
@@ -99,13 +98,6 @@ def _line(value: object) -> object:
     if not isinstance(value, str):
         return value
     return one_line(value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…")
-
-
-def _time(ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    except (OverflowError, ValueError, OSError):
-        return str(ms)
 
 
 def _report_unreadable(letters: Letters) -> None:
@@ -177,7 +169,7 @@ def _document(letter: DeadLetter, originals: Originals) -> dict[str, Any]:
 def _facts(letter: Mapping[str, Any]) -> Part:
     origin, record = letter["origin"], letter["record"]
     pairs: list[tuple[str, object]] = [
-        ("letter", f"{letter['partition']}:{letter['offset']}, {_time(letter['timestamp'])}"),
+        ("letter", f"{letter['partition']}:{letter['offset']}, {time_text(letter['timestamp'])}"),
         ("origin", _place(origin)),
         ("group", origin["group"]),
         ("deliveries", origin["deliveries"]),

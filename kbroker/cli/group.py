@@ -15,6 +15,7 @@ from kbroker.cli.changes import add_changes
 from kbroker.cli.client import client_options
 from kbroker.cli.completion import complete_groups
 from kbroker.cli.group_reset import reset
+from kbroker.cli.group_stuck import skip, stuck
 from kbroker.cli.option_types import compiled, whole_match
 from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option, wide
 
@@ -201,6 +202,8 @@ _MEMBERS: Final[Sequence[Column | str]] = (
 
 
 command.add_command(reset)
+command.add_command(stuck)
+command.add_command(skip)
 add_changes(command, "group")
 
 

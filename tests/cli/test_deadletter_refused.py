@@ -55,7 +55,7 @@ def test_another_replay_that_begins_at_a_refusal_is_not_repeated(
     dead, target = f"dlq.{name}", compacted(cli, name)
     cli.ok("topic", "create", dead)
     write(cli, dead, (0, None, "v0", died(name, 0, 99)), (0, "k", "v1", died(name, 0, 99)))
-    opened = replays._producer
+    opened = replays.transactional_producer
     times = []
 
     def overtaken(*arguments: object) -> object:
@@ -64,7 +64,7 @@ def test_another_replay_that_begins_at_a_refusal_is_not_repeated(
             assert len(replay(cli, dead, "--skip", "--execute")) == 2
         return opened(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(replays, "_producer", overtaken)
+    monkeypatch.setattr(replays, "transactional_producer", overtaken)
     said = cli.fails("deadletter", "replay", dead, "--skip", "--execute")
     assert said == f"the dead letters of {dead} were replayed meanwhile; look again"
     assert contents(cli, target) == ["0 k v1 "], "once"

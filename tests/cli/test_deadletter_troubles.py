@@ -221,5 +221,7 @@ def test_a_replay_that_begins_ends_the_other(anywhere: CommandLine, jobs: str, m
 
     monkeypatch.setattr(KafkaProducer, "begin_transaction", overtaken)
     said = anywhere.fails("deadletter", "replay", dead, "--execute")
-    assert said == f"the dead letters from {dead}-0 0 on were not replayed: another replay of this topic has begun"
+    assert (
+        said == f"the dead letters from {dead}-0 0 on were not replayed: another operation on the same topic has begun"
+    )
     assert contents(anywhere, jobs) == sorted([*BEFORE, *BEFORE, "1 x gone "]), "once"

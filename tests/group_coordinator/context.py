@@ -229,7 +229,7 @@ class Context(Still[GroupShard]):
 
     def list(self, states: Sequence[str], types: Sequence[str]) -> Sequence[ListedGroup]:
         return whole(
-            list_groups(self.shard.groups, {s.strip().lower() for s in states}, {name.lower() for name in types})
+            list_groups(self.shard.groups, {s.strip().lower() for s in states}, {name.lower() for name in types}, {})
         )
 
     # -- whole phases

@@ -80,9 +80,14 @@ def clip(text, limits):
     return range(max(versions.low, limits.low), min(versions.high, limits.high) + 1)
 
 
+OWN_TAGS_FROM = 1000
+"""Tags from here on are kbroker's own: Kafka counts its tags from 0."""
+
+
 def compare(cls, fields, common, limits, path):
     fields = [field for field in fields if clip(field.get("versions") or field["taggedVersions"], limits)]
-    specs = [spec for spec in cls.SPECS if clip_spec(spec.versions, limits)]
+    assert all(field.get("tag", 0) < OWN_TAGS_FROM for field in fields), path
+    specs = [spec for spec in cls.SPECS if clip_spec(spec.versions, limits) and (spec.tag or 0) < OWN_TAGS_FROM]
     assert [s.name for s in specs] == [snake(field["name"]) for field in fields], path
     for spec, field in zip(specs, fields, strict=True):
         where = f"{path}.{spec.name}"
