@@ -11,7 +11,7 @@ from typing import Final
 
 from kbroker.admin.cluster_view import INTERNAL, ClusterView
 from kbroker.console.listing import place
-from kbroker.console.number_text import duration, number, plural
+from kbroker.console.number_text import duration, moment, number, plural
 from kbroker.console.sampler import Samples
 from kbroker.console.stuck_groups import STANDING_S
 
@@ -109,10 +109,21 @@ def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
 
 
 def _of_clients(samples: Samples) -> Iterator[Finding]:
-    groups, hang, unsettled = samples.groups, samples.hanging, samples.unsettled  # the sampler may replace them
+    groups, hang, unsettled, stuck = samples.groups, samples.hanging, samples.unsettled, samples.stuck
     for name in sorted(groups):
         lag, still = samples.lags.get(name), samples.standing.of(name, STANDING_S)
-        if unsettled.get(name, 0.0) >= UNSETTLED_S:
+        if name in stuck:
+            record, rest = stuck[name][0], len(stuck[name]) - 1
+            more = f"; nor past records in {plural(rest, 'other partition')}" if rest else ""
+            yield Finding(
+                "bad",
+                f"Group {name} does not get past a record",
+                f"Its members have read offset {record.offset} of {record.topic}-{record.partition} again and again "
+                f"since {moment(record.since_ms)}{more}. Its lag is {number(lag.last)}.",
+                place("/group", name=name),
+                "See the record",
+            )
+        elif unsettled.get(name, 0.0) >= UNSETTLED_S:
             yield Finding(
                 "warn",
                 f"Group {name} does not settle",

@@ -31,6 +31,7 @@ from kbroker.admin.log_dirs import LogDir, log_dirs, sizes_of_leaders
 from kbroker.admin.partition_offsets import known_offsets_at
 from kbroker.admin.placement import Key
 from kbroker.admin.share_groups import share_offsets
+from kbroker.admin.stuck_records import StuckRecord, stuck_records
 from kbroker.admin.transactions import Open, hanging
 from kbroker.console.asking import patient
 from kbroker.console.series import Family, Series
@@ -87,6 +88,8 @@ class Samples:
     under_min_isr: set[Key] = field(default_factory=set)
     unsettled: dict[str, float] = field(default_factory=dict)
     """The seconds for which groups have kept rebalancing, by group."""
+    stuck: dict[str, list[StuckRecord]] = field(default_factory=dict)
+    """The records that groups do not get past, by group."""
     rounds: int = 0
     looked_at: float = 0.0
     """The end of the last successful round, in seconds since 1970."""
@@ -210,6 +213,7 @@ class Sampler:
         samples.topics.keep(view.topics)
         samples.under_min_isr = self._under_min_isr(admin, view, now)
         self._lag(admin, samples, at)
+        samples.stuck = _by_group(stuck_records(admin)) if samples.groups else {}
         if now - self._dirs_at > _DIRS_EVERY_S:
             self._dirs_at = now
             samples.dirs = log_dirs(admin, [each.node_id for each in view.brokers])
@@ -294,6 +298,13 @@ class Sampler:
                     committed = _assigned(admin, name, committed)
                 samples.standing.update(name, committed, samples.ends, now)
         samples.readers = readers
+
+
+def _by_group(records: Iterable[StuckRecord]) -> dict[str, list[StuckRecord]]:
+    found: dict[str, list[StuckRecord]] = {}
+    for each in records:
+        found.setdefault(each.group, []).append(each)
+    return found
 
 
 def _committed(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:

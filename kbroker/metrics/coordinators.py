@@ -77,6 +77,11 @@ async def groups(node: Node, values: Values, most: int) -> None:
         total = sum(by_state[protocol, state] for state in states)
         put(values, "kafka_server_group_coordinator_metrics_group_count", total, {"protocol": protocol})
     put(values, "kbroker_left_out", max(counts["numoffsets"] - most, 0), {"kind": "offsets"})
+    for group_id, records in node.stuck_groups.stuck().items():
+        for one in records:
+            labels = {"group": group_id, "topic": one.topic, "partition": str(one.partition)}
+            put(values, "kbroker_group_stuck_offset", one.offset, labels)
+        await turn
 
 
 def _offset(node: Node, values: Values, group: str, topic: str, index: int, offset: int) -> None:

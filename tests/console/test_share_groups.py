@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges import share_groups, streams_groups
@@ -106,13 +107,43 @@ def test_a_streams_group(web: Visitor, counting: str) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [360, 1280])
-def test_the_pages_are_for_everybody(page: Browser, axe: str, packing: str, counting: str, width: int) -> None:
+def test_the_pages_are_for_everybody(
+    page: Browser, axe: str, packing: str, counting: str, failing: str, width: int
+) -> None:
     page.size(width)
-    for path in (f"/group?name={packing}", f"/group?name={counting}"):
+    for path in (*(f"/group?name={name}" for name in (packing, counting, failing)), "/groups"):
         page.go(path)
         assert judged(page, axe) == [], path
         wide = page.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, path
+
+
+@pytest.fixture(scope="module")
+def failing(cluster: Broker) -> str:
+    """Create a group whose three members in turn have left at the same record."""
+    cluster.topics.create("bookings").produce('{"seat": 7}', key="poison")
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "booking", "enable.auto.commit": False}
+    for _ in range(3):
+        consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
+        consumer.subscribe(["bookings"])
+        found = hold(lambda: consumer.poll(0.5), 30)  # noqa: B023 - called here only
+        consumer.commit(offsets=[TopicPartition("bookings", 0, found.offset())], asynchronous=False)
+        consumer.close()
+
+    def named() -> bool:
+        cluster.clock.advance(seconds=2)
+        return "booking" in cluster.node.stuck_groups.stuck()
+
+    hold(named, 30)
+    return "booking"
+
+
+def test_a_record_that_a_group_does_not_get_past(web: Visitor, failing: str) -> None:
+    hold(lambda: "stuck at a record" in web.page(f"/groups?q={failing}").words, 30)
+    words = web.page(f"/group?name={failing}").words
+    assert re.search(r"bookings 0:0 3 members left there \S+ \S+ poison \{.seat.: 7\}", words), words
+    assert f"kbroker group skip {failing} --to-deadletter TOPIC" in words
+    hold(lambda: f"Group {failing} does not get past a record" in web.page("/").words, 30)
 
 
 @pytest.fixture

@@ -11,10 +11,13 @@ import time
 from typing import Any, Final
 
 from kbroker.admin.dead_letters import topic_of_group
-from kbroker.admin.errors import NotThere
+from kbroker.admin.errors import AdminError, NotThere
 from kbroker.admin.group_offsets import WITHOUT_MEMBERS
 from kbroker.admin.groups import described_group, listed_groups, member_counts
+from kbroker.admin.partition_reader import PartitionReader
+from kbroker.admin.stuck_records import record_at
 from kbroker.console.console import Console
+from kbroker.console.decoding.shown import shown
 from kbroker.console.listing import Listing, has_words
 from kbroker.console.page_and_action import Action, Facts, Page
 from kbroker.console.stuck_groups import STANDING_S
@@ -25,6 +28,7 @@ _MOST_DRAWN: Final = 80
 _MOST_CELLS: Final = 20_000
 """The most cells of all grids of a page together."""
 _MOST_ROWS: Final = 100
+_MOST_STUCK: Final = 10
 _MOST_RUNS: Final = 200
 """The most runs of records in flight on a share group's page."""
 
@@ -47,6 +51,7 @@ async def find(console: Console, values: Values) -> Facts:
         "committed": {name for name, topics in samples.readers.items() if topics},
         "members": await console.ask(lambda admin: member_counts(admin, kinds)),
         "lags": samples.lags,
+        "stuck": samples.stuck,
         "states": states,
         "q": text,
         "state": state,
@@ -82,6 +87,7 @@ async def find_one(console: Console, values: Values) -> Facts:
         "not_drawn": not_drawn,
         "list": Listing(group["partitions"], values.page(), "/group", {"name": name}, _MOST_ROWS),
         "empty": group["state"] in WITHOUT_MEMBERS,
+        "stuck": await console.ask(lambda admin: _stuck(admin, console, name)),
         "still": {key: stop.lasted_s for key, stop in still.items() if committed.get(key) == stop.offset},
         "clients": {each["member_id"]: each["client_id"] for each in group["members"] or ()},
         **(await _of_share_group(console, name) if is_share else {"runs": None, "letters": None}),
@@ -96,6 +102,19 @@ async def _of_share_group(console: Console, name: str) -> Facts:
             runs = [run for each in await asyncio.to_thread(told, name, _MOST_RUNS) for run in each.in_flight]
     letters, _ = await console.ask_or_fail(lambda admin: topic_of_group(admin, name))
     return {"runs": runs, "most_runs": _MOST_RUNS, "now_ms": time.time() * 1000, "letters": letters}
+
+
+def _stuck(admin: Any, console: Console, name: str) -> list[Facts]:
+    """Return the records that a group does not get past, as the sampler saw them last, with their keys and values."""
+    reader, found = PartitionReader(admin), []
+    for each in console.sampler.samples.stuck.get(name, ())[:_MOST_STUCK]:
+        try:
+            record = record_at(reader, each)
+        except AdminError:
+            record = None
+        texts = [] if record is None else [shown(data, "auto", console.schemas) for data in (record.key, record.value)]
+        found.append({"at": each, "texts": texts})
+    return found
 
 
 def drawn(group: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
