@@ -107,6 +107,7 @@ class SharePeers(NamedTuple):
     states: PeerStates | None = None
     offsets: PeersByNode | None = None
     letters: PeersByNode | None = None
+    rereads: PeersByNode | None = None
 
 
 class Node(LogEvents, ABC):
@@ -159,9 +160,16 @@ class Node(LogEvents, ABC):
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock, sharing=sharing
         )
         self.stuck_groups = StuckGroups(
-            self.groups, replicas, latest, lambda: self._share, lambda: metadata.state, clock
+            config.node_id,
+            self.groups,
+            replicas,
+            latest,
+            lambda: self._share,
+            lambda: metadata.state,
+            clock,
+            others.rereads,
         )
-        self.groups.stuck = self.stuck_groups.stuck
+        self.groups.stuck, self.groups.rereads = self.stuck_groups.stuck, self.stuck_groups.rereads
         self.producer_ids = producer_ids
         self.markers = LocalMarkers(replicas, self.groups, clock, timeout_ms)
         self.transactions = TransactionCoordinator(

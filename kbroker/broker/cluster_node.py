@@ -136,10 +136,11 @@ class ClusterNode(Node):
         timeout_ms = config.get_int("request.timeout.ms")
         # Use one set of connections per purpose, so that slow writes of markers do not delay other requests to a
         # broker.
-        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(8)]
-        for_markers, for_verification, for_ids, for_shares, for_offsets, for_letters, *schemas = self._peers_by_node
+        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(9)]
+        for_markers, for_verification, for_ids, for_shares, *others = self._peers_by_node
+        for_offsets, for_letters, for_rereads, *schemas = others
         self._share_states = PeerStates(for_shares, timeout_ms)
-        self._asked_by_turns = for_offsets, for_letters, *schemas
+        self._asked_by_turns = others
         cluster = ClusterServices(
             broker_epoch=self.broker_epoch,
             metadata=metadata,
@@ -150,7 +151,7 @@ class ClusterNode(Node):
         self._blocks = ProducerIdBlocks(
             config.node_id, self.broker_epoch, lambda: metadata.state.controller_id, for_ids, clock, timeout_ms
         )
-        share_peers = SharePeers(self._share_states, for_offsets, for_letters)
+        share_peers = SharePeers(self._share_states, for_offsets, for_letters, for_rereads)
         super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster, share_peers)
         create = partial(provide_schemas_topic, metadata, replicas)
         self._schemas = FollowedSchemas(SchemasSource(config.node_id, tree, metadata, schemas[0], schemas[1], create))

@@ -3,16 +3,17 @@
 Owns the times of the looks, the collection of the evidence, and the log line. stuck_offsets.py of the group coordinator
 decides when the evidence suffices. Never changes an offset.
 
-The group coordinator sees members leave, whichever broker leads the partition. A fetch names no group, so the broker
-that receives it compares the client id and the host with the members of the groups that it coordinates itself. Share
-groups are seen by the leaders of the partitions.
+The group coordinator sees members leave, whichever broker leads the partition. A fetch names no group, so coordinators
+ask all brokers for clients that fetch the same record again, and compare their client ids and hosts with those of the
+members. Share groups are seen by the leaders of the partitions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final, Protocol
 
 from kbroker.broker.latest_offsets import LatestOffsets
@@ -33,7 +34,9 @@ from kbroker.group_coordinator.stuck_offsets import (
 )
 from kbroker.long_work import in_slices, turn
 from kbroker.partition import Client
+from kbroker.peers.interface import PeersByNode, PeerUnavailable
 from kbroker.protocol.errors import ErrorCode, Malformed
+from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kbroker.replicas import Replicas
 from kbroker.share_partition.delivery import ShareDelivery
 
@@ -48,6 +51,11 @@ _TEXTS: Final = {
 }
 
 _Key = tuple[str, int]
+Reread = tuple[str, int, int, str, str, int]
+"""A client that fetches the same record again and again: the fields of messages.groups.Reread."""
+MOST_REREADS: Final = 100
+_VERSION: Final = 5
+"""The version of DescribeGroups between brokers; it is the first one with tags."""
 
 
 class GroupMember(Protocol):
@@ -65,13 +73,18 @@ class StuckGroups:
 
     def __init__(
         self,
+        node_id: int,
         groups: GroupCoordinator,
         replicas: Replicas,
         latest: LatestOffsets,
         share: Callable[[], ShareDelivery],
         state: Callable[[], ClusterState],
         clock: Clock,
+        peers: PeersByNode | None = None,
     ) -> None:
+        """`peers` are the other brokers of a cluster."""
+        self._node_id = node_id
+        self._peers = peers
         self._groups = groups
         self._replicas = replicas
         self._latest = latest
@@ -89,6 +102,12 @@ class StuckGroups:
     def stuck(self) -> dict[str, list[Stuck]]:
         """Return the records that groups do not get past, by group."""
         return self._offsets.stuck()
+
+    def rereads(self) -> Iterator[Reread]:
+        """Return the clients that have fetched the same record from this broker in all of the last looks."""
+        often = (each for each in self._again.items() if each[1] >= LOOKS)
+        for (key, client, offset), looks in islice(often, MOST_REREADS):
+            yield (*key, offset, *client, looks)
 
     def tick(self) -> None:
         """Begin a look if it is due, and the previous one has ended."""
@@ -164,12 +183,31 @@ class StuckGroups:
                         self._again[partition.key, client, offset] = again.get((partition.key, client, offset), 0) + 1
             await turn
         found: list[Place] = []
-        for (key, client, offset), looks in list(self._again.items()):
-            if looks >= LOOKS:
-                for group in await self._groups_at(key, client, offset):
-                    found.append((group, *key))
-                    self._offsets.read_again((group, *key), offset, looks, self._clock.now_ms())
+        for topic, index, offset, client_id, host, looks in [*self.rereads(), *await self._rereads_elsewhere()]:
+            for group in await self._groups_at((topic, index), (client_id, host), offset):
+                place = group, topic, index
+                found.append(place)
+                self._offsets.read_again(place, offset, looks, self._clock.now_ms())
         self._offsets.keep_only(READ_AGAIN, found)
+
+    async def _rereads_elsewhere(self) -> list[Reread]:
+        """Return what the other brokers see; a broker that does not answer is left out."""
+        if self._peers is None or not any(shard.groups for shard in self._groups.loaded()):
+            return []
+        nodes = [each for each in self._state().brokers if each != self._node_id]
+        answers = await asyncio.gather(*(self._ask(self._peers, each) for each in nodes))
+        return [each for answer in answers for each in answer]
+
+    async def _ask(self, peers: PeersByNode, node_id: int) -> list[Reread]:
+        request = DescribeGroupsRequest(wants_rereads=True)
+        try:
+            answer = await peers.ask(node_id, request, _VERSION, DescribeGroupsResponse, LOOK_MS)
+        except PeerUnavailable:
+            return []
+        return [
+            (one.topic, one.partition, one.offset, one.client_id, one.client_host, one.looks)
+            for one in answer.rereads[:MOST_REREADS]
+        ]
 
     async def _groups_at(self, key: _Key, client: Client, offset: int) -> list[str]:
         """Return the groups with this committed offset of which the client is a member."""

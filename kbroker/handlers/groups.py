@@ -97,6 +97,7 @@ from kbroker.protocol.messages.groups import (
     LeaveGroupResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    Reread,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -126,7 +127,8 @@ async def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -
     """Describe groups."""
     describe = partial(ctx.services.groups.describe_groups, version=ctx.version)
     return DescribeGroupsResponse(
-        groups=await described(ctx, request, request.groups, describe, DescribeGroupsResponse)
+        groups=await described(ctx, request, request.groups, describe, DescribeGroupsResponse),
+        rereads=[Reread(*each) for each in ctx.services.groups.rereads()] if request.wants_rereads else [],
     )
 
 

@@ -322,3 +322,16 @@ def test_a_topic_that_is_made_anew_is_not_replayed(anywhere: CommandLine, jobs: 
     anywhere.ok("topic", "create", dead)
     write(anywhere, dead, (0, "n", "new", died(jobs, 0, 500)))
     assert replay(anywhere, dead) == [(0, 1, jobs, 0)]
+
+
+@pytest.mark.long
+def test_ten_thousand_dead_letters_are_replayed_once_each(cli: CommandLine, name: str) -> None:
+    count, dead = 10_000, f"dlq.{name}"
+    cli.ok("topic", "create", name, "-p", "3")
+    cli.ok("topic", "create", dead, "-p", "3")
+    letters = [(n % 3, f"k{n}", f"v{n}", died(name, n % 3, 10**6 + n)) for n in range(count)]
+    write(cli, dead, *letters)
+    rows = replay(cli, dead, "--execute")
+    assert sorted(rows) == [(each, count // 3 + (each == 0), name, each) for each in range(3)]
+    assert contents(cli, name) == sorted(f"{n % 3} k{n} v{n} " for n in range(count))
+    assert replay(cli, dead, "--execute") == []

@@ -106,5 +106,8 @@ class Groups:
             del self._by_id[group.group_id]
             self._shares.pop(group.group_id, None)
 
+    def __len__(self) -> int:
+        return len(self._by_id)
+
     def __iter__(self) -> Iterator[Group]:
         return iter(self._by_id.values())

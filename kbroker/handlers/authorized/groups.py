@@ -35,6 +35,7 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetFetchResponseTopics,
 )
 from kbroker.protocol.messages.groups import (
+    DescribeGroupsRequest,
     FindCoordinatorRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -115,6 +116,17 @@ def with_operations(handler: Handler, _response: type[Any]) -> Handler:
                 group.authorized_operations = rights.operations(GROUP, group.group_id)
             await turn
         return answer
+
+    return guarded
+
+
+def rereads_for_brokers(handler: Handler, _response: type[Any]) -> Handler:
+    """Return what clients fetch only to other brokers."""
+
+    def guarded(ctx: RequestContext, request: DescribeGroupsRequest) -> Any:
+        if request.wants_rereads and not rights_of(ctx).on_cluster(Operation.CLUSTER_ACTION):
+            request = with_field(request, "wants_rereads", value=False)
+        return handler(ctx, request)
 
     return guarded
 

@@ -162,7 +162,8 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "ListGroups": Rule("Cluster:Describe or Group:Describe", filtered("groups", groups.may_describe)),
     "DescribeGroups": Rule(
-        "Group:Describe", in_turn(groups.with_operations, partly("groups", groups.group_right(DESCRIBE)))
+        "Group:Describe",
+        in_turn(groups.rereads_for_brokers, groups.with_operations, partly("groups", groups.group_right(DESCRIBE))),
     ),
     "ConsumerGroupDescribe": Rule(
         "Group:Describe, Topic:Describe",

@@ -46,6 +46,19 @@ class ListGroupsResponse:
 class DescribeGroupsRequest:
     groups: list[str] = f()
     include_authorized_operations: bool = f("3+")
+    wants_rereads: bool = f("5+", tag=1000)
+
+
+@struct
+class Reread:
+    """A client that fetches the same record again and again; only kbroker sends it, to other brokers of a cluster."""
+
+    topic: str = f()
+    partition: i32 = f()
+    offset: i64 = f()
+    client_id: str = f()
+    client_host: str = f()
+    looks: i32 = f()
 
 
 @struct
@@ -74,6 +87,7 @@ class DescribedGroup:
 class DescribeGroupsResponse:
     throttle_time_ms: i32 = f("1+")
     groups: list[DescribedGroup] = f()
+    rereads: list[Reread] = f("5+", tag=1000)
 
 
 # DeleteGroups (key 42): delete empty groups (KIP-229).
