@@ -223,6 +223,7 @@ def test_without_the_leader_the_copy_answers_for_a_while(monkeypatch: pytest.Mon
         with pytest.raises(Unavailable):
             await lookup.has(1, SUBJECT)
         topic.trouble = None
+        monkeypatch.setattr(followed_schemas, "PATIENCE_S", 30.0)  # the pause after failed looks is longer than 0.2 s
         await lookup.ready()
         assert lookup.revision() == revision
         assert await lookup.has(1, SUBJECT)
