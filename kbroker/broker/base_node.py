@@ -83,6 +83,7 @@ from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
 from kbroker.txn.shard import ProducerIdSupply, transaction_config
+from kbroker.views.hosted_views import HostedViews
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +151,7 @@ class Node(LogEvents, ABC):
         persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states, clock)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")
+        self.views = HostedViews(replicas.get, replicas.why_missing, clock, lambda: metadata.state, replicas.openings)
         self._share = ShareDelivery(replicas.leader, persister, self.dead_letters, settings, clock, most_sessions)
         timeout_ms = config.get_int("request.timeout.ms")
         latest = LatestOffsets(config.node_id, replicas, clock, lambda: metadata.state, others.offsets, timeout_ms)
@@ -197,6 +199,7 @@ class Node(LogEvents, ABC):
             share=self._share,
             markers=self.markers,
             tls=self.tls,
+            views=self.views,
             tokens=token_settings(config),
             cluster=cluster,
             telemetry=self._telemetry(metadata) if cluster is None else None,
@@ -274,6 +277,7 @@ class Node(LogEvents, ABC):
     async def stop(self) -> None:
         """Answer the waiting requests, close the connections, and flush the logs."""
         self.quotas.close()
+        self.views.close()
         parts = self._parts.pop_all()
         await parts.aclose()
         self._refused.close()
