@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from kbroker.filters.filtering import Filter
@@ -81,7 +82,7 @@ class Selection:
         self.used_ms = 0.0
         """When it was last asked for, on the monotonic clock."""
         self.waiters: dict[Waiter, None] = {}
-        self._unstable: deque[int] = deque()
+        self._unstable: deque[int] = deque((), _MOST_UNSTABLE)
         self._stable_last = -1
 
     def attach(self, upto: int) -> None:
@@ -116,14 +117,15 @@ class Selection:
         self.empty.add(self.clean_from, base)
         self.clean_from = end
         self.note(last_match)
+        self._unstable.append(last_match)
 
     def note(self, match: int) -> None:
-        """Note a match."""
-        if match > self.last:
-            self.last = match
-            self._unstable.append(match)
-            if len(self._unstable) > _MOST_UNSTABLE:
-                self._unstable.popleft()
+        """Note a match, perhaps the last one."""
+        self.last = max(self.last, match)
+
+    def note_unstable(self, matches: Iterable[int]) -> None:
+        """Note matches above the last stable offset, which a search backwards has found."""
+        self._unstable = deque(sorted({*self._unstable, *matches}), _MOST_UNSTABLE)
 
     def note_stable(self, match: int) -> None:
         """Note the last match below the last stable offset."""

@@ -54,11 +54,15 @@ class Found(NamedTuple):
 
 
 class _Last(NamedTuple):
-    """The last match in a piece, the last one below the last stable offset (-1: none), and the end of the batch."""
+    """The last match in a piece and the end of its batch, the last match below the last stable offset (-1: none).
+
+    `unstable` has the last match of each batch above that offset.
+    """
 
     match: int
-    stable: int
     batch_end: int
+    stable: int
+    unstable: list[int]
 
 
 class SourceScan:
@@ -201,6 +205,7 @@ class SourceScan:
             if not self._attached:
                 self.upto = bound
                 return
+            self.upto = max(self.upto, self.log.log_start_offset)
             piece = self.log.read(self.upto, PIECE, bound, min_one=True)
             if not piece.size:
                 return
@@ -325,6 +330,7 @@ class SourceScan:
                     selection.empty.add(last.batch_end, top)
                     selection.note(last.match)
                 pending[selection] = True
+                selection.note_unstable(last.unstable)
                 if last.stable >= 0:
                     selection.note_stable(last.stable)
                     del pending[selection]
@@ -358,9 +364,12 @@ class SourceScan:
                     indexes = await self._select(one, wanted)
                     if indexes:
                         selection, match = by_filter[wanted], one.offset(indexes[-1])
-                        known = found[selection].stable if selection in found else -1
-                        known = match if match < stable else known
-                        found[selection] = _Last(match, known, header.last_offset + 1)
+                        _, _, known, unstable = found.get(selection) or _Last(-1, -1, -1, [])
+                        if match < stable:
+                            known = match
+                        else:
+                            unstable.append(match)
+                        found[selection] = _Last(match, header.last_offset + 1, known, unstable)
                     await turn
                 self._shared.scanned += header.record_count
             await turn
@@ -414,7 +423,7 @@ class SourceScan:
         size, end, position = 0, start, start
         empty_from = start
         while position < bound and self.is_current:
-            skipped = selection.skip(position, self.upto)
+            skipped = selection.skip(max(position, self.log.log_start_offset), self.upto)
             if skipped >= bound:
                 position = bound
                 break
@@ -480,7 +489,7 @@ class SourceScan:
         """
         position = start
         while position < bound and self.is_current:
-            position = selection.skip(position, self.upto)
+            position = selection.skip(max(position, self.log.log_start_offset), self.upto)
             if position >= bound:
                 return None
             piece = self.log.read(position, PIECE, bound, min_one=True)

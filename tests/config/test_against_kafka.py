@@ -25,6 +25,8 @@ OURS = {
     "inter.broker.apis.from",
     "kbroker.schema.validation.deadletter.topic",
     "kbroker.schema.validation.level",
+    "view.filter",
+    "view.source",
     "record.validation",
     "share.release.backoff.ms",
     "share.release.backoff.max.ms",
