@@ -148,13 +148,15 @@ class Node(LogEvents, ABC):
             own = ProduceAnywhere(config.node_id, here, self._leader_of, others.letters)
         self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
         self._refused = self.record_checks.letters = RefusedRecords(metadata, own)
+        self.views = HostedViews(replicas.get, replicas.why_missing, clock, lambda: metadata.state, replicas.openings)
         persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states, clock)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")
-        self.views = HostedViews(replicas.get, replicas.why_missing, clock, lambda: metadata.state, replicas.openings)
         self._share = ShareDelivery(replicas.leader, persister, self.dead_letters, settings, clock, most_sessions)
         timeout_ms = config.get_int("request.timeout.ms")
-        latest = LatestOffsets(config.node_id, replicas, clock, lambda: metadata.state, others.offsets, timeout_ms)
+        latest = LatestOffsets(
+            config.node_id, replicas, clock, lambda: metadata.state, others.offsets, timeout_ms, self.views
+        )
         sharing = Sharing(persister, latest.of, self._forget_share_partition)
         self.groups = GroupCoordinator(
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock, sharing=sharing

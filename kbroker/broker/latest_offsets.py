@@ -13,6 +13,7 @@ from typing import Final
 
 from kbroker.clock import Clock
 from kbroker.cluster_state import ClusterState
+from kbroker.handlers import view_offsets
 from kbroker.long_work import turn
 from kbroker.peers.interface import PeersByNode, PeerUnavailable
 from kbroker.protocol.errors import ApiError, ErrorCode, known_error
@@ -23,6 +24,7 @@ from kbroker.protocol.messages.logs import (
     ListOffsetsTopic,
 )
 from kbroker.replicas import Replicas
+from kbroker.views.hosted_views import HostedViews
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,9 @@ class LatestOffsets:
         state: Callable[[], ClusterState],
         peers: PeersByNode | None,
         timeout_ms: float,
+        views: HostedViews,
     ) -> None:
+        self._views = views
         self._node_id = node_id
         self._replicas = replicas
         self._clock = clock
@@ -80,6 +84,9 @@ class LatestOffsets:
 
     async def _here(self, topic: str, index: int) -> LatestOffset:
         try:
+            view = self._views.find(topic, index)
+            if view is not None:
+                return ErrorCode.NONE, await view_offsets.latest(view)
             return ErrorCode.NONE, await self._replicas.leader(topic, index).log.readable_end(self._clock.now_ms())
         except ApiError as err:
             return err.code, -1

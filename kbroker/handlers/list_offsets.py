@@ -137,7 +137,8 @@ async def _lookup(partition: Partition, wanted: ListOffsetsPartition, visible_en
 async def _of_view(view: HostedView, wanted: ListOffsetsPartition, *, committed: bool) -> ListOffsetsPartitionResponse:
     timestamp, answer = wanted.timestamp, _answer(wanted, ErrorCode.NONE)
     if timestamp == LATEST:
-        await view_offsets.latest(view, answer, committed=committed)
+        answer.offset = await view_offsets.latest(view, committed=committed)
+        answer.leader_epoch = view.partition.leader_epoch
     elif timestamp == MAX_TIMESTAMP:
         await view_offsets.largest_time(view, answer, committed=committed)
     elif timestamp >= 0:

@@ -159,8 +159,10 @@ class ViewFetch:
                 aborted = (
                     [AbortedTransaction(*each) for each in source.aborted_transactions(start, end)] if records else []
                 )
-            high_watermark = selection.high_watermark(source.log_start_offset)
-            stable = selection.last_stable_offset(scan.bound(committed=True), source.log_start_offset)
+            high_watermark, stable = scan.bound(), scan.bound(committed=True)
+            if scan.knows_end(selection):
+                high_watermark = selection.high_watermark(source.log_start_offset)
+                stable = selection.last_stable_offset(stable, source.log_start_offset)
         except OSError as error:
             source.report_failure(error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error

@@ -18,13 +18,11 @@ PATIENCE_SECONDS: Final = 15.0
 """How long a request waits for a scan. Clients wait for 30 s or longer by default."""
 
 
-async def latest(view: HostedView, answer: ListOffsetsPartitionResponse, *, committed: bool) -> None:
-    """Set the offset behind the last match. Raises ApiError and OSError."""
-    scan, selection = view.scan, view.selection
-    if not await scan.ends(selection, asyncio.get_running_loop().time() + PATIENCE_SECONDS):
+async def latest(view: HostedView, *, committed: bool = False) -> int:
+    """Return the offset behind the last match. Raises ApiError and OSError."""
+    if not await view.scan.ends(view.selection, asyncio.get_running_loop().time() + PATIENCE_SECONDS):
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
-    answer.leader_epoch = view.partition.leader_epoch
-    answer.offset = end_of(view, committed=committed)
+    return end_of(view, committed=committed)
 
 
 def end_of(view: HostedView, *, committed: bool) -> int:

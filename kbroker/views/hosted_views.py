@@ -82,6 +82,18 @@ class HostedViews:
             traffic = self.traffic[name] = Traffic()
         return HostedView(name, partition, scan, scan.use(wanted), traffic)
 
+    def known_end(self, name: str, index: int) -> int | None:
+        """Return the end of a view's partition if it is known, without looking for it."""
+        topic = self.topic(name)
+        partition = None if topic is None else self._get((topic.source or "", index))
+        scan = None if partition is None else self._scans.get(partition)
+        if topic is None or scan is None:
+            return None
+        selection = scan.selections.get(topic.configs.get(VIEW_FILTER, ""))
+        if selection is None or not scan.knows_end(selection):
+            return None
+        return selection.high_watermark(scan.log.log_start_offset)
+
     def scan_of(self, partition: Partition) -> SourceScan:
         """Return the scan of a hosted partition."""
         scan = self._scans.get(partition)

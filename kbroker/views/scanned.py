@@ -82,7 +82,7 @@ class Selection:
         self.used_ms = 0.0
         """When it was last asked for, on the monotonic clock."""
         self.waiters: dict[Waiter, None] = {}
-        self._unstable: deque[int] = deque((), _MOST_UNSTABLE)
+        self._unstable: deque[int] = deque(maxlen=_MOST_UNSTABLE)
         self._stable_last = -1
 
     def attach(self, upto: int) -> None:

@@ -375,6 +375,10 @@ class SourceScan:
             await turn
         return begin, found
 
+    def knows_end(self, selection: Selection) -> bool:
+        """Whether the last match is known. Before that, clients must not take any offset for the end."""
+        return selection.is_known and selection.attached
+
     async def caught_up(self, until: float) -> None:
         """Wait for the scan of new batches in progress, if there is one, until a time of the loop's clock."""
         if self._scan is not None and not self._scan.done():

@@ -15,8 +15,17 @@ from kbroker.log.append_info import COORDINATOR
 from kbroker.log.log_config import LogConfig
 from kbroker.long_work import FewAtOnce, in_slices
 from kbroker.partition import Partition
-from kbroker.protocol.records import BatchHeader, NewRecord, Record, build_batch, build_marker, compute_crc
-from kbroker.protocol.records import iter_batches, read_marker, read_records
+from kbroker.protocol.records import (
+    BatchHeader,
+    NewRecord,
+    Record,
+    build_batch,
+    build_marker,
+    compute_crc,
+    iter_batches,
+    read_marker,
+    read_records,
+)
 from kbroker.views.scanned import Selection
 from kbroker.views.shared import Shared
 from kbroker.views.source_scan import SourceScan
@@ -24,8 +33,8 @@ from tests.log.builders import NOW, open_log
 from tests.log.cleaner.context import clean
 
 FILTERS = (
-    "header.region = 'EU'", "A || B", "value.n > 5", "key LIKE 'k1%'", "header.region IS NULL", "header.none = 'x'", "*",
-    "header.region IN ('US', 'CN') AND value.n <= 3", "value.n / 0 > 1",
+    "header.region = 'EU'", "A || B", "value.n > 5", "key LIKE 'k1%'", "header.region IS NULL", "header.none = 'x'",
+    "*", "header.region IN ('US', 'CN') AND value.n <= 3", "value.n / 0 > 1",
 )  # fmt: skip
 SMALL = LogConfig(segment_bytes=3000, file_delete_delay_ms=0, cleanup_policy=("compact",), index_interval_bytes=300)
 
@@ -173,7 +182,8 @@ class World:
         for mine, source in zip(got, expected, strict=False):
             _is_compacted(mine, source)
         if len(got) < len(expected):
-            assert found.is_full and got
+            assert found.is_full
+            assert got
             assert len(found.records) + len(expected[len(got)].batch) + 78 * len(known) > limit
         if len(got) > 1:
             assert len(found.records) <= limit
