@@ -150,7 +150,7 @@ class ViewFetch:
                     scan.wait(selection, self)
                     self._waits_for[view] = None
                 scan.scan()
-                if start >= scan.upto:
+                if selection.skip(start, scan.upto) >= scan.upto:
                     await scan.caught_up(max(self._until, self._began + _LEAST_SECONDS))
                 bound = scan.bound(committed=work.committed_only)
                 found = await scan.read(selection, start, limit, bound, min_one=is_first, has_time=self._has_time)
