@@ -18,6 +18,7 @@ DECLARED: Final[tuple[Difference, ...]] = (
     Difference("*", "*", "*delivery.delay.ms*", "a key of ours, which DescribeConfigs and CreateTopics show"),
     Difference("*", "*", "*view.source*", "a key of ours, which DescribeConfigs and CreateTopics show"),
     Difference("*", "*", "*view.filter*", "a key of ours, which DescribeConfigs and CreateTopics show"),
+    Difference("*", "describing*", "*share.filter*", "a config of ours: the records that a share group gets"),
     Difference("*", "describing*", "*share.release.backoff*", "configs of ours: a pause between two tries of a record"),
     Difference("java-share", "share_consumer", "committed(3)", "the start passes aborted records once they are found"),
     Difference("*", "describing*", "*socket.receive.buffer.bytes*", "left to the system: two thirds of the work"),

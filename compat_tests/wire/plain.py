@@ -35,6 +35,7 @@ OURS = {
     "delivery.delay.ms",
     "view.source",
     "view.filter",
+    "share.filter",
     "share.release.backoff.ms",
     "share.release.backoff.max.ms",
     "share.release.backoff.multiplier",

@@ -61,6 +61,7 @@ from kbroker.log.open_files import OpenFiles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, bind, server_limits
+from kbroker.partition import Partition
 from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.record_checks.checks import BrokerChecks
@@ -152,11 +153,11 @@ class Node(LogEvents, ABC):
         persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states, clock)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")
-        self._share = ShareDelivery(replicas.leader, persister, self.dead_letters, settings, clock, most_sessions)
-        timeout_ms = config.get_int("request.timeout.ms")
-        latest = LatestOffsets(
-            config.node_id, replicas, clock, lambda: metadata.state, others.offsets, timeout_ms, self.views
+        self._share = ShareDelivery(
+            self._led_for_share, persister, self.dead_letters, settings, clock, most_sessions, self.views.has_id
         )
+        timeout_ms = config.get_int("request.timeout.ms")
+        latest = LatestOffsets(config.node_id, replicas, clock, lambda: metadata.state, others.offsets, timeout_ms)
         sharing = Sharing(persister, latest.of, self._forget_share_partition)
         self.groups = GroupCoordinator(
             group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock, sharing=sharing
@@ -329,6 +330,11 @@ class Node(LogEvents, ABC):
         hosted = self._share.get(group, topic_id, index)
         if hosted is not None:
             hosted.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _led_for_share(self, topic: str, index: int) -> Partition:
+        """Return the partition that has the records of a topic, if this broker leads it. Raises ApiError."""
+        view = self.views.topic(topic)
+        return self.replicas.leader(topic if view is None or view.source is None else view.source, index)
 
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
         known = self.metadata.state.partition(*partition)

@@ -13,7 +13,6 @@ from typing import Final
 
 from kbroker.clock import Clock
 from kbroker.cluster_state import ClusterState
-from kbroker.handlers import view_offsets
 from kbroker.long_work import turn
 from kbroker.peers.interface import PeersByNode, PeerUnavailable
 from kbroker.protocol.errors import ApiError, ErrorCode, known_error
@@ -24,7 +23,6 @@ from kbroker.protocol.messages.logs import (
     ListOffsetsTopic,
 )
 from kbroker.replicas import Replicas
-from kbroker.views.hosted_views import HostedViews
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +45,7 @@ class LatestOffsets:
         state: Callable[[], ClusterState],
         peers: PeersByNode | None,
         timeout_ms: float,
-        views: HostedViews,
     ) -> None:
-        self._views = views
         self._node_id = node_id
         self._replicas = replicas
         self._clock = clock
@@ -58,7 +54,13 @@ class LatestOffsets:
         self._timeout_ms = timeout_ms
 
     async def of(self, topic: str, indexes: Iterable[int]) -> dict[int, LatestOffset]:
-        """Return the latest offset of each of a topic's partitions."""
+        """Return the latest offset of each of a topic's partitions; for a view, that of its source.
+
+        A share group archives the source's records that do not match, so they are no lag once they were looked at.
+        """
+        known = self._state().topics.get(topic)
+        if known is not None and known.source is not None:
+            topic = known.source
         found: dict[int, LatestOffset] = {}
         elsewhere: dict[int, list[int]] = {}
         for index in indexes:
@@ -84,9 +86,6 @@ class LatestOffsets:
 
     async def _here(self, topic: str, index: int) -> LatestOffset:
         try:
-            view = self._views.find(topic, index)
-            if view is not None:
-                return ErrorCode.NONE, await view_offsets.latest(view)
             return ErrorCode.NONE, await self._replicas.leader(topic, index).log.readable_end(self._clock.now_ms())
         except ApiError as err:
             return err.code, -1

@@ -65,6 +65,20 @@ class HostedViews:
         topic = self._state().topics.get(name)
         return topic if topic is not None and topic.source is not None else None
 
+    def has_id(self, name: str, topic_id: bytes) -> bool:
+        """Whether a topic of this name and id is a view."""
+        topic = self.topic(name)
+        return topic is not None and topic.topic_id == topic_id
+
+    def filters_for_share(self, name: str, group_filter: str) -> list[Filter]:
+        """Return the filters that select the records that a share group gets of a topic. Raises ApiError.
+
+        `group_filter` is the group's share.filter; empty for none.
+        """
+        topic = self.topic(name)
+        found = [] if topic is None else [self._compiled(name, topic.configs.get(VIEW_FILTER, ""))]
+        return [*found, self._compiled("a share group", group_filter)] if group_filter else found
+
     def find(self, name: str, index: int) -> HostedView | None:
         """Return a view's partition; None if the topic is no view. Raises ApiError if it cannot be read here."""
         topic = self.topic(name)
@@ -75,7 +89,7 @@ class HostedViews:
         partition = self._get((topic.source, index))
         if partition is None:
             raise ApiError(self._why_missing(topic.source, index))
-        wanted = self._compiled(topic)
+        wanted = self._compiled(name, topic.configs.get(VIEW_FILTER, ""))
         scan = self.scan_of(partition)
         traffic = self.traffic.get(name)
         if traffic is None:
@@ -108,15 +122,14 @@ class HostedViews:
         """Whether a partition is hosted here."""
         return self._get(partition.key) is partition
 
-    def _compiled(self, topic: TopicState) -> Filter:
-        text = topic.configs.get(VIEW_FILTER, "")
+    def _compiled(self, owner: str, text: str) -> Filter:
         found = self._filters.get(text)
         if found is None:
             try:
                 found = compile_filter(text)
             except FilterError as error:
-                log.error("view %s answers nothing: its filter cannot be read: %s", topic.name, error)
-                raise ApiError(ErrorCode.INVALID_CONFIG, f"the filter of {topic.name} cannot be read") from error
+                log.error("%s gets no records, because its filter cannot be read: %s", owner, error)
+                raise ApiError(ErrorCode.INVALID_CONFIG, f"the filter of {owner} cannot be read") from error
             if len(self._filters) >= _MOST_FILTERS:
                 self._filters.clear()
             self._filters[text] = found

@@ -28,6 +28,7 @@ OURS = {
     "view.filter",
     "view.source",
     "record.validation",
+    "share.filter",
     "share.release.backoff.ms",
     "share.release.backoff.max.ms",
     "share.release.backoff.multiplier",
