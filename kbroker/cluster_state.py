@@ -7,6 +7,7 @@ MetadataStore does). A handler reads one immutable state for the complete reques
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -20,6 +21,8 @@ NO_LEADER = -1
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
 SHARE_STATE_TOPIC = "__share_group_state"
 """The coordinators' topics."""
+VIEW_SOURCE, VIEW_FILTER = "view.source", "view.filter"
+"""The configs of a view: the topic that it shows, and the expression that selects its records."""
 _FIELDS = {
     "brokers": "broker_configs",
     "groups": "group_configs",
@@ -57,6 +60,71 @@ class TopicState:
     topic_id: bytes
     partitions: tuple[PartitionState, ...]
     configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    own_id: bytes = b""
+    """The stored id of a view. Its `topic_id` also depends on its source; empty for other topics."""
+
+    @property
+    def source(self) -> str | None:
+        """The source of a view; None for other topics."""
+        return self.configs.get(VIEW_SOURCE) or None
+
+    @property
+    def stored_id(self) -> bytes:
+        """The id as it is stored."""
+        return self.own_id or self.topic_id
+
+
+def view_of(view: TopicState, source: TopicState | None) -> TopicState:
+    """Return a view with the partitions of its source; with none if the source is missing, or is a view itself.
+
+    A view of a source that was created again is a new topic for clients: its offsets and leader epochs begin anew. So
+    the ids of both topics together are its id.
+    """
+    if source is not None and source.source is not None:
+        source = None
+    own = view.stored_id
+    of_source = b"" if source is None else source.topic_id
+    partitions = () if source is None else source.partitions
+    return replace(view, topic_id=hashlib.sha256(own + of_source).digest()[:16], partitions=partitions, own_id=own)
+
+
+Views = Mapping[str, frozenset[str]]
+"""The names of the views of each source that has any."""
+
+
+def derived_views(
+    views: Views, before: Mapping[str, TopicState], topics: dict[str, TopicState], names: dict[bytes, str],
+    changed: Iterable[str],
+) -> Views:  # fmt: skip
+    """Derive the views among changed topics, and the views of changed sources; return the views by their sources.
+
+    `topics` and `names` (by id) already contain the change, and are changed in place.
+    """
+    affected: dict[str, None] = {}
+    for name in changed:
+        old, new = before.get(name), topics.get(name)
+        old_source = None if old is None else old.source
+        source = None if new is None else new.source
+        if old_source != source:
+            held = dict(views)
+            if old_source is not None and old_source in held:
+                held[old_source] -= {name}
+                if not held[old_source]:
+                    del held[old_source]
+            if source is not None:
+                held[source] = held.get(source, frozenset()) | {name}
+            views = held
+        if source is not None:
+            affected[name] = None
+        if views and name in views:
+            affected.update(dict.fromkeys(sorted(views[name])))
+    for name in affected:
+        known = topics.get(name)
+        if known is not None and known.source is not None:
+            names.pop(known.topic_id, None)
+            found = topics[name] = view_of(known, topics.get(known.source))
+            names[found.topic_id] = name
+    return views
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +164,7 @@ class ClusterState:
     brokers: Mapping[int, BrokerEndpoint] = field(default_factory=dict)
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
+    views: Views = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     user_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
@@ -145,10 +214,16 @@ class ClusterState:
     def with_topics(self, topics: Iterable[TopicState]) -> ClusterState:
         """Return the state with topics added or replaced. If topics have the same name, the last one counts."""
         by_name, names = dict(self.topics), dict(self.topic_names)
+        changed = []
         for topic in topics:
+            known = by_name.get(topic.name)
+            if known is not None and known.topic_id != topic.topic_id:
+                names.pop(known.topic_id, None)
             by_name[topic.name] = topic
             names[topic.topic_id] = topic.name
-        return replace(self, version=self.version + 1, topics=by_name, topic_names=names)
+            changed.append(topic.name)
+        views = derived_views(self.views, self.topics, by_name, names, changed)
+        return replace(self, version=self.version + 1, topics=by_name, topic_names=names, views=views)
 
     def with_all_configs(self, known: Callable[[str], Mapping[str, Mapping[str, str]]]) -> ClusterState:
         """Return the state with new configs of all kinds except topics; `known` returns a kind's configs, by name."""
@@ -175,6 +250,8 @@ class ClusterState:
     def without_topics(self, deleted: Iterable[str]) -> ClusterState:
         """Return the state without the topics `deleted`, which must exist."""
         topics, names = dict(self.topics), dict(self.topic_names)
-        for name in deleted:
+        gone = list(deleted)
+        for name in gone:
             del names[topics.pop(name).topic_id]
-        return replace(self, version=self.version + 1, topics=topics, topic_names=names)
+        views = derived_views(self.views, self.topics, topics, names, gone)
+        return replace(self, version=self.version + 1, topics=topics, topic_names=names, views=views)

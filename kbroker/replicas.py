@@ -190,7 +190,7 @@ class Replicas:
             self._drop([old.topics[name] for name in deleted])
         left = AT_ONCE
         for name, topic in new.topics.items():
-            if old.topics.get(name) is not topic:
+            if old.topics.get(name) is not topic and topic.source is None:
                 fresh = sum((name, index) not in self._partitions for index in range(len(topic.partitions)))
                 self._refused.pop(name, None)
                 if fresh > left or (len(topic.partitions) > _LARGE and name not in _NEVER_LATER):
@@ -315,6 +315,8 @@ class Replicas:
         return found
 
     def _host(self, topic: TopicState, indexes: Iterable[int], *, sync: bool = True) -> None:
+        if topic.source is not None:
+            return  # a view stores nothing
         config = self.settings_of(topic)
         created = False
         for index in indexes:

@@ -62,6 +62,7 @@ from kbroker.log.open_files import OpenFiles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, bind, server_limits
+from kbroker.partition import Partition
 from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.record_checks.checks import BrokerChecks
@@ -84,6 +85,7 @@ from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
 from kbroker.txn.shard import ProducerIdSupply, transaction_config
+from kbroker.views.hosted_views import HostedViews
 
 log = logging.getLogger(__name__)
 
@@ -149,10 +151,13 @@ class Node(LogEvents, ABC):
             own = ProduceAnywhere(config.node_id, here, self._leader_of, others.letters)
         self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
         self._refused = self.record_checks.letters = RefusedRecords(metadata, own)
+        self.views = HostedViews(replicas.get, replicas.why_missing, clock, lambda: metadata.state, replicas.openings)
         persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states, clock)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")
-        self._share = ShareDelivery(replicas.leader, persister, self.dead_letters, settings, clock, most_sessions)
+        self._share = ShareDelivery(
+            self._led_for_share, persister, self.dead_letters, settings, clock, most_sessions, self.views.has_id
+        )
         timeout_ms = config.get_int("request.timeout.ms")
         latest = LatestOffsets(config.node_id, replicas, clock, lambda: metadata.state, others.offsets, timeout_ms)
         sharing = Sharing(persister, latest.of, self._forget_share_partition)
@@ -210,6 +215,7 @@ class Node(LogEvents, ABC):
             share=self._share,
             markers=self.markers,
             tls=self.tls,
+            views=self.views,
             tokens=token_settings(config),
             cluster=cluster,
             telemetry=self._telemetry(metadata) if cluster is None else None,
@@ -287,6 +293,7 @@ class Node(LogEvents, ABC):
     async def stop(self) -> None:
         """Answer the waiting requests, close the connections, and flush the logs."""
         self.quotas.close()
+        self.views.close()
         parts = self._parts.pop_all()
         await parts.aclose()
         self._refused.close()
@@ -336,6 +343,11 @@ class Node(LogEvents, ABC):
         hosted = self._share.get(group, topic_id, index)
         if hosted is not None:
             hosted.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _led_for_share(self, topic: str, index: int) -> Partition:
+        """Return the partition that has the records of a topic, if this broker leads it. Raises ApiError."""
+        view = self.views.topic(topic)
+        return self.replicas.leader(topic if view is None or view.source is None else view.source, index)
 
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
         known = self.metadata.state.partition(*partition)

@@ -279,6 +279,7 @@ class ClusterNode(Node):
         self.member.subscribe(self.groups.on_cluster_state)
         self.member.subscribe(self._coordinators.follow_deletions)
         self.member.subscribe(self._follow)
+        self.member.subscribe(self.views.follow)
         self._configs.follow(self.member.configs_changed)
         if self._acls is not None:
             self._acls.follow(self.member.acls_changed)
@@ -490,6 +491,9 @@ class ClusterNode(Node):
             if new.topics[name].configs.get("unclean.leader.election.enable") == "true":
                 self.controller.unclean_election_enabled(name)
         deleted = {name: topic.topic_id for name, topic in old.topics.items() if name not in new.topics}
+        for name in (name for views in old.views.values() for name in views if name not in deleted):
+            if new.topics[name].topic_id != old.topics[name].topic_id:  # the view of a source that was created again
+                deleted[name] = old.topics[name].topic_id
         if deleted:
             self.groups.on_topics_deleted(deleted)
         if old.topic_names is not new.topic_names:

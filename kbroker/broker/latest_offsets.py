@@ -54,7 +54,13 @@ class LatestOffsets:
         self._timeout_ms = timeout_ms
 
     async def of(self, topic: str, indexes: Iterable[int]) -> dict[int, LatestOffset]:
-        """Return the latest offset of each of a topic's partitions."""
+        """Return the latest offset of each of a topic's partitions; for a view, that of its source.
+
+        A share group archives the source's records that do not match, so they are no lag once they were looked at.
+        """
+        known = self._state().topics.get(topic)
+        if known is not None and known.source is not None:
+            topic = known.source
         found: dict[int, LatestOffset] = {}
         elsewhere: dict[int, list[int]] = {}
         for index in indexes:

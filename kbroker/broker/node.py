@@ -167,6 +167,7 @@ class BrokerNode(Node):
         self.controller.subscribe(self.groups.on_cluster_state)
         self.controller.subscribe(self._coordinators.follow)
         self.controller.subscribe(self._follow_configs)
+        self.controller.subscribe(self.views.follow)
         self._coordinators.follow(unknown, state)
         settled = self.controller.published()
         if settled is not None:
@@ -200,7 +201,8 @@ class BrokerNode(Node):
     def _settle_offline(self) -> None:
         """Give up leadership of partitions in offline directories. Resume it when a directory is online again."""
         controller = self.controller
-        keys = [(t.name, i) for t in controller.state.topics.values() for i in range(len(t.partitions))]
+        own = [topic for topic in controller.state.topics.values() if topic.source is None]
+        keys = [(topic.name, index) for topic in own for index in range(len(topic.partitions))]
         lost = [key for key in keys if key not in self.logs] if self.logs.some_offline else []
         leaderless = [key for key in keys if (p := controller.state.partition(*key)) and p.leader < 0]
         self.replicas.lose(lost)

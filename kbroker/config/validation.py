@@ -17,10 +17,13 @@ from kbroker.config.model import InvalidConfig, Value
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import CLIENT_METRICS, GROUP, TOPIC
 from kbroker.config.values import parse_all
+from kbroker.filters.filtering import compile_filter
+from kbroker.filters.tokens import FilterError
 from kbroker.protocol.errors import ErrorCode
 
 _GROUP_KINDS: Final = ("consumer", "share", "streams")
 _TAGS: Final = "streams.rack.aware.assignment.tags"
+_FILTER: Final = "share.filter"
 _DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 _LEAST_INTERVAL_MS: Final = 100
 _MOST_INTERVAL_MS: Final = 3_600_000
@@ -67,6 +70,11 @@ def validate_group(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str
         if name not in GROUP:
             raise InvalidConfig(f"Unknown group config name: {name}")
     check_tags(_TAGS, configs.get(_TAGS, ""))
+    if text := configs.get(_FILTER, ""):
+        try:
+            compile_filter(text)
+        except FilterError as error:
+            raise InvalidConfig(f"{_FILTER}: {error}") from error
     values = parse_all(GROUP, configs, config.group_defaults())
     for name, low, high in _GROUP_BOUNDS:
         if name in configs:

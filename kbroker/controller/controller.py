@@ -8,6 +8,7 @@ It stores, on Apache Kafka 3.9's paths:
 
     /brokers/topics/<t>                      {"version": 3, "topic_id": "...", "partitions": {"0": [1]}}
     /brokers/topics/<t>/partitions/<p>/state {"version": 1, "leader": 1, "leader_epoch": 0, "isr": [1], ...}
+                                             a view has no partitions of its own
     /config/{topics,brokers,groups,users}/<name>
                                              {"version": 1, "config": {...}}; "/" and "%" in a name are %2F and %25
     /feature                                 {"version": 2, "status": 1, "features": {"group.version": 1, ...}}
@@ -26,7 +27,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
+from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState, derived_views
 from kbroker.controller import single_broker
 from kbroker.controller.acl_nodes import load_acls, stored_acls
 from kbroker.controller.cluster_metadata import Revise, ReviseToken
@@ -223,13 +224,15 @@ class Controller(PublishedState, TopicPlans):
     def has_partition(self, name: str, index: int, topic_id: UUID | None) -> bool:
         """Whether a topic has a partition and, if `topic_id` is given, this id."""
         topic = self.decided.topics.get(name)
-        if topic is None or index >= len(topic.partitions):
+        if topic is None or topic.source is not None or index >= len(topic.partitions):
             return False
         return topic_id is None or topic_id.bytes == topic.topic_id
 
     def bump_leader_epochs(self) -> None:
         """Begin a new leader epoch of every partition: after a crash, the logs may have lost unsynced records."""
-        keys = ((name, i) for name, topic in self.decided.topics.items() for i in range(len(topic.partitions)))
+        topics = self.decided.topics
+        own = (name for name, topic in topics.items() if topic.source is None)
+        keys = ((name, i) for name in own for i in range(len(topics[name].partitions)))
         self._change_partitions(keys, lambda p: replace(p, leader_epoch=p.leader_epoch + 1))
 
     def lose_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
@@ -423,16 +426,17 @@ def _partition_value(partition: PartitionState) -> dict[str, Any]:
 
 
 def _topic_changes(topic: TopicState, known: int) -> list[Change]:
-    replicas = {str(i): list(p.replicas) for i, p in enumerate(topic.partitions)}
+    partitions = topic.partitions if topic.source is None else ()
+    replicas = {str(i): list(p.replicas) for i, p in enumerate(partitions)}
     changes: list[Change] = [
         Put(
             f"{TOPICS}/{topic.name}",
-            {"version": 3, "topic_id": uuid_text(topic.topic_id), "partitions": replicas},
+            {"version": 3, "topic_id": uuid_text(topic.stored_id), "partitions": replicas},
         )
     ]
     prefix = f"{TOPICS}/{topic.name}/partitions"
-    values = {id(p): _partition_value(p) for p in {id(p): p for p in topic.partitions[known:]}.values()}
-    changes += [Put(f"{prefix}/{i}/state", values[id(p)]) for i, p in enumerate(topic.partitions[known:], known)]
+    values = {id(p): _partition_value(p) for p in {id(p): p for p in partitions[known:]}.values()}
+    changes += [Put(f"{prefix}/{i}/state", values[id(p)]) for i, p in enumerate(partitions[known:], known)]
     if topic.configs and not known:
         changes.append(Put(f"{CONFIG}/topics/{topic.name}", {"version": 1, "config": dict(topic.configs)}))
     return changes
@@ -491,12 +495,15 @@ def _load(store: MetadataStore, cluster_id: str) -> ClusterState:
                 )
             )
         topics[name] = TopicState(name, parse_uuid(node.value["topic_id"]), tuple(partitions), configs.get(name, {}))
+    names = {topic.topic_id: topic.name for topic in topics.values()}
+    views = derived_views({}, {}, topics, names, list(topics))
     features = store.get(FEATURES)
     unrecorded = UNRECORDED if store.children("") else BOOTSTRAP
     loaded = ClusterState(
         cluster_id=cluster_id,
         topics=topics,
-        topic_names={t.topic_id: t.name for t in topics.values()},
+        topic_names=names,
+        views=views,
         features={**UNRECORDED, **features.value["features"]} if features else dict(unrecorded),
         features_epoch=features.version if features else 0,
         acls=load_acls(store),

@@ -178,6 +178,9 @@ class TopicPlans(ClusterMetadata):
         topic = self.decided.topics.get(name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if topic.source is not None:
+            text = f"Topic '{name}' is a view: it has the partitions of its source '{topic.source}'."
+            raise ApiError(ErrorCode.INVALID_REQUEST, text)
         current = len(topic.partitions)
         if count == current:
             raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")

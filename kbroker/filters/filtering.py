@@ -5,12 +5,13 @@ Owns the interface of the package.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from kbroker.filters.compiling import compiled, reads_value
 from kbroker.filters.operands import Decode, Document, Row, json_document
 from kbroker.filters.parser import parse
-from kbroker.filters.prefilter import Prefilter
+from kbroker.filters.prefilter import Needle, Prefilter
 
 
 class Filter:
@@ -33,6 +34,18 @@ class Filter:
     def may_match(self, data: bytes | bytearray) -> bool:
         """Return False only if no record of a batch matches. `data` are its records, uncompressed, as on the wire."""
         return self._prefilter.may_match(data)
+
+    def places(self, data: bytes, passed: Callable[[int], int]) -> list[int] | None:
+        """Return positions in such data so that each record that matches contains one; None if any record may match.
+
+        `passed` returns the end of the record at a position.
+        """
+        return self._prefilter.places(data, passed)
+
+    @property
+    def needles(self) -> tuple[Needle, ...] | None:
+        """Bytes of which one is in each record that matches; None if unknown."""
+        return self._prefilter.needles
 
 
 def compile_filter(text: str, decode: Decode = json_document) -> Filter:

@@ -11,7 +11,7 @@ also of more bytes than it needs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -91,6 +91,28 @@ class Prefilter:
                 return True
         return False
 
+    def places(self, data: bytes, passed: Callable[[int], int]) -> list[int] | None:
+        """Return positions in uncompressed records such that each record that matches contains one of them.
+
+        `passed` returns the end of the record at a position: other places in this record are not searched. Return None
+        if any record may match.
+        """
+        if self.needles is None or len(data) * (len(self._alone) + len(self._behind)) > MOST_BYTES:
+            return None
+        found: list[int] = []
+        for each in self._alone:
+            place = data.find(each)
+            while place >= 0:
+                found.append(place)
+                place = data.find(each, passed(place))
+        room = MOST_WORK
+        for behind in self._behind:
+            room -= data.count(behind.name) * behind.work
+            if room < 0:
+                return None
+            behind.collect(data, passed, found)
+        return found
+
 
 class _Behind:
     """A header's name with one of several texts behind it."""
@@ -110,6 +132,17 @@ class _Behind:
         if self._pattern is None:
             self._pattern = re.compile(self._source(), re.DOTALL)
         return self._pattern.search(data) is not None
+
+    def collect(self, data: bytes, passed: Callable[[int], int], into: list[int]) -> None:
+        """Add the places of the name with one of the texts behind it, at most one for each record."""
+        if self.name not in data:
+            return
+        if self._pattern is None:
+            self._pattern = re.compile(self._source(), re.DOTALL)
+        match = self._pattern.search(data)
+        while match is not None:
+            into.append(match.start())
+            match = self._pattern.search(data, passed(match.start()))
 
     def _source(self) -> bytes:
         """Return the pattern. It begins with the name, which makes it fast."""

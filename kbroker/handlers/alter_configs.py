@@ -30,6 +30,7 @@ from kbroker.handlers.groups import counted
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import check_effect, look_for_effect
+from kbroker.handlers.view_rules import check_change
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.configs import (
@@ -148,6 +149,7 @@ async def change(
         if resource_type == TOPIC:
             validate_topic(config, configs)
             check_effect(ctx.services, name, current, configs)
+            check_change(ctx, name, current, configs)
         elif resource_type == GROUP:
             validate_group(config, configs)
         elif resource_type == CLIENT_METRICS:

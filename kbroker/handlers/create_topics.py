@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kbroker.cluster_state import ClusterState, TopicState
+from kbroker.cluster_state import VIEW_FILTER, VIEW_SOURCE, ClusterState, TopicState
 from kbroker.config.describe import describe_created_topic
 from kbroker.config.validation import validate_topic
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
@@ -17,6 +17,7 @@ from kbroker.handlers.groups import counted
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import check_effect, look_for_effect
+from kbroker.handlers.view_rules import plan_view
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.topics import (
@@ -129,6 +130,8 @@ async def plan_of(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
     validate_topic(ctx.services.config, configs)
     await look_for_effect(ctx.services, {}, configs)
     check_effect(ctx.services, topic.name, {}, configs)
+    if configs.get(VIEW_SOURCE) or configs.get(VIEW_FILTER):
+        return plan_view(ctx, topic, configs)
     assignments: dict[int, list[int]] = {}
     for assignment in topic.assignments:
         if assignment.partition_index in assignments:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.view_rules import is_view
 from kbroker.long_work import each, every, turn
 from kbroker.partition import GiveUp, Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -92,6 +93,8 @@ def _delete(
     ctx: RequestContext, topic: str, index: int, offset: int, behind: list[_Behind]
 ) -> DeleteRecordsPartitionResult:
     partition = ctx.services.replicas.get((topic, index))
+    if partition is None and is_view(ctx.services, topic):
+        return _result(index, ErrorCode.POLICY_VIOLATION)
     if partition is None:
         return _result(index, ctx.services.replicas.why_missing(topic, index))
     if topic in INTERNAL_TOPICS:

@@ -84,6 +84,7 @@ class Fetch:
         "matures_in_ms",
         "max_bytes",
         "min_bytes",
+        "views",
     )
 
     def __init__(self, ctx: RequestContext, request: FetchRequest) -> None:
@@ -109,6 +110,8 @@ class Fetch:
         self.hold = request.max_wait_ms > 0
         self._is_new = True
         self.items: list[Item] = []
+        self.views: set[Key] = set()
+        """The items that are partitions of views. `attempt` cannot read them; view_fetch.py does."""
         self.matures_in_ms: float = math.inf
         """The ms after which further records of the partitions read last are old enough (`delivery.delay.ms`)."""
         self._session: Session | None = None
@@ -153,7 +156,17 @@ class Fetch:
         names, get = self._ctx.services.controller.state.topic_names, self._ctx.services.replicas.get
         by_id, items = self._version > 12, self.items
         for key, want in wanted:
-            items.append((key, want, get((names.get(key[1], "") if by_id else key[0], key[2]))))
+            partition = get((names.get(key[1], "") if by_id else key[0], key[2]))
+            if partition is None and self._replica == _CONSUMER and self._is_view(key):
+                self.views.add(key)
+            items.append((key, want, partition))
+
+    def name_of(self, key: Key) -> str:
+        """Return the topic's name; empty if its id is unknown."""
+        return self._ctx.services.controller.state.topic_names.get(key[1], "") if self._version > 12 else key[0]
+
+    def _is_view(self, key: Key) -> bool:
+        return self._ctx.services.views.topic(self.name_of(key)) is not None
 
     @property
     def traffic(self) -> TopicMetrics:
@@ -216,16 +229,10 @@ class Fetch:
             return self.missing(key)
         partition.traffic.fetches += 1
         log = partition.log
-        if partition.is_replicated:
-            code = self._check_replica(partition, want)
-            to_end = self._replica != _CONSUMER
-        else:
-            code = partition.check_leader_epoch(max(want.current_leader_epoch, -1))
-            if self._replica >= 0:
-                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            to_end = False
+        to_end = partition.is_replicated and self._replica != _CONSUMER
+        code = self.refusal(partition, want)
         if code:
-            return self._failed(key[2], code)
+            return self.failed(key[2], code)
         committed_only = self._request.isolation_level == _READ_COMMITTED and not to_end
         stable = log.last_stable_offset
         high_watermark = log.high_watermark
@@ -234,17 +241,17 @@ class Fetch:
                 mature = self._mature_end(log)
                 high_watermark, stable = min(high_watermark, mature), min(stable, mature)
             if self._request.rack_id and partition.is_replicated:
-                preferred = self._preferred(partition, want.fetch_offset)
+                preferred = self.preferred(partition, want.fetch_offset)
                 if preferred is not None:
                     return PartitionData(
                         key[2], 0, high_watermark, stable, log.log_start_offset,
                         aborted_transactions=None, preferred_read_replica=preferred, records=b"",
                     )  # fmt: skip
             if want.last_fetched_epoch >= 0:
-                diverging = _diverging(partition, want)
-                if diverging is not None:
+                epoch = diverging(partition, want)
+                if epoch is not None:
                     return PartitionData(
-                        key[2], 0, high_watermark, stable, log.log_start_offset, diverging,
+                        key[2], 0, high_watermark, stable, log.log_start_offset, epoch,
                         aborted_transactions=None, records=b"",
                     )  # fmt: skip
             limit = min(want.partition_max_bytes, left)
@@ -258,7 +265,7 @@ class Fetch:
             if is_new and self._replica >= 0:
                 code = partition.follower_fetched(self._replica, want.fetch_offset, want.log_start_offset)
                 if code:
-                    return self._failed(key[2], code)
+                    return self.failed(key[2], code)
                 high_watermark, stable = log.high_watermark, log.last_stable_offset
             if to_end and piece.size:
                 partition.count_sent(self._replica, piece.size)
@@ -267,10 +274,10 @@ class Fetch:
                 partition.traffic.failed_fetches += 1
             if err.code == ErrorCode.CORRUPT_MESSAGE:
                 log.report_damage(want.fetch_offset, self._ctx.services.clock.now_ms())
-            return self._failed(key[2], err.code)
+            return self.failed(key[2], err.code)
         except OSError as err:
             log.report_failure(err)
-            return self._failed(key[2], ErrorCode.KAFKA_STORAGE_ERROR)
+            return self.failed(key[2], ErrorCode.KAFKA_STORAGE_ERROR)
         return PartitionData(
             key[2], 0, high_watermark, stable, log.log_start_offset, None, None, None, aborted, -1,
             piece if piece.size else b"",
@@ -292,11 +299,25 @@ class Fetch:
         name = self._ctx.services.controller.state.topic_names.get(key[1], key[0])
         code = self._ctx.services.replicas.why_missing(name, key[2])
         if code == ErrorCode.KAFKA_STORAGE_ERROR:
-            return self._failed(key[2], code)
+            return self.failed(key[2], code)
         return PartitionData(key[2], code, -1, aborted_transactions=[], records=b"")
 
-    def _preferred(self, partition: Partition, offset: int) -> int | None:
+    @property
+    def committed_only(self) -> bool:
+        """Whether the client reads only committed records."""
+        return self._request.isolation_level == _READ_COMMITTED
+
+    def refusal(self, partition: Partition, want: FetchPartition) -> ErrorCode:
+        """Return the error if this replica of a partition must not be read."""
+        if partition.is_replicated:
+            return self._check_replica(partition, want)
+        code = partition.check_leader_epoch(max(want.current_leader_epoch, -1))
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if self._replica >= 0 else code
+
+    def preferred(self, partition: Partition, offset: int) -> int | None:
         """Return the replica that a consumer should read instead of this leader, or None."""
+        if not self._request.rack_id or not partition.is_replicated:
+            return None
         cluster = self._ctx.services.cluster
         if cluster is None or not cluster.replica_manager.is_rack_aware:
             return None
@@ -323,7 +344,8 @@ class Fetch:
             return partition.check_epoch(epoch)
         return code
 
-    def _failed(self, index: int, code: ErrorCode) -> PartitionData:
+    def failed(self, index: int, code: ErrorCode) -> PartitionData:
+        """Return the answer for a partition that cannot be read."""
         if code == ErrorCode.KAFKA_STORAGE_ERROR and self._version < _STORAGE_ERROR_VERSION:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return PartitionData(index, code, -1, aborted_transactions=None, records=b"")
@@ -410,7 +432,7 @@ class Fetch:
         return FetchResponse(session_id=0 if self._session is None else self._session.id)
 
 
-def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | None:
+def diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | None:
     """Compare the client's last epoch with our leader epochs (KIP-595, Partition.readRecords). Raises ApiError."""
     log = partition.log
     epoch, offset = log.proven_epochs().end_offset_for(want.last_fetched_epoch, log.log_end_offset)

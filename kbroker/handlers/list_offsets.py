@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kbroker.handlers import view_offsets
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.partition_log import PartitionLog
@@ -31,6 +32,7 @@ from kbroker.protocol.messages.logs import (
     OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
+from kbroker.views.hosted_views import HostedView
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
@@ -78,6 +80,13 @@ async def _one(
     if timestamp < 0 and (timestamp < EARLIEST_PENDING_UPLOAD or ctx.version < _SINCE.get(timestamp, 0)):
         return _answer(wanted, ErrorCode.UNSUPPORTED_VERSION)
     partition = ctx.services.replicas.get((topic, wanted.partition_index))
+    view = None
+    if partition is None and request.replica_id == _CONSUMER:
+        try:
+            view = ctx.services.views.find(topic, wanted.partition_index)
+        except ApiError as err:
+            return _answer(wanted, err.code)
+        partition = None if view is None else view.partition
     if partition is None:
         return _answer(wanted, ctx.services.replicas.why_missing(topic, wanted.partition_index))
     check = partition.check_epoch if request.replica_id == _DEBUGGING else partition.check_leader_epoch
@@ -93,7 +102,10 @@ async def _one(
             now_ms = ctx.services.clock.now_ms()
             visible_end = await log.readable_end(now_ms, committed=request.isolation_level == _READ_COMMITTED)
             unknown = not partition.knows_high_watermark
-        answer = await _lookup(partition, wanted, visible_end)
+        if view is None:
+            answer = await _lookup(partition, wanted, visible_end)
+        else:
+            answer = await _of_view(view, wanted, committed=request.isolation_level == _READ_COMMITTED)
         if unknown and (timestamp == LATEST or (timestamp >= MAX_TIMESTAMP and answer.offset < 0)):
             # A new leader does not know yet up to which offset consumers could read from its predecessor
             # (Partition.scala).
@@ -119,6 +131,20 @@ async def _lookup(partition: Partition, wanted: ListOffsetsPartition, visible_en
         answer.offset = -1
     else:
         await _by_timestamp(log, timestamp, visible_end, answer)
+    return answer
+
+
+async def _of_view(view: HostedView, wanted: ListOffsetsPartition, *, committed: bool) -> ListOffsetsPartitionResponse:
+    timestamp, answer = wanted.timestamp, _answer(wanted, ErrorCode.NONE)
+    if timestamp == LATEST:
+        answer.offset = await view_offsets.latest(view, committed=committed)
+        answer.leader_epoch = view.partition.leader_epoch
+    elif timestamp == MAX_TIMESTAMP:
+        await view_offsets.largest_time(view, answer, committed=committed)
+    elif timestamp >= 0:
+        await view_offsets.at_time(view, timestamp, answer, committed=committed)
+    else:
+        answer = await _lookup(view.partition, wanted, 0)  # offsets that do not depend on matches
     return answer
 
 
@@ -154,6 +180,12 @@ async def _by_topic(
 
 def _end_of_epoch(ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = ctx.services.replicas.get((topic, wanted.partition))
+    if partition is None:
+        try:
+            view = ctx.services.views.find(topic, wanted.partition)
+        except ApiError as err:
+            return EpochEndOffset(error_code=err.code, partition=wanted.partition)
+        partition = None if view is None else view.partition
     if partition is None:
         code = ctx.services.replicas.why_missing(topic, wanted.partition)
         return EpochEndOffset(error_code=code, partition=wanted.partition)

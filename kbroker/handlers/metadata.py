@@ -175,7 +175,7 @@ async def _describe(topic: TopicState, view: _View) -> MetadataResponseTopic:
             partitions[-1].leader_id, partitions[-1].error_code = NO_LEADER, view.hidden_code
         await turn
     return MetadataResponseTopic(
-        error_code=0,
+        error_code=0 if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # a view of a deleted topic
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,

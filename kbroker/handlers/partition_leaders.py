@@ -36,6 +36,7 @@ from kbroker.controller.pacing import paced
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import ClusterServices
+from kbroker.handlers.view_rules import is_view
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.topics import (
@@ -68,32 +69,49 @@ async def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> El
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Value {kind} must be one of the values in [0, 1]")
     wanted: dict[Partition, None] = {}
     of_all = request.topic_partitions is None
+    of_views: dict[Partition, ApiError | None] = {}
     if request.topic_partitions is None:
         for name, topic in state.topics.items():
+            if topic.source is not None:
+                continue
             wanted.update(((name, index), None) for index in range(len(topic.partitions)))
             await turn
     else:
         for each in request.topic_partitions:
             for index in each.partitions:
-                wanted[each.topic, index] = None
+                if is_view(ctx.services, each.topic):
+                    of_views[each.topic, index] = _of_source(each.topic)
+                else:
+                    wanted[each.topic, index] = None
                 await turn
             await turn
     cluster = ctx.services.cluster
     if cluster is not None:
-        return await _elected(cluster, kind, wanted, request.timeout_ms, of_all=of_all)
-    results = await single_broker.elect_leaders(state, kind, wanted)
+        return await _elected(cluster, kind, wanted, of_views, request.timeout_ms, of_all=of_all)
+    results = of_views | await single_broker.elect_leaders(state, kind, wanted)
     if not of_all:
         return await _answer(results)
     results = {where: why for where, why in results.items() if why and why.code is not _NOT_NEEDED}
     return await _answer(results, state.topics)
 
 
+def _of_source(topic: str) -> ApiError:
+    text = f"Topic '{topic}' is a view: its leaders and replicas are those of its source."
+    return ApiError(ErrorCode.INVALID_REQUEST, text)
+
+
 async def _elected(
-    cluster: ClusterServices, kind: int, wanted: Mapping[Partition, None], timeout_ms: int, *, of_all: bool
+    cluster: ClusterServices,
+    kind: int,
+    wanted: Mapping[Partition, None],
+    results: dict[Partition, ApiError | None],
+    timeout_ms: int,
+    *,
+    of_all: bool,
 ) -> ElectLeadersResponse:
+    """Elect leaders; `results` has those that are already known."""
     elected = await cluster.controller.elect_leaders(kind, wanted)
     waited: dict[Partition, int] = {}
-    results: dict[Partition, ApiError | None] = {}
     async for partition, result in paced(elected.items()):
         if isinstance(result, ApiError):
             if not (of_all and result.code is _NOT_NEEDED):
@@ -138,21 +156,25 @@ async def alter_partition_reassignments(
 ) -> AlterPartitionReassignmentsResponse:
     """Begin or cancel reassignments. If a request repeats a partition, the last entry counts."""
     asked: dict[Partition, Sequence[int] | None] = {}
+    of_views: dict[Partition, ApiError | None] = {}
     for topic in request.topics:
         for each in topic.partitions:
-            asked[topic.name, each.partition_index] = each.replicas
+            if is_view(ctx.services, topic.name):
+                of_views[topic.name, each.partition_index] = _of_source(topic.name)
+            else:
+                asked[topic.name, each.partition_index] = each.replicas
             await turn
         await turn
     may_change_factor = request.allow_replication_factor_change
     services, cluster = ctx.services, ctx.services.cluster
     if cluster is not None:
         results = await cluster.controller.alter_reassignments(asked, may_change_factor=may_change_factor)
-        return await _alteration(results, may_change_factor=may_change_factor)
-    if not asked:
+        return await _alteration({**of_views, **results}, may_change_factor=may_change_factor)
+    if not asked and not of_views:
         return AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change_factor, error_message="")
     state = services.controller.state
     done = await single_broker.alter_reassignments(state, services.node_id, asked)
-    return await _alteration(done, may_change_factor=may_change_factor)
+    return await _alteration({**of_views, **done}, may_change_factor=may_change_factor)
 
 
 async def _alteration(

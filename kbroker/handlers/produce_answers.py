@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import CloseConnection, RequestContext
+from kbroker.handlers.view_rules import is_view, read_only
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
 from kbroker.log.producers.producer_state import UNCHECKED
 from kbroker.log.record_check import RecordCheck
@@ -123,6 +124,11 @@ def refusal(
     partition = ctx.services.replicas.get((name, data.index))
     if not name and ctx.version >= _FIRST_ID_VERSION:
         code = ErrorCode.UNKNOWN_TOPIC_ID
+    elif partition is None and is_view(ctx.services, name):
+        text = read_only(name)
+        return PartitionProduceResponse(
+            index=data.index, error_code=ErrorCode.INVALID_REQUEST, base_offset=-1, error_message=text
+        )
     elif partition is None:
         code = ctx.services.replicas.why_missing(name, data.index)
     elif _CORRUPT in batches:

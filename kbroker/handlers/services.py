@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from kbroker.clock import Clock
+from kbroker.cluster_state import VIEW_SOURCE
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.controller.features import GROUP_VERSION, SHARE_VERSION
@@ -30,6 +31,7 @@ from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.shard import ProducerIdSupply
+from kbroker.views.hosted_views import HostedViews
 
 if TYPE_CHECKING:  # only a cluster needs these modules
     from kbroker.controller.cluster.cluster_controller import ClusterController
@@ -87,6 +89,8 @@ class Services:
     """The share partitions that are in use."""
     markers: Target
     tls: TlsListeners
+    views: HostedViews
+    """The filtered views of topics that this broker has replicas of."""
     tokens: TokenSettings | None = None
     """The settings of delegation tokens; None if tokens are disabled."""
     cluster: ClusterServices | None = None
@@ -134,23 +138,25 @@ async def look_for_effect(services: Services, before: Mapping[str, str], after: 
 def check_effect(services: Services, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raise ApiError (INVALID_CONFIG) if a topic's new configs can have no effect here."""
     why = services.record_checks and services.record_checks.why_without_effect(topic, before, after)
-    if not why and _needs_kbroker(after) and not _needs_kbroker(before):
-        why = _why_not_everywhere(services)
+    needed = _needs_kbroker(after) if not why else None
+    if needed and not _needs_kbroker(before):
+        why = _why_not_everywhere(services, needed)
     if why:
         raise ApiError(ErrorCode.INVALID_CONFIG, why)
 
 
-def _needs_kbroker(configs: Mapping[str, str]) -> bool:
-    """Whether a topic's configs have their effect only if all its replicas are on brokers of kbroker."""
-    return configs.get(_DELAY, "0").strip() != "0"
+def _needs_kbroker(configs: Mapping[str, str]) -> str | None:
+    """Return the config of a topic that has its effect only if all its replicas are on brokers of kbroker."""
+    if configs.get(_DELAY, "0").strip() != "0":
+        return _DELAY
+    return VIEW_SOURCE if configs.get(VIEW_SOURCE) else None
 
 
-def _why_not_everywhere(services: Services) -> str | None:
+def _why_not_everywhere(services: Services, config: str) -> str | None:
     if services.cluster is None or services.controller.state.features.get(GROUP_VERSION):
         return None
-    return (
-        f"{_DELAY} cannot be set: brokers of Apache Kafka may be members of this cluster, and would not delay records"
-    )
+    what = "delay records" if config == _DELAY else "answer for views"
+    return f"{config} cannot be set: brokers of Apache Kafka may be members of this cluster, and would not {what}"
 
 
 def _done(future: asyncio.Future[None]) -> None:

@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from kbroker.filters.filtering import Filter
 from kbroker.handlers.registry import RequestContext
+from kbroker.handlers.share_matching import SHARE_FILTER, Matching
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.files import read_at
 from kbroker.log.log_slice import EMPTY_SLICE, LogSlice
@@ -77,6 +79,10 @@ class ShareFetchAttempt:
         self._session = session
         self._epoch = session.epoch
         self._wanted = wanted
+        self._topics = dict(wanted)
+        self._filter = ctx.services.controller.state.group_configs.get(request.group_id or "", {}).get(SHARE_FILTER, "")
+        self._has_passed_over = False
+        """Whether records were archived because they do not match."""
         self._hosted: dict[PartitionKey, Hosted] = {}
         self._locked: list[Hosted] = []
         self._has_changed = False
@@ -159,9 +165,17 @@ class ShareFetchAttempt:
                 left -= await self._acquire(key, read, left)
                 read.hosted.unlock(self)
                 await turn
-            return True
+            return is_last or not self._is_all_passed_over()
         finally:
             self._unlock()
+
+    def _is_all_passed_over(self) -> bool:
+        """Whether nothing is to be returned, because no record matched. The fetch then goes on at once."""
+        passed_over, self._has_passed_over = self._has_passed_over, False
+        if passed_over and not any(each.records or each.error_code for each in self.answers.values()):
+            self._has_changed = True
+            return True
+        return False
 
     def _check_session(self) -> None:
         if self._session.has_ended:
@@ -238,8 +252,15 @@ class ShareFetchAttempt:
         if read.code or not read.piece.size or left <= 0:
             return 0
         limits = self._share.settings.limits(self._group)
+        matching = None
         try:
             found, aborted = await self._scan(read, read.state.most(left, read.offset, limits), limits)
+            filters = self._ctx.services.views.filters_for_share(self._topics[key], self._filter)
+            if filters:
+                matching = await self._match(read, found, filters)
+        except ApiError as err:
+            answer.error_code = err.code
+            return 0
         except OSError as err:
             read.hosted.partition.log.report_failure(err)
             answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -252,6 +273,12 @@ class ShareFetchAttempt:
         wish = Wish(self._session.member, left, max(request.batch_size, 1), request.share_acquire_mode == _RECORD_LIMIT)
         spans = [batch.offsets for batch in found]
         got = await read.state.acquire(wish, read.offset, spans, limits, self._share.clock.monotonic_ms())
+        if matching is not None:
+            others = await matching.others(got)
+            if others:
+                self._has_passed_over = True
+                read.hosted.store_start()
+            aborted = await _merged(aborted, others)
         if aborted:
             await read.state.archive_aborted(aborted)
             got = await _without(got, aborted)
@@ -267,9 +294,20 @@ class ShareFetchAttempt:
             taken += last - first + 1
             await turn
         if got:
-            answer.records = _cut(read.piece, found, got)
+            answer.records = _cut(read.piece, found, got) if matching is None else await matching.records(got)
             read.hosted.partition.traffic.bytes_out += len(answer.records)
         return taken
+
+    async def _match(self, read: _Read, found: Sequence[_Batch], filters: Sequence[Filter]) -> Matching:
+        """Find the records of some batches that match. Raises ApiError and OSError."""
+        scan = self._ctx.services.views.scan_of(read.hosted.partition)
+        segment = read.piece.segment
+        assert segment is not None
+        matching = Matching(scan, filters)
+        for each in found:
+            await matching.add(memoryview(read_at(segment.handle.fd, each.size, each.position)))
+            await turn
+        return matching
 
     async def _scan(self, read: _Read, wanted: int, limits: Limits) -> tuple[list[_Batch], list[Span]]:
         """Return as many batches of a slice as needed, and the offsets of batches of aborted transactions."""
@@ -342,6 +380,18 @@ async def _without(got: Sequence[Acquired], spans: Sequence[Span]) -> list[Acqui
             left.append(Acquired(at, last, count))
         await turn
     return left
+
+
+async def _merged(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    """Return the spans of both in order, without overlaps. Both arguments are in order."""
+    merged: list[Span] = []
+    for each in sorted([*some, *others]):
+        if merged and each.first_offset <= merged[-1].last_offset + 1:
+            merged[-1] = Span(merged[-1].first_offset, max(merged[-1].last_offset, each.last_offset))
+        else:
+            merged.append(each)
+        await turn
+    return merged
 
 
 def _is_cut_short(read: _Read) -> bool:

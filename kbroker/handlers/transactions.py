@@ -167,6 +167,8 @@ async def _one(
         code = ErrorCode.OPERATION_NOT_ATTEMPTED
         if may_write is not None and not may_write(partition[0]):
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif (topic := state.topics.get(partition[0])) is not None and topic.source is not None:
+            code = ErrorCode.INVALID_REQUEST  # a view can only be read
         elif state.partition(*partition) is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         codes[partition] = code

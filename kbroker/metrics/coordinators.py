@@ -90,6 +90,9 @@ def _offset(node: Node, values: Values, group: str, topic: str, index: int, offs
     labels = {"group": group, "topic": topic, "partition": str(index)}
     put(values, "kbroker_group_offset", offset, labels)
     partition = node.replicas.get((topic, index))
+    of_view = node.views.known_end(topic, index) if partition is None else None
+    if of_view is not None:
+        put(values, "kbroker_group_lag", max(of_view - offset, 0), labels)
     if partition is not None:
         end = readable_end(partition, node.clock.now_ms())
         put(values, "kbroker_group_lag", max(end - offset, 0), labels)

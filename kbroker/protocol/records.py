@@ -185,7 +185,7 @@ def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int, beg
                 if not number & _PASSED_AT_ONCE:
                     yield None
                 continue
-        record, position = _read_record(data, position, header.base_offset, header.base_timestamp, fixed_timestamp)
+        record, position = record_at(data, position, header.base_offset, header.base_timestamp, fixed_timestamp)
         yield record
     if not ended:
         data, position, ended = yield from _more(data, position, 1, pieces)
@@ -325,9 +325,13 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
     out += value
 
 
-def _read_record(
+def record_at(
     data: bytes, position: int, base_offset: int, base_timestamp: int, fixed_timestamp: int | None
 ) -> tuple[Record, int]:
+    """Return the record at a position of uncompressed records, and the position behind it. Raises Malformed.
+
+    `fixed_timestamp` replaces the record's own timestamp, in batches with LogAppendTime.
+    """
     size, position = read_number(data, position, 5)
     end = position + size
     if size < 0 or end > len(data):

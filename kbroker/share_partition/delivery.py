@@ -41,8 +41,13 @@ class ShareDelivery:
         settings: GroupSettings,
         clock: Clock,
         most_sessions: int,
+        is_view: Callable[[str, bytes], bool] = lambda _topic, _topic_id: False,
     ) -> None:
-        """`led` returns a partition that this broker leads, and raises ApiError for others."""
+        """`led` returns a partition that this broker leads, and raises ApiError for others.
+
+        `is_view` returns whether a topic of this name and id is a view, which has the partitions of another topic.
+        """
+        self._is_view = is_view
         self.persister = persister
         self.dead_letters = dead_letters
         self.settings = settings
@@ -77,7 +82,7 @@ class ShareDelivery:
         hosted = self.get(group, topic_id, index)
         if hosted is None:
             partition = self._led(topic, index)
-            if partition.topic_id != topic_id:
+            if partition.topic_id != topic_id and not self._is_view(topic, topic_id):
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             hosted = Hosted(Key(group, topic_id, index), partition, self)
             self._hosted.setdefault(group, {})[topic_id, index] = hosted

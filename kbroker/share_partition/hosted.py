@@ -50,6 +50,8 @@ EXPIRY_PAUSE_MS: Final = 20
 """The minimum time between two searches for locks and delays that have ended, in ms."""
 LETTERS_AT_ONCE: Final = 100
 """The maximum number of dead letters that are written before their records are archived."""
+_START_SECONDS: Final = 1.0
+"""How long a moved start offset may wait for its write."""
 SHORT_WRITE: Final = 16
 """Up to this many batches are written in the step of the request."""
 
@@ -98,9 +100,9 @@ class Hosted:
     """One share partition in use. All methods belong to the event loop."""
 
     __slots__ = (
-        "_around", "_is_expiring", "_is_sending", "_is_writing", "_letters", "_seen_epoch", "_state_epoch",
-        "_timed_for", "_was_refused", "_writes", "failure", "fetch_lock", "key", "leader_epoch", "partition", "state",
-        "waiters",
+        "_around", "_is_expiring", "_is_sending", "_is_writing", "_letters", "_seen_epoch", "_start_timer",
+        "_state_epoch", "_stored_start", "_timed_for", "_was_refused", "_writes", "failure", "fetch_lock", "key",
+        "leader_epoch", "partition", "state", "waiters",
     )  # fmt: skip
 
     def __init__(self, key: Key, partition: Partition, around: Surroundings) -> None:
@@ -117,6 +119,8 @@ class Hosted:
         self.waiters: dict[Waiter, None] = {}
         self._around = around
         self._state_epoch = 0
+        self._stored_start = -1
+        self._start_timer: asyncio.TimerHandle | None = None
         self._writes: list[_Write] = []
         self._is_writing = False
         self._letters: list[Letter] = []
@@ -164,6 +168,8 @@ class Hosted:
             return
         self.failure = code
         self.state = None
+        if self._start_timer is not None:
+            self._start_timer.cancel()
         self.partition.waiters.pop(self, None)
         writes, self._writes = self._writes, []
         for write in writes:
@@ -242,6 +248,19 @@ class Hosted:
             if decided.batches and not self.failure:
                 self._write(_Write(decided))
 
+    def store_start(self) -> None:
+        """Store the start offset soon, because records were archived without a write: those that do not match a filter.
+
+        Otherwise they would stay in the group's lag until the next acknowledgement.
+        """
+        if self._start_timer is None and self.state is not None:
+            self._start_timer = asyncio.get_running_loop().call_later(_START_SECONDS, self._store_start)
+
+    def _store_start(self) -> None:
+        self._start_timer = None
+        if self.state is not None and self.state.start > self._stored_start:
+            self._write(_Write(Transition(self._around.settings.limits(self.key.group)), can_undo=False))
+
     def _usable(self) -> SharePartition:
         if self.state is None:
             raise ApiError(self.failure or ErrorCode.INVALID_RECORD_STATE)
@@ -314,6 +333,8 @@ class Hosted:
         except Exception:
             log.exception("the state of group %s for %s cannot be stored", group, self.partition.key)
             return ErrorCode.UNKNOWN_SERVER_ERROR
+        if not done.error_code:
+            self._stored_start = change.start_offset
         return for_clients(done.error_code)
 
     # -- dead letters

@@ -178,6 +178,9 @@ class Topic(Changeable):
     def _with_outcomes(self, index: int, start: int, count: int | None) -> Iterator[StoredRecord]:
         batches = list(self._batches(index, start) if count is None else self._some_batches(index, start, count))
         outcomes = _outcomes(batches)
+        source = self._now.source
+        if source is not None and any(header.is_transactional for header, _ in batches):
+            outcomes = self._outcomes_in_source(batches, Topic(source, self._asking), index)
         for number, (header, data) in enumerate(batches):
             if header.is_control:
                 continue
@@ -195,6 +198,18 @@ class Topic(Changeable):
                         header.producer_id,
                         outcome,
                     )
+
+    def _outcomes_in_source(
+        self, batches: Sequence[tuple[BatchHeader, memoryview]], source: Topic, index: int
+    ) -> dict[int, str]:
+        """Return the outcomes of a view's batches: a view does not show how its last transactions ended."""
+        there = list(source._batches(index, 0))
+        by_offset = {there[number][0].base_offset: outcome for number, outcome in _outcomes(there).items()}
+        return {
+            number: by_offset.get(header.base_offset, OPEN)
+            for number, (header, _) in enumerate(batches)
+            if header.is_transactional
+        }
 
     def _some_batches(self, index: int, start: int, count: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Read batches that contain `count` records, then only the control batches that end their transactions."""

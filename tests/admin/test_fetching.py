@@ -43,8 +43,8 @@ def test_a_place_deep_in_a_batch_is_reached_without_reading_what_is_before_it(an
     answer(packed, end)
     rests, read = [], []
     monkeypatch.setattr(fetching.Pauses, "rest", lambda _self: rests.append(None))
-    whole = records._read_record
-    monkeypatch.setattr(records, "_read_record", lambda *args: read.append(None) or whole(*args))
+    whole = records.record_at
+    monkeypatch.setattr(records, "record_at", lambda *args: read.append(None) or whole(*args))
     piece = fetch(None, {KEY: 1}, {KEY: end - 10}, {"bomb": uuid.UUID(int=0)})[KEY]
     assert [each.offset for each in piece.records] == list(range(end - 10, end))
     assert len(read) == 10

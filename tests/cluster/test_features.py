@@ -327,4 +327,8 @@ def test_a_topic_that_needs_kbroker_is_refused_where_java_brokers_may_be(cluster
     with pytest.raises(KafkaException, match="brokers of Apache Kafka may be members") as refused:
         admin.create_topics([NewTopic("delayed", 1, 3, config=configs)])["delayed"].result(PATIENCE_S)
     assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
+    of_view = NewTopic("viewed", config={"view.source": "before", "view.filter": "*"})
+    with pytest.raises(KafkaException, match="brokers of Apache Kafka may be members") as refused:
+        admin.create_topics([of_view])["viewed"].result(PATIENCE_S)
+    assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
     admin.create_topics([NewTopic("plain", 1, 3)])["plain"].result(PATIENCE_S)

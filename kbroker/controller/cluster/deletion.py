@@ -78,6 +78,8 @@ async def _go_on(term: Term, topics: Iterable[str]) -> None:
         deletion = term.context.deletions[topic]
         left = await _left(term, topic, deletion)
         if not left:
+            if not deletion.begun:  # of a view, which no broker hosts
+                await term.notify([(topic, index) for index in term.context.topics[topic].partitions])
             await _finish(term, topic)
         elif not deletion.asked and not deletion.halted:
             await _ask(term, topic, deletion, left)

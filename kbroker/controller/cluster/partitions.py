@@ -248,7 +248,9 @@ async def _bring_online(
     async for partition in paced(list(context.partitions()) if partitions is None else partitions):
         if context.is_deleted(partition[0]):
             continue
-        if partition not in context.states:
+        if not context.assigned(partition):
+            batch.metadata((partition,))  # of a view: its source has the replicas
+        elif partition not in context.states:
             new.append(partition)
         elif partition in context.offline:
             offline.append(partition)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from kbroker.cluster_state import NO_LEADER
 from kbroker.controller.cluster.assigned_replicas import Replicas
 from kbroker.controller.cluster.context import Context, LiveBroker, Partition, State
 from kbroker.controller.pacing import paced
@@ -60,12 +61,19 @@ def leadership(index: int, state: State, replicas: Replicas, *, is_new: bool) ->
 
 
 def metadata(context: Context, partition: Partition) -> UpdateMetadataPartitionState | None:
-    """Return the part of an UpdateMetadata for a partition; None if the partition has no state yet."""
+    """Return the part of an UpdateMetadata for a partition; None if the partition has no state yet.
+
+    A view's only partition has no state and no replicas: members know those of its source.
+    """
     state = context.states.get(partition)
+    deleted = context.is_deleted(partition[0])
+    known = context.replicas(partition)
+    if known is not None and not known.replicas:  # of a view
+        leader = DELETED_LEADER if deleted else NO_LEADER
+        return UpdateMetadataPartitionState(partition_index=partition[1], leader=leader)
     if state is None:
         return None
     value = state.value
-    deleted = context.is_deleted(partition[0])
     replicas = context.assigned(partition)
     return UpdateMetadataPartitionState(
         partition_index=partition[1],

@@ -10,12 +10,21 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from kbroker.cluster_state import NO_LEADER, BrokerEndpoint, ClusterState, PartitionState, TopicState
+from kbroker.cluster_state import (
+    NO_LEADER,
+    VIEW_SOURCE,
+    BrokerEndpoint,
+    ClusterState,
+    PartitionState,
+    TopicState,
+    derived_views,
+)
 from kbroker.long_work import turn
 from kbroker.protocol.messages.inter_broker import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
+    UpdateMetadataTopicState,
 )
 from kbroker.topic_names import MAX_NAME_LENGTH, topic_name_fault
 
@@ -38,11 +47,17 @@ async def updated(
     """
     topics, names = dict(state.topics), dict(state.topic_names)
     unknown, impossible = _MOST_UNKNOWN, ""
+    changed: list[str] = []
     for topic in request.topic_states:
         if topic_name_fault(topic.topic_name) is not None:
             impossible = repr(topic.topic_name[:MAX_NAME_LENGTH])
             continue
         known = topics.get(topic.topic_name)
+        configs = known.configs if known is not None else configs_of(topic.topic_name)
+        changed.append(topic.topic_name)
+        if configs.get(VIEW_SOURCE):
+            _learn_view(topic, configs, topics, names)
+            continue
         partitions = list(known.partitions) if known is not None else []
         for each in topic.partition_states:
             await turn
@@ -58,12 +73,12 @@ async def updated(
         if not any(each is not _UNKNOWN for each in partitions):
             topics.pop(topic.topic_name, None)
             continue
-        configs = known.configs if known is not None else configs_of(topic.topic_name)
         topics[topic.topic_name] = TopicState(topic.topic_name, topic.topic_id, tuple(partitions), configs)
         names[topic.topic_id] = topic.topic_name
         await turn
     if impossible:
         log.warning("UpdateMetadata names %s, which is passed over: there can be no such partition", impossible)
+    views = derived_views(state.views, state.topics, topics, names, changed)
     brokers = {}
     for broker in request.live_brokers:
         brokers[broker.id] = await _broker(broker)
@@ -75,7 +90,19 @@ async def updated(
         brokers=brokers,
         topics=topics if request.topic_states else state.topics,
         topic_names=names if request.topic_states else state.topic_names,
+        views=views,
     )
+
+
+def _learn_view(
+    sent: UpdateMetadataTopicState, configs: Mapping[str, str], topics: dict[str, TopicState], names: dict[bytes, str]
+) -> None:
+    """Add or remove a view. The controller sends one partition without replicas; the source has the partitions."""
+    known = topics.pop(sent.topic_name, None)
+    if known is not None:
+        names.pop(known.topic_id, None)
+    if not any(each.leader == LEADER_DURING_DELETE for each in sent.partition_states):
+        topics[sent.topic_name] = TopicState(sent.topic_name, sent.topic_id, (), configs)
 
 
 def _partition(sent: UpdateMetadataPartitionState) -> PartitionState:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from kbroker.cluster_state import PartitionState, TopicState
 from kbroker.controller import znodes
@@ -17,19 +18,22 @@ from kbroker.controller.tree.znode import Create, MetadataTree, Reason, Refused,
 from kbroker.controller.znodes import DELETE_TOPICS, TOPICS, Assignment, Unreadable, topic_path
 from kbroker.protocol.errors import ApiError, ErrorCode
 
+VIEWS_REPLICAS: Final[Mapping[int, tuple[int, ...]]] = {0: ()}
+"""The replicas in a view's znode. The partitions of a view are those of its source."""
 Holds = Callable[[TopicState | None], bool]
 """Returns whether a topic is in the expected state. A missing topic is None."""
 
 
 async def partition_counts(tree: MetadataTree) -> dict[str, int]:
-    """Return the number of partitions of each topic that is not being deleted. Raises Unreachable."""
+    """Return the number of partitions of each topic that is not being deleted, 0 for a view. Raises Unreachable."""
     names = sorted(set(await tree.children(TOPICS)) - set(await tree.children(DELETE_TOPICS)))
     found = await all_of(names, lambda name: tree.get(topic_path(name)), AT_ONCE)
     counts: dict[str, int] = {}
     for name, node in zip(names, found, strict=True):
         if node is not None:
             with contextlib.suppress(Unreadable):  # the controller reports the fault
-                counts[name] = len(znodes.read(topic_path(name), node.data, Assignment.decode).replicas)
+                assignment = znodes.read(topic_path(name), node.data, Assignment.decode)
+                counts[name] = sum(bool(replicas) for replicas in assignment.replicas.values())
     return counts
 
 
@@ -51,7 +55,8 @@ async def create_topic(tree: MetadataTree, plan: TopicState) -> None:
         if refused.reason is not Reason.NODE_EXISTS:
             raise
         await tree.commit([SetData(path, data)])
-    assignment = Assignment(_replicas(plan.partitions), plan.topic_id)
+    replicas = _replicas(plan.partitions) if plan.source is None else VIEWS_REPLICAS
+    assignment = Assignment(replicas, plan.stored_id)
     try:
         await tree.commit([Create(topic_path(plan.name), assignment.encode())])
     except Refused as refused:

@@ -1,0 +1,177 @@
+"""A Fetch request that reads views, perhaps beside other partitions.
+
+Owns the wait of such a request, and the answer for a view's partition. A view never answers with batches that have no
+record at their end: clients would ask again at once, and never reach its end. Instead the request waits until a record
+matches or `max_wait_ms` is over; what was scanned meanwhile is remembered (views/). The high watermark and the last
+stable offset of a view lie behind its last match, so that clients see no lag at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Final
+
+from kbroker.handlers.fetch_attempt import Fetch, diverging, is_due
+from kbroker.handlers.fetch_session import Key
+from kbroker.long_work import turn
+from kbroker.partition import Partition
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.fetch import AbortedTransaction, FetchPartition, FetchResponse, PartitionData
+from kbroker.views.hosted_views import HostedView, HostedViews
+
+_LEAST_SECONDS: Final = 0.25
+"""The time for which a request scans, at least if nothing matches, and at most once something does."""
+
+
+class Filtered(bytes):
+    """Filtered batches, with the attributes of a LogSlice."""
+
+    __slots__ = ()
+    cut_short = False
+
+    @property
+    def size(self) -> int:
+        return len(self)
+
+
+class ViewFetch:
+    """A Fetch in progress; `views` has the views of this broker."""
+
+    def __init__(self, work: Fetch, views: HostedViews) -> None:
+        self._work = work
+        self._views = views
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._until = self._began + max(work.max_wait_ms, 0) / 1000
+        self._is_poked = False
+        self._waiting: asyncio.Future[None] | None = None
+        self._waits_on: list[Partition] = []
+        self._waits_for: dict[HostedView, None] = {}
+        self._matures_at = math.inf
+
+    async def run(self) -> FetchResponse:
+        """Return the response when it is due."""
+        work = self._work
+        try:
+            if work.hold:
+                for partition in work.partitions:
+                    work.waiters_of(partition)[self] = None
+                    self._waits_on.append(partition)
+                    await turn
+            is_new = True
+            while True:
+                self._is_poked = False
+                found, is_ready = await self._attempt(is_new=is_new)
+                if is_ready or self._loop.time() >= self._until:
+                    return await work.answer_many(found)
+                is_new = False
+                await self._wait()
+        finally:
+            for partition in self._waits_on:
+                work.waiters_of(partition).pop(self, None)
+            for view in self._waits_for:
+                view.scan.stop_waiting(view.selection, self)
+
+    def poke(self) -> None:
+        """Read again soon, because something has changed."""
+        self._is_poked = True
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def _wait(self) -> None:
+        if self._is_poked:
+            await turn
+            return
+        self._waiting = self._loop.create_future()
+        timer = self._loop.call_at(min(self._until, self._matures_at), self.poke)
+        self._work.traffic.delayed_fetches += 1
+        try:
+            await self._waiting
+        finally:
+            self._work.traffic.delayed_fetches -= 1
+            timer.cancel()
+            self._waiting = None
+
+    async def _attempt(self, *, is_new: bool) -> tuple[list[PartitionData], bool]:
+        """Read all partitions. Return the results, and whether the response is due."""
+        work = self._work
+        found: list[PartitionData] = []
+        size, urgent, readable = 0, False, False
+        self._matures_at = math.inf
+        for key, want, partition in work.items:
+            left = max(0, work.max_bytes - size)
+            if partition is None and key in work.views:
+                data = await self._read_view(key, want, left, is_first=not size)
+                readable |= not data.error_code
+            else:
+                readable |= partition is not None
+                work.matures_in_ms = math.inf
+                data = work.read(key, want, partition, left, not size, is_new)
+                self._matures_at = min(self._matures_at, self._loop.time() + work.matures_in_ms / 1000)
+            if data.records:
+                size += len(data.records)
+                urgent |= data.records.cut_short
+            urgent |= bool(data.error_code) or data.diverging_epoch is not None or data.preferred_read_replica >= 0
+            found.append(data)
+            await turn
+        return found, is_due(size, work.min_bytes, urgent, work.hold) or not readable
+
+    def _has_time(self, has_match: bool) -> bool:
+        now, least = self._loop.time(), self._began + _LEAST_SECONDS
+        return now < least or (not has_match and now < self._until)
+
+    async def _read_view(self, key: Key, want: FetchPartition, left: int, *, is_first: bool) -> PartitionData:
+        work = self._work
+        try:
+            view = self._views.find(work.name_of(key), key[2])
+            if view is None:
+                return work.missing(key)
+            code = work.refusal(view.partition, want)
+            if code:
+                return work.failed(key[2], code)
+            view.traffic.fetches += 1
+            return await self._read(view, want, min(want.partition_max_bytes, left), is_first=is_first)
+        except ApiError as error:
+            return work.failed(key[2], error.code)
+
+    async def _read(self, view: HostedView, want: FetchPartition, limit: int, *, is_first: bool) -> PartitionData:
+        """Read a partition of a view. Raises ApiError."""
+        work, partition, scan, selection = self._work, view.partition, view.scan, view.selection
+        source, start = partition.log, want.fetch_offset
+        records, end, aborted = b"", start, None
+        try:
+            preferred = work.preferred(partition, start)
+            epoch = diverging(partition, want) if preferred is None and want.last_fetched_epoch >= 0 else None
+            if preferred is None and epoch is None:
+                if not source.log_start_offset <= start <= source.log_end_offset:
+                    raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+                if work.hold:
+                    scan.wait(selection, self)
+                    self._waits_for[view] = None
+                scan.scan()
+                if selection.skip(start, scan.upto) >= scan.upto:
+                    await scan.caught_up(max(self._until, self._began + _LEAST_SECONDS))
+                bound = scan.bound(committed=work.committed_only)
+                found = await scan.read(selection, start, limit, bound, min_one=is_first, has_time=self._has_time)
+                records, end = found.records, found.end
+            if work.committed_only and epoch is None:
+                aborted = (
+                    [AbortedTransaction(*each) for each in source.aborted_transactions(start, end)] if records else []
+                )
+            high_watermark, stable = scan.bound(), scan.bound(committed=True)
+            if scan.knows_end(selection):
+                high_watermark = selection.high_watermark(source.log_start_offset)
+                stable = selection.last_stable_offset(stable, source.log_start_offset)
+        except OSError as error:
+            source.report_failure(error)
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+        except ApiError as error:
+            if error.code == ErrorCode.CORRUPT_MESSAGE:
+                source.report_damage(start, self._views.shared.clock.now_ms())
+            raise
+        view.traffic.bytes_out += len(records)
+        return PartitionData(
+            partition.index, 0, high_watermark, min(stable, high_watermark), source.log_start_offset, epoch, None, None,
+            aborted, -1 if preferred is None else preferred, Filtered(records) if records else b"",
+        )  # fmt: skip

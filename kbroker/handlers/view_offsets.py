@@ -1,0 +1,69 @@
+"""Offsets of views for ListOffsets: the latest offset lies behind the last match, and times find matches only.
+
+Owns how long a request waits for a scan. If it takes longer, the answer is an error after which clients ask again; what
+was scanned is remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.logs import ListOffsetsPartitionResponse
+from kbroker.views.hosted_views import HostedView
+
+PATIENCE_SECONDS: Final = 15.0
+"""How long a request waits for a scan. Clients wait for 30 s or longer by default."""
+
+
+async def latest(view: HostedView, *, committed: bool = False) -> int:
+    """Return the offset behind the last match. Raises ApiError and OSError."""
+    if not await view.scan.ends(view.selection, asyncio.get_running_loop().time() + PATIENCE_SECONDS):
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
+    return end_of(view, committed=committed)
+
+
+def end_of(view: HostedView, *, committed: bool) -> int:
+    """Return the known end of a view. Raises OSError."""
+    start = view.partition.log.log_start_offset
+    if not committed:
+        return view.selection.high_watermark(start)
+    return view.selection.last_stable_offset(view.scan.bound(committed=True), start)
+
+
+async def at_time(view: HostedView, timestamp: int, answer: ListOffsetsPartitionResponse, *, committed: bool) -> None:
+    """Set the first match with a timestamp of at least `timestamp` ms, if there is one. Raises ApiError and OSError."""
+    source = view.partition.log
+    bound = view.scan.bound(committed=committed)
+    begin = await source.find_timestamp(timestamp)
+    if begin is None or begin[0] >= bound:
+        return
+    try:
+        found = await view.scan.first_at(view.selection, begin[0], timestamp, bound, _patience())
+    except TimeoutError:
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE) from None
+    if found is not None:
+        answer.offset, answer.timestamp, answer.leader_epoch = found
+
+
+async def largest_time(view: HostedView, answer: ListOffsetsPartitionResponse, *, committed: bool) -> None:
+    """Set the first match with the largest timestamp of all matches, if there is one. Raises ApiError and OSError."""
+    scan, bound = view.scan, view.scan.bound(committed=committed)
+    position, has_time = view.partition.log.log_start_offset, _patience()
+    best = None
+    try:
+        least = -1
+        while (found := await scan.first_at(view.selection, position, least, bound, has_time)) is not None:
+            best, position, least = found, found[0] + 1, found[1] + 1
+    except TimeoutError:
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE) from None
+    if best is not None:
+        answer.offset, answer.timestamp, answer.leader_epoch = best
+
+
+def _patience() -> Callable[[], bool]:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + PATIENCE_SECONDS
+    return lambda: loop.time() < until

@@ -1,0 +1,90 @@
+"""Which of many filters may select records of a batch, with work that hardly grows with the number of filters.
+
+Owns the search for many values of one header together: one pass over a batch finds the values that it has, and a table
+has the filters that select each value. Most views of one topic differ only in such a value. Other filters are tested
+one by one. Never misses a filter that selects a record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from kbroker.filters.filtering import Filter
+from kbroker.filters.prefilter import Needle
+
+FEW: Final = 4
+"""So many filters are tested one by one."""
+_LONGEST: Final = 63
+"""The longest value whose length is one byte in a record."""
+
+
+class _Group(NamedTuple):
+    """The filters that select whole values of one header."""
+
+    pattern: re.Pattern[bytes]
+    by_value: dict[bytes, list[Filter]]
+    """The filters by the length byte and the value."""
+    every: list[Filter]
+
+
+class Dispatch:
+    """A set of filters."""
+
+    def __init__(self, filters: Iterable[Filter]) -> None:
+        self._alone: list[Filter] = []
+        self._groups: list[_Group] = []
+        every = list(filters)
+        if len(every) <= FEW:
+            self._alone = every
+            return
+        by_name: dict[bytes, list[Filter]] = {}
+        for each in every:
+            name = _common_name(each.needles)
+            if name is None:
+                self._alone.append(each)
+            else:
+                by_name.setdefault(name, []).append(each)
+        for name, some in by_name.items():
+            if len(some) <= FEW:
+                self._alone += some
+            else:
+                self._groups.append(_group(name, some))
+
+    def candidates(self, data: bytes) -> list[Filter]:
+        """Return the filters that may select some of these uncompressed records."""
+        found = [each for each in self._alone if each.may_match(data)]
+        for group in self._groups:
+            there = set(group.pattern.findall(data))
+            if any(value[0] > 0x7F for value in there):  # a length of several bytes may be that of any value
+                found += group.every
+                continue
+            some: dict[Filter, None] = {}
+            for value in there:
+                some.update(dict.fromkeys(group.by_value.get(value, ())))
+            found += some
+        return found
+
+
+def _common_name(needles: tuple[Needle, ...] | None) -> bytes | None:
+    """Return the header's name if a filter only selects short whole values of one header."""
+    if not needles:
+        return None
+    name = needles[0].name
+    if not all(each.is_whole and each.name == name and 0 < len(each.text) <= _LONGEST for each in needles):
+        return None
+    overlaps = any(name.startswith(name[each:]) for each in range(1, len(name)))
+    return name if name and not overlaps else None
+
+
+def _group(name: bytes, filters: list[Filter]) -> _Group:
+    by_value: dict[bytes, list[Filter]] = {}
+    for each in filters:
+        for needle in each.needles or ():
+            by_value.setdefault(bytes([len(needle.text) << 1]) + needle.text, []).append(each)
+    lengths = sorted({value[0] for value in by_value})
+    texts = b"|".join(re.escape(bytes([length])) + b".{%d}" % (length >> 1) for length in lengths)
+    # Only the name is consumed: a value may contain the name of the next header.
+    pattern = re.compile(re.escape(name) + b"(?=([\\x80-\\xff]|" + texts + b"))", re.DOTALL)
+    return _Group(pattern, by_value, filters)

@@ -1,0 +1,174 @@
+"""A batch that is opened once for all filters: which records a filter selects, and the batch without the others.
+
+Owns the form of a filtered batch. Like a compacted one it keeps its base offset, last offset, leader epoch, producer,
+sequence and codec, so that clients advance over the missing records. Works in slices. Never reads a file.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from kbroker.filters.filtering import Filter
+from kbroker.long_work import turn
+from kbroker.protocol.compression import NONE, compress, pack, unpack
+from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
+from kbroker.protocol.records import (
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+    Record,
+    compute_crc,
+    read_number,
+    record_at,
+)
+
+_MOST_UNPACKED: Final = 1 << 30
+"""The most uncompressed bytes. Batches were checked at the append, so only a broken file can exceed this limit."""
+_WALKED_AT_ONCE: Final = 4096
+"""The records whose borders are found between two turns: some hundred us."""
+_LARGE_RECORD: Final = 16384
+_DECODED_AT_ONCE: Final = 32
+"""The records that are decoded and tested between two turns, if they are small."""
+_PACKED_AT_ONCE: Final = 1 << 16
+
+
+class OpenedBatch:
+    """A data batch whose CRC is right, and its uncompressed records."""
+
+    __slots__ = ("_borders", "_records", "data", "header", "whole")
+
+    def __init__(self, header: BatchHeader, whole: bytes | memoryview, data: bytes) -> None:
+        self.header = header
+        self.whole = whole
+        """The complete batch as it is in the log."""
+        self.data = data
+        """The uncompressed records."""
+        self._borders: list[int] = []
+        self._records: dict[int, Record] = {}
+
+    async def select(self, wanted: Filter, partition: int) -> list[int]:
+        """Return the indexes of the records that match, in order. Raises Malformed."""
+        if not self.header.record_count or not wanted.may_match(self.data):
+            return []
+        await self._find_borders()
+        borders = self._borders
+        places = wanted.places(self.data, lambda place: borders[bisect_right(borders, place)])
+        indexes: Sequence[int]
+        if places is None:
+            indexes = range(self.header.record_count)
+        else:
+            indexes = sorted({bisect_right(borders, place) - 1 for place in places})
+        found, left = [], _DECODED_AT_ONCE
+        for index in indexes:
+            if wanted(self._record(index), partition):
+                found.append(index)
+            left -= 1
+            if not left or borders[index + 1] - borders[index] > _LARGE_RECORD:
+                left = _DECODED_AT_ONCE
+                await turn
+        return found
+
+    def timestamp(self, index: int) -> int:
+        """Return the timestamp of a record in ms."""
+        return self._record(index).timestamp
+
+    def offset(self, index: int) -> int:
+        """Return the offset of a record."""
+        return self._record(index).offset
+
+    def _record(self, index: int) -> Record:
+        known = self._records.get(index)
+        if known is None:
+            header = self.header
+            fixed = header.max_timestamp if header.timestamp_type else None
+            position = self._borders[index]
+            known, _ = record_at(self.data, position, header.base_offset, header.base_timestamp, fixed)
+            if len(self._records) < _WALKED_AT_ONCE:
+                self._records[index] = known
+        return known
+
+    async def _find_borders(self) -> None:
+        """Find where each record begins, and the end of the last one."""
+        if self._borders:
+            return
+        data, end = self.data, len(self.data)
+        borders, position, count = [0], 0, self.header.record_count
+        put = borders.append
+        try:
+            for number in range(1, count + 1):
+                byte = data[position]
+                if byte < 0x80:
+                    position += 1 + (byte >> 1)
+                else:
+                    size, position = read_number(data, position, 5)
+                    if size < 0:
+                        raise Malformed("record of negative size")
+                    position += size
+                put(position)
+                if not number % _WALKED_AT_ONCE:
+                    await turn
+        except IndexError as error:
+            raise Malformed("batch ends before its last record") from error
+        if position != end:
+            raise Malformed("bytes remain after the last record of a batch")
+        self._borders = borders
+
+    async def only(self, indexes: Sequence[int]) -> bytes:
+        """Return the batch with only these records, which are at least one."""
+        header = self.header
+        if len(indexes) == header.record_count:
+            return bytes(self.whole)
+        data, borders = self.data, self._borders
+        body = b"".join([data[borders[index] : borders[index + 1]] for index in indexes])
+        stamp = header.max_timestamp
+        if not header.timestamp_type:
+            stamp = max(self.timestamp(index) for index in indexes)
+        if header.codec == NONE or len(body) <= _PACKED_AT_ONCE:
+            packed = compress(header.codec, body)
+        else:
+            pieces = []
+            for piece in pack(header.codec, [body], len(body)):
+                pieces.append(piece)
+                await turn
+            packed = b"".join(pieces)
+        return _enclosed(header, stamp, len(indexes), packed)
+
+
+def _enclosed(header: BatchHeader, max_timestamp: int, count: int, packed: bytes) -> bytes:
+    batch = bytearray(HEADER_SIZE + len(packed))
+    length = len(batch) - LOG_OVERHEAD
+    HEADER.pack_into(
+        batch, 0, header.base_offset, length, header.leader_epoch, MAGIC, 0, header.attributes,
+        header.last_offset_delta, header.base_timestamp, max_timestamp, header.producer_id, header.producer_epoch,
+        header.base_sequence, count,
+    )  # fmt: skip
+    batch[HEADER_SIZE:] = packed
+    struct.pack_into(">I", batch, 17, compute_crc(batch))
+    return bytes(batch)
+
+
+async def opened(header: BatchHeader, batch: memoryview) -> OpenedBatch:
+    """Check and decompress a complete batch. Raises ApiError (CORRUPT_MESSAGE) for a damaged one."""
+    if compute_crc(batch) != header.crc or header.record_count < 0 or header.last_offset_delta < 0:
+        raise damaged(header)
+    body = batch[HEADER_SIZE:]
+    if header.codec == NONE:
+        return OpenedBatch(header, batch, bytes(body))
+    try:
+        pieces = []
+        for piece in unpack(header.codec, body, _MOST_UNPACKED):
+            pieces.append(piece)
+            await turn
+    except Malformed as error:
+        raise damaged(header) from error
+    return OpenedBatch(header, batch, b"".join(pieces))
+
+
+def damaged(header: BatchHeader) -> ApiError:
+    """Return the error for a batch that cannot be read. A filter cannot pass over it: it may contain a match."""
+    return ApiError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is damaged")

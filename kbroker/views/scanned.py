@@ -1,0 +1,143 @@
+"""What is known of one filter in one partition: ranges without matches, and where the last match is.
+
+Owns this memory, which is bounded, and the ends that a view reports. Never reads a log, and never waits. Offsets are
+those of the source; a range [begin, end) without matches may contain control batches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from kbroker.filters.filtering import Filter
+from kbroker.partition import Waiter
+
+MOST_RANGES: Final = 256
+"""The most ranges that are kept; then the smallest one is forgotten, and may be scanned again."""
+_MOST_UNSTABLE: Final = 10_000
+"""The most batches with matches above the last stable offset that are kept."""
+
+
+class Ranges:
+    """Disjoint ranges of offsets, in order."""
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, begin: int, end: int) -> None:
+        """Add a range, and join it with its neighbours."""
+        if begin >= end:
+            return
+        first = bisect_left(self._ends, begin)
+        last = bisect_right(self._begins, end)
+        if first < last:
+            begin, end = min(begin, self._begins[first]), max(end, self._ends[last - 1])
+        self._begins[first:last] = [begin]
+        self._ends[first:last] = [end]
+        if len(self._begins) > MOST_RANGES:
+            smallest = min(range(len(self._begins)), key=lambda index: self._ends[index] - self._begins[index])
+            del self._begins[smallest], self._ends[smallest]
+
+    def behind(self, offset: int) -> int:
+        """Return the end of the range that contains an offset; the offset itself if there is none."""
+        index = bisect_right(self._begins, offset) - 1
+        return max(offset, self._ends[index]) if index >= 0 else offset
+
+    def clear(self) -> None:
+        """Forget all ranges."""
+        self._begins.clear()
+        self._ends.clear()
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+
+class Selection:
+    """One filter on one partition. `filter` is compiled from a view's config."""
+
+    __slots__ = (
+        "_stable_last", "_unstable", "attached", "clean_from", "empty", "filter", "floor", "is_known", "last", "upto",
+        "used_ms", "waiters",
+    )  # fmt: skip
+
+    def __init__(self, wanted: Filter, start: int) -> None:
+        """Begin at the offset `start`, up to which nothing is known."""
+        self.filter: Final = wanted
+        self.empty = Ranges()
+        self.last = -1
+        """The last known match; -1 if none is known."""
+        self.is_known = False
+        """Whether no later match exists before `upto`."""
+        self.upto = start
+        """The end of what is scanned, while the selection is not attached."""
+        self.floor = 0
+        """A search backwards for the last match need not go below this offset."""
+        self.attached = False
+        """Whether new batches are scanned for this filter: then everything is scanned up to where the source is."""
+        self.clean_from = start
+        """While attached: the offset from which on there is no match."""
+        self.used_ms = 0.0
+        """When it was last asked for, on the monotonic clock."""
+        self.waiters: dict[Waiter, None] = {}
+        self._unstable: deque[int] = deque(maxlen=_MOST_UNSTABLE)
+        self._stable_last = -1
+
+    def attach(self, upto: int) -> None:
+        """Note that new batches from `upto` on are scanned from now on."""
+        self.attached = True
+        self.clean_from = max(self.clean_from, upto)
+
+    def detach(self, upto: int) -> None:
+        """Note that batches from `upto` on are not scanned any longer."""
+        self.attached = False
+        self.empty.add(self.clean_from, upto)
+        self.upto = self.clean_from = upto
+
+    def forget_below(self, offset: int) -> None:
+        """Forget ranges without matches, except from an offset on where new batches are scanned."""
+        self.empty.clear()
+        if self.attached:
+            self.clean_from = max(self.clean_from, offset)
+
+    def skip(self, offset: int, scanned_to: int) -> int:
+        """Return the first offset, from `offset` on, that may be a match. `scanned_to` is where the source is."""
+        while True:
+            found = self.empty.behind(offset)
+            if self.attached and found >= self.clean_from:
+                return max(found, scanned_to)
+            if found == offset:
+                return found
+            offset = found
+
+    def matched(self, base: int, last_match: int, end: int) -> None:
+        """Note the next match that the scan of new batches found, in the batch from `base` to `end`."""
+        self.empty.add(self.clean_from, base)
+        self.clean_from = end
+        self.note(last_match)
+        self._unstable.append(last_match)
+
+    def note(self, match: int) -> None:
+        """Note a match, perhaps the last one."""
+        self.last = max(self.last, match)
+
+    def note_unstable(self, matches: Iterable[int]) -> None:
+        """Note matches above the last stable offset, which a search backwards has found."""
+        self._unstable = deque(sorted({*self._unstable, *matches}), _MOST_UNSTABLE)
+
+    def note_stable(self, match: int) -> None:
+        """Note the last match below the last stable offset."""
+        self._stable_last = max(self._stable_last, match)
+
+    def high_watermark(self, start: int) -> int:
+        """Return the offset behind the last known match; the log's start if there is none. It never becomes less."""
+        return max(self.last + 1, start)
+
+    def last_stable_offset(self, stable: int, start: int) -> int:
+        """Return the offset behind the last known match below the source's last stable offset."""
+        unstable = self._unstable
+        while unstable and unstable[0] < stable:
+            self._stable_last = max(self._stable_last, unstable.popleft())
+        return max(self._stable_last + 1, start)
