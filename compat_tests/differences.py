@@ -16,6 +16,8 @@ DECLARED: Final[tuple[Difference, ...]] = (
     Difference("*", "*", "*confluent.*.subject.name.strategy*", "keys of Confluent Server: records are checked"),
     Difference("*", "*", "*kbroker.schema.validation*", "keys of ours: how records are checked"),
     Difference("*", "*", "*delivery.delay.ms*", "a key of ours, which DescribeConfigs and CreateTopics show"),
+    Difference("*", "*", "*schedule.enable*", "a key of ours, which DescribeConfigs and CreateTopics show"),
+    Difference("*", "*", "*schedule.target.topic*", "a key of ours, which DescribeConfigs and CreateTopics show"),
     Difference("*", "describing*", "*share.release.backoff*", "configs of ours: a pause between two tries of a record"),
     Difference("java-share", "share_consumer", "committed(3)", "the start passes aborted records once they are found"),
     Difference("*", "describing*", "*socket.receive.buffer.bytes*", "left to the system: two thirds of the work"),

@@ -33,6 +33,8 @@ OURS = {
     "kbroker.schema.validation.level",
     "kbroker.schema.validation.deadletter.topic",
     "delivery.delay.ms",
+    "schedule.enable",
+    "schedule.target.topic",
     "share.release.backoff.ms",
     "share.release.backoff.max.ms",
     "share.release.backoff.multiplier",

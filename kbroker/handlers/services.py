@@ -39,7 +39,12 @@ if TYPE_CHECKING:  # only a cluster needs these modules
 
 
 A = TypeVar("A")
-_DELAY: Final = "delivery.delay.ms"
+_NEED_KBROKER: Final = {
+    "delivery.delay.ms": ("0", "would not delay records"),
+    "schedule.enable": ("false", "would not fire schedules"),
+}
+"""Topic configs that take effect only if all replicas are on brokers of kbroker: the value without effect, and what
+other brokers would do."""
 FIRST_METADATA_MS = 5000
 """How long a started broker waits for its first UpdateMetadata, in ms. After this time its responses contain no topics.
 """
@@ -134,23 +139,19 @@ async def look_for_effect(services: Services, before: Mapping[str, str], after: 
 def check_effect(services: Services, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raise ApiError (INVALID_CONFIG) if a topic's new configs can have no effect here."""
     why = services.record_checks and services.record_checks.why_without_effect(topic, before, after)
-    if not why and _needs_kbroker(after) and not _needs_kbroker(before):
-        why = _why_not_everywhere(services)
+    if not why:
+        why = _why_not_everywhere(services, before, after)
     if why:
         raise ApiError(ErrorCode.INVALID_CONFIG, why)
 
 
-def _needs_kbroker(configs: Mapping[str, str]) -> bool:
-    """Whether a topic's configs have their effect only if all its replicas are on brokers of kbroker."""
-    return configs.get(_DELAY, "0").strip() != "0"
-
-
-def _why_not_everywhere(services: Services) -> str | None:
+def _why_not_everywhere(services: Services, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
     if services.cluster is None or services.controller.state.features.get(GROUP_VERSION):
         return None
-    return (
-        f"{_DELAY} cannot be set: brokers of Apache Kafka may be members of this cluster, and would not delay records"
-    )
+    for name, (off, instead) in _NEED_KBROKER.items():
+        if after.get(name, off).strip().lower() != off and before.get(name, off).strip().lower() == off:
+            return f"{name} cannot be set: brokers of Apache Kafka may be members of this cluster, and {instead}"
+    return None
 
 
 def _done(future: asyncio.Future[None]) -> None:

@@ -26,6 +26,8 @@ OURS = {
     "kbroker.schema.validation.deadletter.topic",
     "kbroker.schema.validation.level",
     "record.validation",
+    "schedule.enable",
+    "schedule.target.topic",
     "share.release.backoff.ms",
     "share.release.backoff.max.ms",
     "share.release.backoff.multiplier",
