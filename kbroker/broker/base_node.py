@@ -27,6 +27,7 @@ from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.latest_offsets import LatestOffsets
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.own_produce import OwnProduce, ProduceAnywhere, ProduceHere
+from kbroker.broker.produce_checks import ProduceChecks
 from kbroker.broker.quotas import BrokerQuotas
 from kbroker.broker.refused_records import RefusedRecords
 from kbroker.broker.schemas_topic import provide_schemas_topic
@@ -138,7 +139,7 @@ class Node(LogEvents, ABC):
         self.registry: RegistryService | None = None
         """The schema registry, once `open_registry` has opened one."""
         self.record_checks = BrokerChecks()
-        replicas.checks_of = self.record_checks.of
+        replicas.checks_of = ProduceChecks(self.record_checks, metadata, replicas, clock).of
         share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
         self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
         here, others = ProduceHere(replicas, clock), share_peers or SharePeers()

@@ -209,8 +209,10 @@ def _check_schedules(values: Mapping[str, Value]) -> None:
             "schedule.enable needs message.timestamp.type=LogAppendTime: durations count from a record's append"
         )
     policy = values["cleanup.policy"]
-    if not isinstance(policy, tuple) or "compact" in policy:
-        raise InvalidConfig("schedule.enable needs cleanup.policy=delete: compaction would remove what is pending")
+    if isinstance(policy, tuple) and "compact" in policy:
+        raise InvalidConfig(
+            "schedule.enable and cleanup.policy=compact exclude each other: a newer key removes an older"
+        )
     if _number(values["delivery.delay.ms"]):
         raise InvalidConfig("schedule.enable and delivery.delay.ms exclude each other: headers name the time")
 

@@ -21,6 +21,7 @@ from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.replicas import Replicas
+from kbroker.schedules.targets import config_fault
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.security.tokens.token import TokenSettings
@@ -139,6 +140,7 @@ async def look_for_effect(services: Services, before: Mapping[str, str], after: 
 def check_effect(services: Services, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raise ApiError (INVALID_CONFIG) if a topic's new configs can have no effect here."""
     why = services.record_checks and services.record_checks.why_without_effect(topic, before, after)
+    why = why or config_fault(topic, after)
     if not why:
         why = _why_not_everywhere(services, before, after)
     if why:

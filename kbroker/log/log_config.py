@@ -89,6 +89,11 @@ class LogConfig:
         return self.confluent_key_schema_validation or self.confluent_value_schema_validation
 
     @property
+    def judges_records(self) -> bool:
+        """Whether produced records must pass a check of the topic's own (record_check.py)."""
+        return self.checks_schemas or self.schedule_enable
+
+    @property
     def log_append_time(self) -> bool:
         """Whether records get the time of their append.
 

@@ -83,14 +83,14 @@ class PartitionLog(LogState):
 
         If the check of the records takes too long for one step, this raises TakesLonger with the remaining work, unless
         the caller is `patient`. The caller does that work and calls again with the result as `opened`, which is valid
-        unless the topic's settings have changed. `checks` are used if the topic requires a check of its records with a
-        schema registry. If this check has no immediate result, TakesLonger is also raised.
+        unless the topic's settings have changed. `checks` are used if the topic requires a check of its own. If this
+        check has no immediate result, TakesLonger is also raised.
         """
         if self._trouble.refusal is not None:
             raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
         rules = self._rules
         batch = memoryview(records)
-        if opened is not None and opened.rules is rules and opened.is_judged >= rules.checks_schemas:
+        if opened is not None and opened.rules is rules and opened.is_judged >= rules.judges_records:
             batch, walks = opened.batch, False
             header = parse_header(batch)
         elif origin is COORDINATOR:
@@ -101,7 +101,7 @@ class PartitionLog(LogState):
             if header[1] + LOG_OVERHEAD != len(batch):
                 batch = trim(batch)
             walks = rules.checks_records or needs_walk(header, rules, now_ms)
-            if rules.checks_schemas and origin is CLIENT:
+            if rules.judges_records and origin is CLIENT:
                 check = checks.under(self.config)
                 if not (check.is_quick and is_in_order(batch, header, rules, now_ms, check)):
                     raise TakesLonger(open_and_judge(batch, header, rules, now_ms, check))
