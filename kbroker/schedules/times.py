@@ -23,7 +23,7 @@ _RFC_3339: Final = re.compile(
 )
 _WEEKS: Final = re.compile(r"P(\d+)W", re.ASCII)
 _ISO_8601: Final = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,](\d+))?S)?)?", re.ASCII)
-_LONG_PARTS: Final = re.compile(r"P[0-9.,]*[YM]|P[0-9.,YM]+", re.ASCII)
+_LONG_PARTS: Final = re.compile(r"P[0-9.,DW]*[YM]", re.ASCII)
 _SHORT_PART: Final = re.compile(r"(\d+)(?:\.(\d+))?(ms|s|m|h|d)", re.ASCII)
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
