@@ -29,7 +29,6 @@ from kbroker.log.append_info import COORDINATOR, AppendError
 from kbroker.long_work import in_slices, turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.schedules.language import Schedule
 from kbroker.schedules.marks import Begin, Done, Due, Intent, Mark, Pause, build_marks
 from kbroker.schedules.partitioner import partition_of
 from kbroker.scheduling.delivery import OF_THE_PRODUCER, Delivery
@@ -709,11 +708,11 @@ class _Choice:
                 break
         state.next_partition = (self._any + 1) % self._count
 
-    def __call__(self, schedule: Schedule) -> int:
-        if schedule.partition is not None:
-            partition = schedule.partition if schedule.partition < self._count else -1
-        elif schedule.key is not None:
-            partition = partition_of(schedule.key, self._count)
+    def __call__(self, key: bytes | None, wanted: int | None) -> int:
+        if wanted is not None:
+            partition = wanted if wanted < self._count else -1
+        elif key is not None:
+            partition = partition_of(key, self._count)
         else:
             return self._any
         return -1 if (self._topic.topic_id, partition) in self._busy else partition
