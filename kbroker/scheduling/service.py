@@ -6,11 +6,9 @@ something may be pending that goes on when the config is set again. Never decide
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Iterator
-from typing import Final
 
 from kbroker.log.files import SCHEDULES
 from kbroker.partition import Partition
@@ -18,8 +16,6 @@ from kbroker.scheduling.scheduled import ScheduledPartition
 from kbroker.scheduling.shared import Shared
 
 log = logging.getLogger(__name__)
-_COUNT_EVERY: Final = 10
-"""The ticks between two counts of what is pending."""
 
 
 class Schedules:
@@ -28,8 +24,6 @@ class Schedules:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._followed: dict[tuple[str, int], ScheduledPartition] = {}
-        self._ticks = 0
-        self._counting: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def __iter__(self) -> Iterator[ScheduledPartition]:
@@ -60,25 +54,16 @@ class Schedules:
         followed.begin(is_change=is_change)
 
     def tick(self) -> None:
-        """Look at the clock, which may have jumped, and count from time to time."""
+        """Look at the clock, which may have jumped."""
         for key, followed in list(self._followed.items()):
             if followed.is_closed:
                 del self._followed[key]
             else:
                 followed.tick()
-        self._ticks += 1
-        if self._ticks % _COUNT_EVERY == 1 and self._followed and (self._counting is None or self._counting.done()):
-            self._counting = asyncio.get_running_loop().create_task(self._count())
-
-    async def _count(self) -> None:
-        for followed in list(self._followed.values()):
-            await followed.count()
 
     async def close(self, *, clean: bool = True) -> None:
         """Stop everything. What is not delivered goes on after the next start, or at the next leader."""
         self._is_closed = True
-        if self._counting is not None:
-            self._counting.cancel()
         for followed in list(self._followed.values()):
             await followed.close(clean=clean)
         self._followed.clear()
