@@ -150,7 +150,7 @@ HEADERS = st.lists(
         st.sampled_from([*NAMES, "a", "x-deliver-x", "__schedule.at"]) | st.text(max_size=5),
         st.none()
         | st.binary(max_size=20)
-        | st.sampled_from([b"5", b"PT5M", b"@every 1s", b"@at 5", b"* * * * *", b"Europe/Berlin", b"2026-01-01T00:00:00Z"]),
+        | st.sampled_from([b"5", b"PT5M", b"@every 1s", b"@at 5", b"* * * * *", b"UTC", b"2026-01-01T00:00:00Z"]),
     ),
     max_size=5,
 ).map(tuple)  # fmt: skip
@@ -162,7 +162,7 @@ def test_any_headers_are_read_or_refused(key: bytes | None, headers: Headers, de
     try:
         found = read_schedule(key, headers, NOW, default)
     except ScheduleError as error:
-        assert len(str(error)) < 500
+        assert len(str(error)) < 500  # noqa: PT017 - it may also be read
     else:
         assert (found is None) == (not any(is_ours(name) for name, _ in headers))
         if found is not None:
