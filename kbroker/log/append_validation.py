@@ -132,7 +132,7 @@ def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, v
 def check_own(records: memoryview, rules: BatchRules) -> BatchHeader:
     """Check the size of a batch that a coordinator of this broker has just built. Its other fields are always valid."""
     header = parse_header(records)
-    if header.size > rules.max_size:
+    if header.size > rules.max_size and not header.is_control:  # marks have no other place to go
         raise _too_large(header, rules)
     return header
 
