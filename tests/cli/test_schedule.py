@@ -45,7 +45,7 @@ def test_what_is_pending_is_listed_as_it_is_due(kbroker: CommandLine, topic: str
     assert listed(kbroker, topic, "--failed") == []
     done = kbroker.ok("schedule", "list", "--topic", topic, "--limit", "2")
     assert done.lines[0].split() == ["TOPIC", "PARTITION", "OFFSET", "DUE", "STATE", "KEY", "TO", "REPEATS", "ERROR"]
-    assert done.lines[2].split() == [topic, "1", "0", LATE, "pending", "second", f"{topic}.target", "-", "-"]
+    assert done.lines[2].split() == [topic, "1", "1", LATE, "pending", "second", f"{topic}.target", "-", "-"]
     assert done.err == "kbroker: 2 of 3 are shown; --limit N shows more\n"
     assert "0 30 9 * * * Europe/Berlin" in done.lines[1]
     every = kbroker.ok("schedule", "list", "--json", "--limit", "1000").json
@@ -57,7 +57,7 @@ def test_a_record_is_shown_with_its_next_times(kbroker: CommandLine, topic: str)
     (found,) = kbroker.ok("schedule", "show", topic, "job", "--json").json
     assert (found["value"], found["to_key"], found["state"], len(found["next_ms"])) == ("work", "job", "pending", 5)
     assert {"key": "a", "value": "b"} in found["headers"]
-    text = kbroker.ok("schedule", "show", topic, "--partition", "0", "--offset", "0").text
+    text = kbroker.ok("schedule", "show", topic, "--partition", "0", "--offset", "1").text
     assert text.count("then  ") == 4
     assert "-01-01T00:00:00Z" in text
     missing = kbroker.fails("schedule", "show", topic, "other")
@@ -74,7 +74,7 @@ def test_a_newer_record_replaces_and_a_cancelled_one_is_gone(kbroker: CommandLin
     put(kbroker, topic, "order-2", "v", f"x-deliver-at={LATE}")
     assert listed(kbroker, topic) == ["order-1", "order-2", "order-1"]
     done = kbroker.ok("schedule", "cancel", topic, "order-1")
-    assert done.lines == [f"cancelled: {topic}-{n}, offset 1, due {LATE}" for n in range(2)]
+    assert done.lines == [f"cancelled: {topic}-{n}, offset 2, due {LATE}" for n in range(2)]
     assert listed(kbroker, topic) == ["order-2"]
     refused = kbroker.fails("schedule", "cancel", topic, "order-2", "order-1")
     assert refused == f"nothing is pending in {topic} with the key 'order-1'"
