@@ -7,6 +7,8 @@ each pending record. Never prints.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -19,7 +21,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.dead_letters import topic_view
 from kbroker.admin.errors import AdminError
 from kbroker.admin.fetching import Found, Piece, UnreadableBatch
-from kbroker.admin.partition_reader import PartitionReader
+from kbroker.admin.partition_reader import PartitionReader, TopicHidden
 from kbroker.admin.records import write_record
 from kbroker.protocol.errors import Malformed, known_error
 from kbroker.schedules.language import SCHEDULE, TIMEZONE, Schedule, ScheduleError, read_schedule
@@ -30,6 +32,8 @@ ENABLE: Final = "schedule.enable"
 TARGET: Final = "schedule.target.topic"
 _BYTES_OF_ONE: Final = 64 * 1024
 NEXT_TIMES: Final = 5
+_TIMES_MORE: Final = 10
+"""How many times more records than wanted are looked at to find those with an error."""
 
 
 class Place(NamedTuple):
@@ -51,14 +55,17 @@ class Scheduled:
     is_delivering: bool
     """Whether it is being delivered now."""
     failure: Failure | None
+    problem: str | None
+    """Why its target cannot take it now."""
 
     @property
     def error(self) -> str | None:
-        """Why the last try failed, with Kafka's name of the error."""
+        """Why the last try failed, with Kafka's name of the error, or why the next one will."""
         if self.failure is None:
-            return None
+            return self.problem
         name = known_error(self.failure.code).name
-        return f"{self.failure.message} ({name})" if self.failure.message else name
+        message = self.failure.message or name
+        return message if name in message else f"{message} ({name})"
 
     @property
     def repeats(self) -> str | None:
@@ -94,9 +101,17 @@ def schedule_topics(admin: Any) -> dict[str, str]:
 class ScheduleTopic:
     """A schedule topic as it was when this object was created."""
 
-    def __init__(self, admin: Any, topic: str, partitions: Sequence[int] = (), target: str | None = None) -> None:
-        """Read the topic. `target` is its default target if it is known. Raises AdminError."""
+    def __init__(
+        self,
+        admin: Any,
+        topic: str,
+        partitions: Sequence[int] = (),
+        target: str | None = None,
+        most_s: float = math.inf,
+    ) -> None:
+        """Read the topic, for at most `most_s` seconds. `target` is its default target if known. Raises AdminError."""
         self.topic = topic
+        self._until = time.monotonic() + most_s
         self._reader = PartitionReader(admin)
         there = sorted(each.partition_index for each in topic_view(admin, topic, self._reader).partitions)
         chosen = tuple(dict.fromkeys(partitions or there))
@@ -109,6 +124,8 @@ class ScheduleTopic:
             target = topic_config(admin, [topic], TARGET).get(topic, "")
         self.unreadable = 0
         """How many batches were skipped because they cannot be read."""
+        self.is_cut = False
+        """Whether the time ended before the topic: what follows may have cancelled or delivered what was read."""
         self.partitions = {index: PendingRecords(target) for index in chosen}
         self._pieces: dict[int, Piece] = {}
         for index, (begin, end) in self._reader.bounds(topic, chosen).items():
@@ -120,6 +137,9 @@ class ScheduleTopic:
         at = begin
         for committed in (True, False):
             while at < end:
+                if time.monotonic() >= self._until:
+                    self.is_cut = True
+                    return
                 try:
                     piece = self._reader.fetch((self.topic, index), at, committed=committed)
                 except UnreadableBatch as error:
@@ -185,7 +205,19 @@ class ScheduleTopic:
         if schedule is None:
             return None
         failure = pending.failures.get(place.offset)
-        return Scheduled(place, record, schedule, place.offset in pending.delivering, failure)
+        is_delivering = place.offset in pending.delivering
+        return Scheduled(place, record, schedule, is_delivering, failure, self._problem(schedule))
+
+    def _problem(self, schedule: Schedule) -> str | None:
+        try:
+            target = self._reader.topic(schedule.topic)
+        except TopicHidden:
+            return None
+        if target is None:
+            return f"the target {schedule.topic} does not exist"
+        if schedule.partition is not None and schedule.partition >= len(target.partitions):
+            return f"the target {schedule.topic} has no partition {schedule.partition}"
+        return None
 
     def _record(self, place: Place) -> Found | None:
         piece = self._pieces.get(place.partition)
@@ -226,16 +258,40 @@ def _mark(pending: PendingRecords, offset: int, record: Any, *, toggles: bool) -
 
 
 def first_due(topics: Iterable[ScheduleTopic], most: int, before_ms: int | None, *, failed: bool) -> list[Scheduled]:
-    """Return the first pending records of topics in the order in which they are due."""
+    """Return the first pending records of topics in the order in which they are due.
+
+    With `failed`, return those that are late because of an error, or that their target refused.
+    """
     by_name = {each.topic: each for each in topics}
+    now_ms = int(time.time() * 1000)
     places = (
         place
         for topic in by_name.values()
         for place in topic.places()
-        if (before_ms is None or place.due_ms < before_ms) and (not failed or topic.is_failed(place))
+        if (before_ms is None or place.due_ms < before_ms)
+        and (not failed or place.due_ms < now_ms or topic.is_failed(place))
     )
-    found = [by_name[place.topic].load(place) for place in nsmallest(most, places)]
-    return [each for each in found if each is not None]
+    loaded = (by_name[place.topic].load(place) for place in nsmallest(_TIMES_MORE * most if failed else most, places))
+    wanted = (each for each in loaded if each is not None and not (failed and each.error is None))
+    return list(islice(wanted, most))
+
+
+def cancel_at(admin: Any, connection: Connection, place: Place, most_s: float) -> None:
+    """Cancel the record at a place by its key. Raises AdminError if it is not pending, or if that takes too long."""
+    state = ScheduleTopic(admin, place.topic, (place.partition,), most_s=most_s)
+    if state.is_cut:
+        raise AdminError(
+            f"{place.topic}-{place.partition} cannot be read in {most_s:.0f} s: use kbroker schedule cancel"
+        )
+    found = state.at(place.partition, place.offset)
+    loaded = None if found is None else state.load(found)
+    if loaded is None:
+        raise AdminError(
+            f"the record at offset {place.offset} of {place.topic}-{place.partition} is not pending any more"
+        )
+    if loaded.record.key is None:
+        raise AdminError("a record without key cannot be cancelled")
+    write_record(connection, place.topic, loaded.record.key, None, partition=place.partition)
 
 
 def cancel(admin: Any, connection: Connection, topic: str, keys: Sequence[bytes]) -> list[Place]:

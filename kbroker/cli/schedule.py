@@ -41,7 +41,7 @@ def command() -> None:
     help="Only this topic; repeatable.",
 )
 @click.option("--before", metavar="TIME", help="Due before that: ms since 1970, or 2026-01-31T12:00:00Z.")
-@click.option("--failed", is_flag=True, help="Only those that their target refused.")
+@click.option("--failed", is_flag=True, help="Only those that are late because of an error.")
 @click.option(
     "--limit", type=click.IntRange(1, _MOST), default=100, show_default=True, help="The first N that are due."
 )
