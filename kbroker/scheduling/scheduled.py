@@ -400,6 +400,8 @@ class ScheduledPartition:
         if self._term is not None and (self._term.prepared or self._term.at_work):
             self._cancel_prepared(self._term, events)
         applied = await self._shared.call(index.apply, events, at)
+        if applied.begun:
+            passed("schedule.replayed")
         self._at = at
         self._next.update(applied.next_ms)
         self._keep(applied.floor)
