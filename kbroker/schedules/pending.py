@@ -110,7 +110,9 @@ class PendingRecords:
                 self._forget(due.offset)
                 continue
             self.due[due.offset] = next_ms
-            if mark.error_code:
+            if (
+                mark.error_code and mark.retry_ms >= 0
+            ):  # otherwise the records are tried again at once, in smaller batches
                 self.failures[due.offset] = Failure(mark.error_code, mark.message, mark.retry_ms)
 
     def _toggle(self, mark: Begin | Pause) -> None:

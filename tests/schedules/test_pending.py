@@ -80,6 +80,15 @@ def test_what_its_target_refused_stays_with_the_error() -> None:
     assert (pending.due, pending.delivered) == ({}, 1)
 
 
+def test_a_batch_that_is_tried_again_in_parts_has_not_failed() -> None:
+    pending = begun()
+    put(pending, 1, b"a")
+    put(pending, 2, b"b")
+    intend(pending, 3, 1, 2)
+    pending.mark(4, Done(3, error_code=10, message="too large"))
+    assert (sorted(pending.due), pending.failures) == ([1, 2], {})
+
+
 def test_records_count_while_the_topic_is_a_schedule_topic() -> None:
     pending = PendingRecords("elsewhere")
     put(pending, 0, b"before")
