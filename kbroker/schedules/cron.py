@@ -75,7 +75,9 @@ class Cron:
         try:
             self._sim = CronSim(" ".join(parts), _EPOCH)
         except CronSimError as error:
-            raise TimeFault(f"is no cron expression that fires: {shown(expression)} ({error})") from None
+            if _is_legal([*parts[:4], "*", *parts[5:]]):
+                raise TimeFault(f"never fires: {shown(expression)}. No month has such a day") from None
+            raise TimeFault(f"is no cron expression: {shown(expression)} ({error})") from None
         if not _has_a_day(self._sim):
             raise TimeFault(f"never fires: {shown(expression)}. No month has such a day")
 
@@ -175,6 +177,14 @@ def _zone(name: str) -> ZoneInfo | None:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):  # a name of no file, or of another file
         raise ZoneFault(f"is no time zone that this system knows: {shown(name)}. Use a name as Europe/Berlin") from None
+
+
+def _is_legal(parts: list[str]) -> bool:
+    try:
+        CronSim(" ".join(parts), _EPOCH)
+    except CronSimError:
+        return False
+    return True
 
 
 def _seconds(wall: datetime) -> int:

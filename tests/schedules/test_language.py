@@ -95,7 +95,7 @@ def test_a_record_without_our_headers_has_no_schedule() -> None:
         ({"x_schedule": "@every 999"}, "x-schedule repeats more often than once a second"),
         ({"x_schedule": "@every 0s"}, "x-schedule repeats more often than once a second"),
         ({"x_schedule": "@every 9999999999d"}, "x-schedule is longer than 9999 years"),
-        ({"x_schedule": "0 0 30 2 *"}, "x-schedule is no cron expression that fires"),
+        ({"x_schedule": "0 0 30 2 *"}, "x-schedule never fires"),
         ({"x_schedule": "* * */20 * 1L"}, "x-schedule never fires"),
         ({"x_schedule": "0 9 * * *", "x_schedule_timezone": "Mars"}, "x-schedule-timezone is no time zone"),
     ],
@@ -150,7 +150,7 @@ HEADERS = st.lists(
         st.sampled_from([*NAMES, "a", "x-deliver-x", "__schedule.at"]) | st.text(max_size=5),
         st.none()
         | st.binary(max_size=20)
-        | st.sampled_from([b"5", b"PT5M", b"@every 1s", b"@at 5", b"* * * * *", b"Europe/Berlin", b"2026-01-01T00:00:00Z"]),
+        | st.sampled_from([b"5", b"PT5M", b"@every 1s", b"@at 5", b"* * * * *", b"UTC", b"2026-01-01T00:00:00Z"]),
     ),
     max_size=5,
 ).map(tuple)  # fmt: skip
@@ -162,7 +162,7 @@ def test_any_headers_are_read_or_refused(key: bytes | None, headers: Headers, de
     try:
         found = read_schedule(key, headers, NOW, default)
     except ScheduleError as error:
-        assert len(str(error)) < 500
+        assert len(str(error)) < 500  # noqa: PT017 - it may also be read
     else:
         assert (found is None) == (not any(is_ours(name) for name, _ in headers))
         if found is not None:

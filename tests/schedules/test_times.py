@@ -93,8 +93,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         try:
             assert read(text) <= LATEST_MS
         except TimeFault as fault:
-            assert len(str(fault)) < 400
-            assert str(fault).isascii()
+            assert len(str(fault)) < 400  # noqa: PT017 - it may also be read
+            assert str(fault).isascii()  # noqa: PT017
 
 
 def test_a_text_of_a_client_is_shown_short_and_escaped() -> None:
