@@ -6,6 +6,7 @@ decide about records.
 
 from __future__ import annotations
 
+import asyncio
 from weakref import WeakValueDictionary
 
 from kbroker.clock import Clock
@@ -16,7 +17,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.record_check import MayWrite, RecordCheck, RecordChecks
 from kbroker.record_checks.checks import BrokerChecks
 from kbroker.replicas import Replicas
-from kbroker.schedules.produce_check import ScheduleChecks
+from kbroker.schedules.produce_check import AT_ONCE, ScheduleChecks
 
 
 class ProduceChecks:
@@ -26,13 +27,16 @@ class ProduceChecks:
         self._schemas = schemas
         self._topics = _Topics(metadata, replicas)
         self._clock = clock
+        self._room = asyncio.Semaphore(AT_ONCE)
         self._known: WeakValueDictionary[str, _TopicChecks] = WeakValueDictionary()
 
     def of(self, topic: str) -> RecordChecks:
         """Return the checks of a topic; its partitions share them."""
         found = self._known.get(topic)
         if found is None:
-            found = self._known[topic] = _TopicChecks(topic, self._schemas.of(topic), self._topics, self._clock)
+            found = self._known[topic] = _TopicChecks(
+                topic, self._schemas.of(topic), self._topics, self._clock, self._room
+            )
         return found
 
 
@@ -50,7 +54,10 @@ class _Topics:
 
 
 class _TopicChecks:
-    def __init__(self, topic: str, schemas: RecordChecks, topics: _Topics, clock: Clock) -> None:
+    def __init__(
+        self, topic: str, schemas: RecordChecks, topics: _Topics, clock: Clock, room: asyncio.Semaphore
+    ) -> None:
+        self._room = room
         self._topic = topic
         self._schemas = schemas
         self._topics = topics
@@ -62,7 +69,7 @@ class _TopicChecks:
         if not config.schedule_enable:
             return self._schemas.under(config)
         if self._schedules is None:
-            self._schedules = ScheduleChecks(self._topic, self._topics, self._clock.now_ms)
+            self._schedules = ScheduleChecks(self._topic, self._topics, self._clock.now_ms, self._room)
         schedules = self._schedules.under(config)
         if not config.checks_schemas:
             return schedules
