@@ -146,6 +146,7 @@ class Source:
 
     async def again(self, intent: Intent, now_ms: int) -> Chosen:
         """Return the records of an intent. Raises SourceGone, OSError."""
+        now_ms = max(now_ms, *(due.due_ms for due in intent.records))  # the clock may have gone back since
         chosen = Chosen(now_ms, intent.partition)
         async for row, found in self._in_order([DueRow(*due, None, 0) for due in intent.records]):
             if found is None:
