@@ -7,6 +7,7 @@ decide about records.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 from weakref import WeakValueDictionary
 
 from kbroker.clock import Clock
@@ -19,13 +20,18 @@ from kbroker.record_checks.checks import BrokerChecks
 from kbroker.replicas import Replicas
 from kbroker.schedules.produce_check import AT_ONCE, ScheduleChecks
 
+_PATIENCE_S: Final = 1.0
+"""The seconds within which a broker of a cluster learns of a topic that was just created."""
+
 
 class ProduceChecks:
     """The checks of one broker."""
 
-    def __init__(self, schemas: BrokerChecks, metadata: ClusterMetadata, replicas: Replicas, clock: Clock) -> None:
+    def __init__(
+        self, schemas: BrokerChecks, metadata: ClusterMetadata, replicas: Replicas, clock: Clock, *, alone: bool
+    ) -> None:
         self._schemas = schemas
-        self._topics = _Topics(metadata, replicas)
+        self._topics = _Topics(metadata, replicas, 0.0 if alone else _PATIENCE_S)
         self._clock = clock
         self._room = asyncio.Semaphore(AT_ONCE)
         self._known: WeakValueDictionary[str, _TopicChecks] = WeakValueDictionary()
@@ -41,7 +47,8 @@ class ProduceChecks:
 
 
 class _Topics:
-    def __init__(self, metadata: ClusterMetadata, replicas: Replicas) -> None:
+    def __init__(self, metadata: ClusterMetadata, replicas: Replicas, patience_s: float) -> None:
+        self.patience_s = patience_s
         self._metadata = metadata
         self._replicas = replicas
 

@@ -38,6 +38,7 @@ _LEAST_UNPACKED, _UNPACKED_TIMES, _MOST_UNPACKED = 16 << 20, 16, 64 << 20
 """A batch may decompress to this multiple of the largest message, within these bounds in bytes."""
 _EACH: Final = 32
 """How many records are checked between two turns of the loop: about 0.5 ms."""
+_PAUSE_S: Final = 0.02
 _LARGEST_OFFSET: Final = 2**63 - 1
 _NUMBERS: Final = 16
 """The most bytes of a single record's numbers in a batch of its own, without the lengths of its fields."""
@@ -45,6 +46,9 @@ _NUMBERS: Final = 16
 
 class Topics(Protocol):
     """The topics of the cluster, and their settings on this broker."""
+
+    patience_s: float
+    """How long a new topic may be unknown to this broker, in seconds: another broker tells it of topics."""
 
     @property
     def state(self) -> ClusterState:
@@ -131,6 +135,22 @@ class ScheduleCheck:
 
     async def _judge_all(self, data: memoryview, count: int, may_write: MayWrite) -> None:
         """Raise AppendError if a record is bad."""
+        found = await self._verdicts(data, count, may_write)
+        if found.missing and self._topics.patience_s and await self._have_appeared(found.missing):
+            found = await self._verdicts(data, count, may_write)
+        found.refuse()
+
+    async def _have_appeared(self, names: set[str]) -> bool:
+        """Wait until this broker knows some topics; return False if it does not in time."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._topics.patience_s
+        while not names <= self._topics.state.topics.keys():
+            if loop.time() >= until:
+                return False
+            await asyncio.sleep(_PAUSE_S)
+        return True
+
+    async def _verdicts(self, data: memoryview, count: int, may_write: MayWrite) -> _Verdicts:
         found = _Verdicts()
         targets: dict[str, _Target] = {}
         try:
@@ -140,7 +160,7 @@ class ScheduleCheck:
                     await turn
         except Malformed as error:
             raise BatchRefused(ErrorCode.INVALID_RECORD, f"The records cannot be checked: {error}") from None
-        found.refuse()
+        return found
 
     def _judge(self, record: _Read, targets: dict[str, _Target], may_write: MayWrite, found: _Verdicts) -> None:
         if record.headers is None:
@@ -168,6 +188,8 @@ class ScheduleCheck:
             found.forbid(record.place, schedule.topic)
         elif target.fault is not None:
             found.add(record.place, target.fault)
+            if schedule.topic not in self._topics.state.topics:
+                found.missing.add(schedule.topic)
         elif schedule.partition is not None and schedule.partition >= target.partitions:
             text = f"{schedule.topic} has {target.partitions} partitions, and none with number {schedule.partition}"
             found.add(record.place, text)
@@ -200,6 +222,8 @@ class _Verdicts:
 
     def __init__(self) -> None:
         self._errors: list[tuple[int, str | None]] = []
+        self.missing: set[str] = set()
+        """Targets that this broker does not know."""
         self._count = self._forbidden = self._too_large = 0
 
     def add(self, index: int, text: str) -> None:
