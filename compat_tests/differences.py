@@ -19,6 +19,8 @@ DECLARED: Final[tuple[Difference, ...]] = (
     Difference("*", "*", "*view.source*", "a key of ours, which DescribeConfigs and CreateTopics show"),
     Difference("*", "*", "*view.filter*", "a key of ours, which DescribeConfigs and CreateTopics show"),
     Difference("*", "describing*", "*share.filter*", "a config of ours: the records that a share group gets"),
+    Difference("*", "*", "*schedule.enable*", "a key of ours, which DescribeConfigs and CreateTopics show"),
+    Difference("*", "*", "*schedule.target.topic*", "a key of ours, which DescribeConfigs and CreateTopics show"),
     Difference("*", "describing*", "*share.release.backoff*", "configs of ours: a pause between two tries of a record"),
     Difference("java-share", "share_consumer", "committed(3)", "the start passes aborted records once they are found"),
     Difference("*", "describing*", "*socket.receive.buffer.bytes*", "left to the system: two thirds of the work"),

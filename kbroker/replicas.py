@@ -94,6 +94,10 @@ class Replicas:
         self._is_elsewhere = is_elsewhere
         self.checks_of: Callable[[str], RecordChecks] = lambda _topic: NO_CHECKS
         """Returns the checks of a topic's records that its configs may require."""
+        self.on_hosted: Callable[[Partition], None] = lambda _partition: None
+        """Called with a partition that is hosted from now on, before it leads or follows."""
+        self.on_reconfigured: Callable[[Partition], None] = lambda _partition: None
+        """Called with a partition after its log has got other settings."""
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -139,6 +143,7 @@ class Replicas:
         partition.traffic = self.traffic.host(partition.topic)
         partition.checks = self.checks_of(partition.topic)
         self._partitions[partition.key] = partition
+        self.on_hosted(partition)
 
     def _remove(self, key: tuple[str, int]) -> Partition | None:
         partition = self._partitions.pop(key, None)
@@ -338,6 +343,7 @@ class Replicas:
                 created = True
             elif partition.log.config is not config:
                 partition.log.update_config(config)
+                self.on_reconfigured(partition)
                 partition.poke()  # consumers may be allowed to read more now
             partition.replicas, partition.isr = state.replicas, state.isr
             partition.alone = len(state.isr) == 1

@@ -36,6 +36,8 @@ OURS = {
     "view.source",
     "view.filter",
     "share.filter",
+    "schedule.enable",
+    "schedule.target.topic",
     "share.release.backoff.ms",
     "share.release.backoff.max.ms",
     "share.release.backoff.multiplier",

@@ -17,7 +17,15 @@ from kbroker.admin.placement import Key
 from kbroker.long_work import Pauses
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kbroker.protocol.records import BatchHeader, Headers, compute_crc, iter_batches, read_records, stream_records
+from kbroker.protocol.records import (
+    BatchHeader,
+    Headers,
+    Record,
+    compute_crc,
+    iter_batches,
+    read_records,
+    stream_records,
+)
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """The bytes of one answer; a larger batch is returned completely."""
@@ -81,6 +89,8 @@ class Piece:
     """The result of a fetch for one partition."""
 
     records: list[Found] = field(default_factory=list)
+    controls: list[Record] = field(default_factory=list)
+    """The control records that belong to no transaction."""
     next_offset: int = 0
     """The offset at which the next fetch must begin."""
     end: int = 0
@@ -156,7 +166,9 @@ def _piece(key: Key, offset: int, response: PartitionData, room: _Room, *, commi
             try:
                 if compute_crc(batch) != header.crc:
                     raise Malformed("the CRC is not that of the bytes")
-                if header.is_control:
+                if header.is_control and header.producer_id < 0:
+                    piece.controls += read_records(batch, max_bytes=_MOST_UNPACKED)
+                elif header.is_control:
                     aborts.leave(header, batch)
                 elif not (committed and aborted):
                     for each in _records(key, header, batch, offset):

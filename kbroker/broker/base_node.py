@@ -26,7 +26,9 @@ from kbroker.broker.dead_letters import DeadLetterWriter
 from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.latest_offsets import LatestOffsets
 from kbroker.broker.local_markers import LocalMarkers
-from kbroker.broker.own_produce import OwnProduce, ProduceAnywhere, ProduceHere
+from kbroker.broker.own_produce import OwnProduce, PeerPool, ProduceAnywhere, ProduceHere
+from kbroker.broker.places import Places
+from kbroker.broker.produce_checks import ProduceChecks
 from kbroker.broker.quotas import BrokerQuotas
 from kbroker.broker.refused_records import RefusedRecords
 from kbroker.broker.schemas_topic import provide_schemas_topic
@@ -68,6 +70,8 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.record_checks.checks import BrokerChecks
 from kbroker.record_checks.schema_lookup import LocalLookup
 from kbroker.replicas import Replicas, log_config
+from kbroker.scheduling.service import Schedules
+from kbroker.scheduling.shared import Shared
 from kbroker.schema_registry.records import SCHEMAS_TOPIC
 from kbroker.schema_registry.service import RegistryService
 from kbroker.security.authorizer.authorizer import Authorizer
@@ -90,6 +94,8 @@ from kbroker.views.hosted_views import HostedViews
 log = logging.getLogger(__name__)
 
 _REGISTRY_WRITE_TIMEOUT_MS: Final = 5_000
+_SCHEDULED_AT_ONCE, _SCHEDULED_AT_ONCE_EACH = 32, 4
+"""How many batches of schedule topics are on their way at the same time: in total, and to one leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,8 @@ class SharePeers(NamedTuple):
     offsets: PeersByNode | None = None
     letters: PeersByNode | None = None
     rereads: PeersByNode | None = None
+    schedules: PeerPool | None = None
+    """For what schedule topics deliver: several connections to each broker, so that one target delays no other."""
 
 
 class Node(LogEvents, ABC):
@@ -142,13 +150,15 @@ class Node(LogEvents, ABC):
         self.registry: RegistryService | None = None
         """The schema registry, once `open_registry` has opened one."""
         self.record_checks = BrokerChecks()
-        replicas.checks_of = self.record_checks.of
+        replicas.checks_of = ProduceChecks(self.record_checks, metadata, replicas, clock, alone=cluster is None).of
         share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
         self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
         here, others = ProduceHere(replicas, clock), share_peers or SharePeers()
         own: OwnProduce = here
         if others.letters is not None:
             own = ProduceAnywhere(config.node_id, here, self._leader_of, others.letters)
+        self.schedules = self._new_schedules(metadata, replicas, producer_ids, clock, here, others.schedules)
+        replicas.on_hosted, replicas.on_reconfigured = self.schedules.hosted, self.schedules.reconfigured
         self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
         self._refused = self.record_checks.letters = RefusedRecords(metadata, own)
         self.views = HostedViews(replicas.get, replicas.why_missing, clock, lambda: metadata.state, replicas.openings)
@@ -285,6 +295,36 @@ class Node(LogEvents, ABC):
     def _let_look_up(self, registry: LocalLookup) -> None:
         """Let the record checks look up schemas in this broker's registry."""
         self.record_checks.lookup = registry
+
+    def _new_schedules(
+        self,
+        metadata: ClusterMetadata,
+        replicas: Replicas,
+        producer_ids: ProducerIdSupply,
+        clock: Clock,
+        here: ProduceHere,
+        peers: PeerPool | None,
+    ) -> Schedules:
+        """Return the parts that fire the records of schedule topics."""
+        own = here if peers is None else ProduceAnywhere(self.config.node_id, here, self._leader_of, peers)
+
+        def topic(name: str) -> TopicState | None:
+            return metadata.state.topics.get(name)
+
+        def most_bytes(topic: TopicState) -> int:
+            return int(topic.configs.get("max.message.bytes") or self.config.get_int("message.max.bytes"))
+
+        return Schedules(
+            Shared(
+                clock,
+                topic,
+                most_bytes,
+                producer_ids,
+                own,
+                Places(_SCHEDULED_AT_ONCE, _SCHEDULED_AT_ONCE_EACH),
+                lambda partition: replicas.get(partition.key) is partition,
+            )
+        )
 
     async def close_share(self) -> None:
         """End the work for members of share groups. The next leader makes their acquired records available again."""

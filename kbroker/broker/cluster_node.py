@@ -22,6 +22,7 @@ from kbroker.broker.base_node import Node, SharePeers, bound_sockets, load_logs,
 from kbroker.broker.controlled_shutdown import shut_down_controlled
 from kbroker.broker.dynamic_configs import configure_dirs
 from kbroker.broker.membership import Membership, connect, prepare, steadily
+from kbroker.broker.own_produce import PeerPool
 from kbroker.broker.periodic_work import ExpiredTokens, PeriodicWork
 from kbroker.broker.schemas_source import SchemasSource
 from kbroker.broker.schemas_topic import provide_schemas_topic
@@ -136,9 +137,9 @@ class ClusterNode(Node):
         timeout_ms = config.get_int("request.timeout.ms")
         # Use one set of connections per purpose, so that slow writes of markers do not delay other requests to a
         # broker.
-        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(9)]
+        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(13)]
         for_markers, for_verification, for_ids, for_shares, *others = self._peers_by_node
-        for_offsets, for_letters, for_rereads, *schemas = others
+        for_offsets, for_letters, for_rereads, schemas, for_schedules = *others[:3], others[3:5], others[5:]
         self._share_states = PeerStates(for_shares, timeout_ms)
         self._asked_by_turns = others
         cluster = ClusterServices(
@@ -151,7 +152,7 @@ class ClusterNode(Node):
         self._blocks = ProducerIdBlocks(
             config.node_id, self.broker_epoch, lambda: metadata.state.controller_id, for_ids, clock, timeout_ms
         )
-        share_peers = SharePeers(self._share_states, for_offsets, for_letters, for_rereads)
+        share_peers = SharePeers(self._share_states, for_offsets, for_letters, for_rereads, PeerPool(for_schedules))
         super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster, share_peers)
         create = partial(provide_schemas_topic, metadata, replicas)
         self._schemas = FollowedSchemas(SchemasSource(config.node_id, tree, metadata, schemas[0], schemas[1], create))
@@ -173,6 +174,7 @@ class ClusterNode(Node):
             self.shares,
             lambda: self.services.share,
             self.stuck_groups,
+            self.schedules,
             expired_tokens=expired,
         )
 
@@ -266,6 +268,7 @@ class ClusterNode(Node):
         for each in node._peers_by_node:
             parts.callback(each.close)
         parts.callback(node._share_states.close)
+        parts.push_async_callback(node.schedules.close)
         parts.push_async_callback(node.close_share)  # also before a start fails after clients could connect
         await node._begin(bound)
         parts.callback(node.periodic_work.close)
@@ -320,6 +323,7 @@ class ClusterNode(Node):
         self._killed = True
         self._share_states.close()
         self.server.abort()
+        await self.schedules.close(clean=False)
         await self.close_share()  # otherwise the records acquired by its members would be released
         await self.tree.close()
         self.logs.close(clean=False)  # `stop` closes them again, cleanly, but the second close has no effect

@@ -87,6 +87,7 @@ class BrokerNode(Node):
             self.shares,
             lambda: self.services.share,
             self.stuck_groups,
+            self.schedules,
             DeletedTopics(controller, logs),
             None if settings is None else ExpiredTokens(controller, settings, clock),
             HangingSearch(self.transactions, self._producers_of_led, lambda: self.bootstrap_servers),
@@ -146,6 +147,7 @@ class BrokerNode(Node):
             parts.callback(node.groups.close)
             parts.callback(node.transactions.close)
             parts.callback(node.shares.close)
+            parts.push_async_callback(node.schedules.close)
             parts.push_async_callback(node.close_share)
             store.sync_by_thread(asyncio.get_running_loop(), node._journal_failed)
             await node._begin(bound)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
 
 from kbroker.clock import Clock
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
 from kbroker.log.record_validation import TakesLonger, judged
 from kbroker.partition import Partition
-from kbroker.peers.interface import PeersByNode, PeerUnavailable
+from kbroker.peers.interface import Answer, PeersByNode, PeerUnavailable
 from kbroker.protocol.errors import ApiError, ErrorCode, known_error
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kbroker.protocol.wire import ZERO_UUID
 from kbroker.replicas import Replicas
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ TIMEOUT_MS: Final = 30_000
 """How long the other replicas may take to commit a batch, in ms (ShareGroupDLQStateManager)."""
 _VERSION: Final = 9
 """The version of Produce between brokers. Every broker of a cluster on ZooKeeper serves it. It has topic names."""
+_VERSION_OF_IDS: Final = 13
+"""A version of Produce that has topic ids. Brokers of Apache Kafka on ZooKeeper do not serve it."""
 _ACKS_ALL: Final = -1
 
 Outcome = ErrorCode | Awaitable[ErrorCode]
@@ -38,9 +41,10 @@ class OwnProduce(Protocol):
     def leader_of(self, topic: str, index: int) -> int:
         """Return the broker that would get a batch; -1 if there is none, and for this broker on a single node."""
 
-    async def produce(self, topic: str, index: int, batch: memoryview) -> Outcome:
+    async def produce(self, topic: str, index: int, batch: memoryview, topic_id: bytes | None = None) -> Outcome:
         """Produce a batch, which may be large and is not copied. Return when its memory is not needed any more.
 
+        With `topic_id`, another topic of this name gets nothing. Only brokers of kbroker may lead the partition then.
         The outcome is known when all in-sync replicas have the batch. Otherwise it is the error.
         """
 
@@ -55,11 +59,13 @@ class ProduceHere:
     def leader_of(self, topic: str, index: int) -> int:  # noqa: ARG002 - this broker leads all
         return -1
 
-    async def produce(self, topic: str, index: int, batch: memoryview) -> Outcome:
+    async def produce(self, topic: str, index: int, batch: memoryview, topic_id: bytes | None = None) -> Outcome:
         """Append the batch. If this broker does not lead the partition, return NOT_LEADER_OR_FOLLOWER."""
         try:
             await self._replicas.hosted_of(topic)
             leader = self._replicas.leader(topic, index)
+            if topic_id not in (None, leader.topic_id):
+                return ErrorCode.UNKNOWN_TOPIC_ID
             info = await self._append(leader, batch)
             del batch  # the replicas may take half a minute
         except (AppendError, ApiError) as err:
@@ -102,6 +108,27 @@ async def _committed(leader: Partition, offset: int) -> ErrorCode:
             give_up()
 
 
+class PeerPool:
+    """Several connections to each broker. A request takes one with the fewest requests on their way."""
+
+    def __init__(self, peers: Sequence[PeersByNode]) -> None:
+        self._peers = peers
+        self._used: dict[tuple[int, int], int] = {}
+
+    async def ask(self, node_id: int, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
+        """Send a request, as `PeersByNode.ask`."""
+        used = self._used
+        number = min(range(len(self._peers)), key=lambda each: used.get((node_id, each), 0))
+        place = node_id, number
+        used[place] = used.get(place, 0) + 1
+        try:
+            return await self._peers[number].ask(node_id, request, version, answer, timeout_ms)
+        finally:
+            used[place] -= 1
+            if not used[place]:
+                del used[place]
+
+
 class ProduceAnywhere:
     """Produces into partitions led by any broker of a cluster.
 
@@ -109,7 +136,11 @@ class ProduceAnywhere:
     """
 
     def __init__(
-        self, node_id: int, here: ProduceHere, leader_of: Callable[[tuple[str, int]], int | None], peers: PeersByNode
+        self,
+        node_id: int,
+        here: ProduceHere,
+        leader_of: Callable[[tuple[str, int]], int | None],
+        peers: PeersByNode | PeerPool,
     ) -> None:
         self._node_id = node_id
         self._here = here
@@ -120,23 +151,24 @@ class ProduceAnywhere:
         leader = self._leader_of((topic, index))
         return -1 if leader is None else leader
 
-    async def produce(self, topic: str, index: int, batch: memoryview) -> Outcome:
+    async def produce(self, topic: str, index: int, batch: memoryview, topic_id: bytes | None = None) -> Outcome:
         leader = self.leader_of(topic, index)
         if leader == self._node_id:
-            return await self._here.produce(topic, index, batch)
-        return await self._ask(leader, topic, index, batch)
+            return await self._here.produce(topic, index, batch, topic_id)
+        return await self._ask(leader, topic, index, batch, topic_id)
 
-    async def _ask(self, leader: int, topic: str, index: int, batch: memoryview) -> ErrorCode:
-        data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index, batch)])
+    async def _ask(self, leader: int, topic: str, index: int, batch: memoryview, topic_id: bytes | None) -> ErrorCode:
+        data = TopicProduceData(topic, topic_id or ZERO_UUID, [PartitionProduceData(index, batch)])
         request = ProduceRequest(acks=_ACKS_ALL, timeout_ms=TIMEOUT_MS, topic_data=[data])
+        version = _VERSION if topic_id is None else _VERSION_OF_IDS
         try:
-            answer = await self._peers.ask(leader, request, _VERSION, ProduceResponse, 2 * TIMEOUT_MS)
+            answer = await self._peers.ask(leader, request, version, ProduceResponse, 2 * TIMEOUT_MS)
         except PeerUnavailable:
             return ErrorCode.NETWORK_EXCEPTION
         found = [
             each.error_code
             for topic_answer in answer.responses
             for each in topic_answer.partition_responses
-            if topic_answer.name == topic and each.index == index
+            if each.index == index and (topic_answer.name == topic or topic_id is not None)
         ]
         return known_error(found[0]) if found else ErrorCode.UNKNOWN_SERVER_ERROR

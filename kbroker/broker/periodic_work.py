@@ -24,6 +24,7 @@ from kbroker.log.directories.log_manager import LogManager
 from kbroker.long_work import in_slices, turn
 from kbroker.protocol.errors import ApiError
 from kbroker.replicas import Replicas
+from kbroker.scheduling.service import Schedules
 from kbroker.security.principal import printable
 from kbroker.security.tokens.token import Token, TokenSettings
 from kbroker.share_coordinator.coordinator import ShareCoordinator
@@ -57,6 +58,7 @@ class PeriodicWork:
         shares: ShareCoordinator,
         share: Callable[[], ShareDelivery],
         stuck: StuckGroups,
+        schedules: Schedules,
         deleted_topics: DeletedTopics | None = None,
         expired_tokens: ExpiredTokens | None = None,
         hanging: HangingSearch | None = None,
@@ -76,6 +78,7 @@ class PeriodicWork:
         self._shares = shares
         self._share = share
         self._stuck = stuck
+        self._schedules = schedules
 
     def begin(self) -> None:
         """Start the periodic work."""
@@ -113,6 +116,7 @@ class PeriodicWork:
             self._shares.tick()
             self._share().tick()
             self._stuck.tick()
+            self._schedules.tick()
             if self.hanging is not None:
                 await in_slices(self.hanging.when_due())
         except Exception:

@@ -51,6 +51,7 @@ GROUPS = {
         "consume": "Print the records of topics.",
         "record": "Find records, and delete those before an offset.",
         "retry-tiers": "Create and list the topics that deliver failed records again after a delay.",
+        "schedule": "List, show and cancel records that a schedule topic delivers later.",
         "deadletter": "List, show, replay and purge dead letters.",
         "schema": "List, show, register, check, compare and delete schemas of a registry.",
         "perf": "Measure how fast records are produced and consumed, and how long one takes.",

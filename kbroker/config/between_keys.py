@@ -184,6 +184,7 @@ def check_topic(values: Mapping[str, Value]) -> None:
         raise InvalidConfig(
             f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
         )
+    _check_schedules(values)
     delay, retention = _number(values["delivery.delay.ms"]), _number(values["retention.ms"])
     if not delay:
         return
@@ -196,6 +197,24 @@ def check_topic(values: Mapping[str, Value]) -> None:
         raise InvalidConfig(
             f"delivery.delay.ms ({delay}) must be less than retention.ms ({retention}), or records expire unread"
         )
+
+
+def _check_schedules(values: Mapping[str, Value]) -> None:
+    if not values["schedule.enable"]:
+        if values["schedule.target.topic"]:
+            raise InvalidConfig("schedule.target.topic has a meaning only with schedule.enable=true")
+        return
+    if values["message.timestamp.type"] != "LogAppendTime":
+        raise InvalidConfig(
+            "schedule.enable needs message.timestamp.type=LogAppendTime: durations count from a record's append"
+        )
+    policy = values["cleanup.policy"]
+    if isinstance(policy, tuple) and "compact" in policy:
+        raise InvalidConfig(
+            "schedule.enable and cleanup.policy=compact exclude each other: a newer key removes an older"
+        )
+    if _number(values["delivery.delay.ms"]):
+        raise InvalidConfig("schedule.enable and delivery.delay.ms exclude each other: headers name the time")
 
 
 def check_tags(name: str, text: str) -> None:

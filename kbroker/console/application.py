@@ -41,6 +41,7 @@ _LISTS: Final = (
     ("/topics/", "/topics", "To the topics"),
     ("/group", "/groups", "To the groups"),
     ("/deadletters", "/groups", "To the groups"),
+    ("/schedules", "/topics", "To the topics"),
     ("/subject", "/subjects", "To the subjects"),
     ("/transaction", "/transactions", "To the transactions"),
     ("/broker", "/cluster", "To the cluster"),

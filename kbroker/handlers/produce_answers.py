@@ -38,6 +38,7 @@ from kbroker.protocol.messages.produce import (
     ProduceResponse,
 )
 from kbroker.protocol.wire import Buffer
+from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.topic_names import INTERNAL_TOPICS
 
 log = logging.getLogger(__name__)
@@ -378,16 +379,23 @@ async def _append(ctx: RequestContext, acks: int, item: Unopened) -> AppendInfo:
         opened = await services.replicas.openings.run(opening.again, opening.work)
         try:
             if opening.check is not None:
-                opened = await _judged(partition, opened, opening.check)
+                opened = await _judged(ctx, partition, opened, opening.check)
             now_ms = services.clock.now_ms()
             return partition.append(item.records, acks, now_ms, CLIENT, item.guard, opened=opened)
         except TakesLonger as longer:  # the topic's settings have changed: open the batch again
             opening = longer.opening
 
 
-async def _judged(partition: Partition, opened: Opened, check: RecordCheck) -> Opened:
+async def _judged(ctx: RequestContext, partition: Partition, opened: Opened, check: RecordCheck) -> Opened:
+    def may_write(topic: str) -> bool:
+        authorizer = ctx.services.authorizer
+        if authorizer is None:
+            return True
+        rights = authorizer.rights_of(ctx.principal, ctx.client_host.removeprefix("/"))
+        return rights.may(Operation.WRITE, ResourceType.TOPIC, topic)
+
     try:
-        return await judged(opened, check, partition.log.producers.is_repeated)
+        return await judged(opened, check, partition.log.producers.is_repeated, may_write)
     except AppendError as error:
         partition.traffic.refused(error)
         raise

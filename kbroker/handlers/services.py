@@ -22,6 +22,7 @@ from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.replicas import Replicas
+from kbroker.schedules.targets import config_fault
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.security.tokens.token import TokenSettings
@@ -41,7 +42,13 @@ if TYPE_CHECKING:  # only a cluster needs these modules
 
 
 A = TypeVar("A")
-_DELAY: Final = "delivery.delay.ms"
+_NEED_KBROKER: Final = {
+    "delivery.delay.ms": ("0", "would not delay records"),
+    "schedule.enable": ("false", "would not fire schedules"),
+    VIEW_SOURCE: ("", "would not answer for views"),
+}
+"""Topic configs that take effect only if all replicas are on brokers of kbroker: the value without effect, and what
+other brokers would do."""
 FIRST_METADATA_MS = 5000
 """How long a started broker waits for its first UpdateMetadata, in ms. After this time its responses contain no topics.
 """
@@ -138,25 +145,20 @@ async def look_for_effect(services: Services, before: Mapping[str, str], after: 
 def check_effect(services: Services, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raise ApiError (INVALID_CONFIG) if a topic's new configs can have no effect here."""
     why = services.record_checks and services.record_checks.why_without_effect(topic, before, after)
-    needed = _needs_kbroker(after) if not why else None
-    if needed and not _needs_kbroker(before):
-        why = _why_not_everywhere(services, needed)
+    why = why or config_fault(topic, after)
+    if not why:
+        why = _why_not_everywhere(services, before, after)
     if why:
         raise ApiError(ErrorCode.INVALID_CONFIG, why)
 
 
-def _needs_kbroker(configs: Mapping[str, str]) -> str | None:
-    """Return the config of a topic that has its effect only if all its replicas are on brokers of kbroker."""
-    if configs.get(_DELAY, "0").strip() != "0":
-        return _DELAY
-    return VIEW_SOURCE if configs.get(VIEW_SOURCE) else None
-
-
-def _why_not_everywhere(services: Services, config: str) -> str | None:
+def _why_not_everywhere(services: Services, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
     if services.cluster is None or services.controller.state.features.get(GROUP_VERSION):
         return None
-    what = "delay records" if config == _DELAY else "answer for views"
-    return f"{config} cannot be set: brokers of Apache Kafka may be members of this cluster, and would not {what}"
+    for name, (off, instead) in _NEED_KBROKER.items():
+        if after.get(name, off).strip().lower() != off and before.get(name, off).strip().lower() == off:
+            return f"{name} cannot be set: brokers of Apache Kafka may be members of this cluster, and {instead}"
+    return None
 
 
 def _done(future: asyncio.Future[None]) -> None:

@@ -58,9 +58,9 @@ class BatchRules:
         "after_max_ms",
         "before_max_ms",
         "checks_records",
-        "checks_schemas",
         "codec",
         "compact",
+        "judges_records",
         "level",
         "log_append_time",
         "max_decompressed",
@@ -79,9 +79,9 @@ class BatchRules:
         self.segment_bytes = config.segment_bytes
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
-        self.checks_schemas = config.checks_schemas
-        """Whether records are also checked with a schema registry (record_check.py)."""
-        self.checks_records = config.record_validation != "header" or self.checks_schemas
+        self.judges_records = config.judges_records
+        """Whether records must also pass a check of the topic's own (record_check.py)."""
+        self.checks_records = config.record_validation != "header" or self.judges_records
         """Whether all records of a client's batch are checked; if False, only when the header is not sufficient."""
         self.compact = config.compact
         # The active segment is never compacted, so it must be closed before the lag ends.
@@ -132,7 +132,7 @@ def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, v
 def check_own(records: memoryview, rules: BatchRules) -> BatchHeader:
     """Check the size of a batch that a coordinator of this broker has just built. Its other fields are always valid."""
     header = parse_header(records)
-    if header.size > rules.max_size:
+    if header.size > rules.max_size and not header.is_control:  # marks have no other place to go
         raise _too_large(header, rules)
     return header
 

@@ -24,6 +24,9 @@ SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
+SCHEDULES = "schedules.sqlite"
+"""The file with what is pending in a partition of a schedule topic (kbroker/scheduling/index.py)."""
+SCHEDULES_FILES = (SCHEDULES, f"{SCHEDULES}-wal", f"{SCHEDULES}-shm", f"{SCHEDULES}-journal")
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 

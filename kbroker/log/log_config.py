@@ -52,6 +52,8 @@ class LogConfig:
     record_validation: str = "full"
     retention_bytes: int = -1
     retention_ms: int = _WEEK_MS
+    schedule_enable: bool = False
+    schedule_target_topic: str = ""
     segment_bytes: int = 1024 * 1024 * 1024
     segment_index_bytes: int = 10 * 1024 * 1024
     segment_jitter_ms: int = 0
@@ -87,9 +89,17 @@ class LogConfig:
         return self.confluent_key_schema_validation or self.confluent_value_schema_validation
 
     @property
+    def judges_records(self) -> bool:
+        """Whether produced records must pass a check of the topic's own (record_check.py)."""
+        return self.checks_schemas or self.schedule_enable
+
+    @property
     def log_append_time(self) -> bool:
-        """Whether records get the time of their append, as a delay needs it even after the broker's default changes."""
-        return self.message_timestamp_type == "LogAppendTime" or self.delivery_delay_ms > 0
+        """Whether records get the time of their append.
+
+        Delays and schedules need it even after the broker's default changes.
+        """
+        return self.message_timestamp_type == "LogAppendTime" or self.delivery_delay_ms > 0 or self.schedule_enable
 
     def random_jitter_ms(self) -> int:
         """Return how many ms before segment.ms a segment is rolled; the number is random for each segment."""

@@ -24,7 +24,7 @@ from kbroker.log import checkpoints
 from kbroker.log.append_info import AppendError
 from kbroker.log.append_validation import BatchRules
 from kbroker.log.disk_errors import DiskTrouble
-from kbroker.log.files import FileHandle, sync_directory, sync_file
+from kbroker.log.files import SCHEDULES, FileHandle, sync_directory, sync_file
 from kbroker.log.log_config import LogConfig
 from kbroker.log.maturity import Maturity
 from kbroker.log.open_files import OpenFiles
@@ -127,7 +127,10 @@ class LogState:
         "_trouble",
         "config",
         "directory",
+        "held_bytes",
         "high_watermark",
+        "is_unmarked",
+        "kept_from",
         "last_flush_ms",
         "leader_epochs",
         "log_end_offset",
@@ -194,6 +197,17 @@ class LogState:
         self.producers.on_high_watermark(self.high_watermark)  # the high watermark may never move again
         if config.delivery_delay_ms:
             self.maturity = Maturity(self.segments, self.log_start_offset)
+        self.kept_from: int | None = None
+        """The first offset that retention must keep: what is pending in a schedule topic; None if nothing is kept."""
+        if config.schedule_enable or os.path.exists(f"{directory}/{SCHEDULES}"):
+            self.kept_from = self.log_start_offset  # until what is pending is known
+        self.held_bytes = 0
+        """How many bytes retention would have deleted if nothing was pending in them."""
+        self.is_unmarked = False
+        """Whether clients' records are refused for now.
+
+        The leader of a schedule topic must first write whether the following records are schedules.
+        """
         self.last_flush_ms = now_ms
         self.truncations = 0
         self.topic_id = checkpoints.read_topic_id(directory)

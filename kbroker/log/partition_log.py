@@ -49,6 +49,8 @@ from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, par
 _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
 _LATEST_PRODUCE = 13
+_HELD_COUNTED = 128
+"""The most segments that are counted as kept for pending records."""
 FEW_PRODUCERS = 500
 """The most producers whose snapshot a roll writes immediately, which takes half a millisecond."""
 
@@ -83,14 +85,16 @@ class PartitionLog(LogState):
 
         If the check of the records takes too long for one step, this raises TakesLonger with the remaining work, unless
         the caller is `patient`. The caller does that work and calls again with the result as `opened`, which is valid
-        unless the topic's settings have changed. `checks` are used if the topic requires a check of its records with a
-        schema registry. If this check has no immediate result, TakesLonger is also raised.
+        unless the topic's settings have changed. `checks` are used if the topic requires a check of its own. If this
+        check has no immediate result, TakesLonger is also raised.
         """
         if self._trouble.refusal is not None:
             raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
+        if self.is_unmarked and origin is CLIENT:
+            raise AppendError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         rules = self._rules
         batch = memoryview(records)
-        if opened is not None and opened.rules is rules and opened.is_judged >= rules.checks_schemas:
+        if opened is not None and opened.rules is rules and opened.is_judged >= rules.judges_records:
             batch, walks = opened.batch, False
             header = parse_header(batch)
         elif origin is COORDINATOR:
@@ -101,7 +105,7 @@ class PartitionLog(LogState):
             if header[1] + LOG_OVERHEAD != len(batch):
                 batch = trim(batch)
             walks = rules.checks_records or needs_walk(header, rules, now_ms)
-            if rules.checks_schemas and origin is CLIENT:
+            if rules.judges_records and origin is CLIENT:
                 check = checks.under(self.config)
                 if not (check.is_quick and is_in_order(batch, header, rules, now_ms, check)):
                     raise TakesLonger(open_and_judge(batch, header, rules, now_ms, check))
@@ -415,17 +419,29 @@ class PartitionLog(LogState):
         """
         deleted = await self.delete_below_start(now_ms)
         readable_end = await self.readable_end(now_ms)
+        held = 0
         for count_due in (self.segments.beyond_size, self.segments.too_old):
             due = AT_ONCE
             while due == AT_ONCE and self.config.delete:
                 limit = min(readable_end, self.high_watermark)
+                if self.kept_from is not None:
+                    held = max(held, count_due(self.config, self.log_end_offset, limit, now_ms, _HELD_COUNTED))
+                    limit = min(limit, self.kept_from)
                 due = count_due(self.config, self.log_end_offset, limit, now_ms, AT_ONCE)
                 removed = self._delete_first(due, now_ms)
                 deleted += removed
                 await turn
                 if not removed:
                     break  # for now
+        self._note_held(max(held - deleted, 0))
         return deleted
+
+    def _note_held(self, segments: int) -> None:
+        """Note how much retention would have deleted, if nothing was pending in these first segments."""
+        before, self.held_bytes = self.held_bytes, sum(segment.size for segment in self.segments[:segments])
+        if self.held_bytes and not before:
+            text = "%s-%d: retention keeps %d bytes, because records from offset %s on wait for their time"
+            logger.warning(text, self.topic, self.partition, self.held_bytes, self.kept_from)
 
     def _delete_first(self, count: int, now_ms: int) -> int:
         if not count:

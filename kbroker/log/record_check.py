@@ -1,4 +1,4 @@
-"""Interfaces for checks of a topic's records beyond their format, since the log does not know schemas.
+"""Interfaces for checks of a topic's records beyond their format, since the log knows no schemas and no schedules.
 
 Owns the interfaces, and the check of a broker without a schema registry. This check refuses every batch: a topic whose
 records cannot be checked must not accept any.
@@ -6,12 +6,21 @@ records cannot be checked must not accept any.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from kbroker.log.append_info import BatchRefused
 from kbroker.log.append_validation import BatchRules
 from kbroker.log.log_config import LogConfig
 from kbroker.protocol.errors import ErrorCode
+
+MayWrite = Callable[[str], bool]
+"""Whether the producer of a batch may write to a topic."""
+
+
+def may_write_anywhere(_topic: str) -> bool:
+    """Allow what this broker itself produces."""
+    return True
 
 
 class RecordCheck(Protocol):
@@ -27,7 +36,7 @@ class RecordCheck(Protocol):
         `data` contains `count` well-formed uncompressed records from byte `start` to its end.
         """
 
-    async def judge(self, batch: memoryview, rules: BatchRules) -> memoryview:
+    async def judge(self, batch: memoryview, rules: BatchRules, may_write: MayWrite) -> memoryview:
         """Return the batch to store for a well-formed batch; raise AppendError. The call may wait.
 
         The result may contain fewer records, and has the same offsets and sequences.
@@ -52,7 +61,7 @@ class _Refuses:
     def passes(self, _data: bytes | memoryview, _start: int, _count: int) -> bool:
         return False
 
-    async def judge(self, _batch: memoryview, _rules: BatchRules) -> memoryview:
+    async def judge(self, _batch: memoryview, _rules: BatchRules, _may_write: MayWrite) -> memoryview:
         text = "The records' schemas cannot be checked: this broker has no schema registry."
         raise BatchRefused(ErrorCode.INVALID_RECORD, text)
 

@@ -23,7 +23,7 @@ from kbroker.log import record_walk
 from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin, RecordErrors, invalid_records
 from kbroker.log.append_validation import BatchRules, rewrite
 from kbroker.log.recompression import rebuild, renumber
-from kbroker.log.record_check import RecordCheck
+from kbroker.log.record_check import MayWrite, RecordCheck, may_write_anywhere
 from kbroker.log.record_walk import Slice, record_slices
 from kbroker.long_work import turn
 from kbroker.protocol.compression import CODEC_NAMES, ZSTD, unpack
@@ -49,7 +49,7 @@ class Opened(NamedTuple):
     rules: BatchRules
     """The rules with which the batch was checked."""
     is_judged: bool = False
-    """Whether the records have also been checked with a schema registry."""
+    """Whether the records have also passed the topic's own check (record_check.py)."""
 
 
 class Opening(NamedTuple):
@@ -164,7 +164,12 @@ def open_and_judge(
     return Opening(None, partial(open_batch, records, header, rules, now_ms, CLIENT), check)
 
 
-async def judged(opened: Opened, check: RecordCheck, is_repeated: Callable[[BatchHeader], bool]) -> Opened:
+async def judged(
+    opened: Opened,
+    check: RecordCheck,
+    is_repeated: Callable[[BatchHeader], bool],
+    may_write: MayWrite = may_write_anywhere,
+) -> Opened:
     """Return an opened batch with the records that the check accepts; raise AppendError. The check may wait.
 
     A repeated batch passes: it will not be appended again, and its producer must receive the result of the first
@@ -172,7 +177,7 @@ async def judged(opened: Opened, check: RecordCheck, is_repeated: Callable[[Batc
     """
     batch = opened.batch
     if not is_repeated(parse_header(batch)):
-        batch = await check.judge(batch, opened.rules)
+        batch = await check.judge(batch, opened.rules, may_write)
     return Opened(batch, opened.rules, is_judged=True)
 
 

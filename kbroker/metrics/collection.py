@@ -22,6 +22,7 @@ from kbroker.long_work import turn
 from kbroker.metrics.coordinators import dead_letters, groups, loads, registry, transactions
 from kbroker.metrics.logs import SERVES, logs
 from kbroker.metrics.partitions import Sums, cluster, partitions
+from kbroker.metrics.schedules import schedules
 from kbroker.metrics.values import Values, put, put_all, put_times
 from kbroker.network.request_times import FETCH
 from kbroker.quota.client_quotas import MutationQuota, RateQuota
@@ -67,6 +68,7 @@ async def collect(node: Node, idle: Idle, lag_s: float) -> Values:
     loads(node, values)
     await groups(node, values, MOST_OFFSETS)
     await dead_letters(node, values)
+    await schedules(node, values, MOST_PARTITIONS)
     await transactions(node, values)
     await registry(node, values)
     await _telemetry(node, values)

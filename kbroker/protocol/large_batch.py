@@ -9,11 +9,11 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Unpack
 
 from kbroker.long_work import turn
 from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.records import CRC_START, LOG_OVERHEAD, Headers, enclose, put_number, wrap
+from kbroker.protocol.records import CRC_START, LOG_OVERHEAD, BatchFields, Headers, enclose, put_number, wrap
 
 Field = bytes | bytearray | memoryview
 LargeRecord = tuple[int, Field | None, Field | None, Headers]
@@ -27,10 +27,10 @@ def memory(size: int) -> memoryview:
     return memoryview(bytearray(size) if size <= _PIECE else mmap.mmap(-1, size))
 
 
-async def build_in_turns(records: Sequence[LargeRecord]) -> memoryview:
+async def build_in_turns(records: Sequence[LargeRecord], **fields: Unpack[BatchFields]) -> memoryview:
     """Return the batch that `build_batch` returns for these records. Each key and value is copied only once."""
     base_timestamp, max_timestamp = records[0][0], max(record[0] for record in records)
-    parts: list[Field] = [enclose(b"", len(records), base_timestamp, max_timestamp)]
+    parts: list[Field] = [enclose(b"", len(records), base_timestamp, max_timestamp, **fields)]
     for delta, (timestamp, key, value, headers) in enumerate(records):
         parts += _parts(timestamp - base_timestamp, delta, key, value, headers)
         await turn

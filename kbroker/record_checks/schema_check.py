@@ -17,6 +17,7 @@ from kbroker.log import record_walk
 from kbroker.log.append_info import BatchRefused, invalid_records
 from kbroker.log.append_validation import BatchRules
 from kbroker.log.log_config import LogConfig
+from kbroker.log.record_check import MayWrite, may_write_anywhere
 from kbroker.log.record_validation import MOST_ERRORS
 from kbroker.long_work import turn
 from kbroker.protocol.compression import NONE, unpack
@@ -173,7 +174,9 @@ class SchemaCheck:
                 return False
         return True
 
-    async def judge(self, batch: memoryview, rules: BatchRules) -> memoryview:
+    async def judge(
+        self, batch: memoryview, rules: BatchRules, _may_write: MayWrite = may_write_anywhere
+    ) -> memoryview:
         header = parse_header(batch)
         try:
             for _ in range(_TRIES):

@@ -489,6 +489,7 @@ class ReplicaManager:
         settings = self._replicas.settings_of(self._topic(each.topic, each.topic_id))
         if each.log.config is not settings:
             each.log.update_config(settings)
+            self._replicas.on_reconfigured(each)
             each.poke()  # consumers may be allowed to read more now
         self._throttle(each)
         each.set_min_isr(settings.min_insync_replicas)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:  # imported only when a test takes a snapshot
 
 _COPYING_S = 600.0
 _PAUSE_S, _PAUSES = 0.01, 500
-"""The seconds between checks for the end of a compaction, and the most checks: five seconds in total."""
+"""The seconds between checks for the end of a compaction, and of schedules that are due, and the most checks: five
+seconds in total."""
 
 
 class Steering(Calling):
@@ -80,8 +81,10 @@ class Steering(Calling):
             for partition in list(node.replicas):
                 if partition.log.maturity is not None:
                     partition.poke()  # the timers of fetches do not move
+            for followed in node.schedules:
+                followed.poke()  # its timer does not move
             for _ in range(_PAUSES):
-                if not node.logs.cleaning:
+                if not node.logs.cleaning and all(each.is_settled for each in node.schedules):
                     return
                 await asyncio.sleep(_PAUSE_S)
 

@@ -29,6 +29,8 @@ OURS = {
     "view.source",
     "record.validation",
     "share.filter",
+    "schedule.enable",
+    "schedule.target.topic",
     "share.release.backoff.ms",
     "share.release.backoff.max.ms",
     "share.release.backoff.multiplier",

@@ -57,6 +57,7 @@ def cluster() -> Iterator[Broker]:
     with Broker(SETTINGS) as broker:
         world.make(broker.bootstrap_servers)
         world.commit(broker.bootstrap_servers, "billing", "orders")
+        world.schedule(broker.bootstrap_servers)
         with world.open_transaction(broker.bootstrap_servers, "checkout-1", "payments"):
             yield broker
 

@@ -19,7 +19,7 @@ TRIED = {
     "topic-delete", "produce", "group-reset", "group-delete-offsets", "group-delete", "transaction-terminate",
     "transaction-abort", "config", "feature", "acl-add", "acl-remove", "user-add", "user-remove", "token-expire",
     "quota-set", "quota-remove", "schema-add", "schema-remove", "move", "move-cancel", "drain", "elect-all",
-    "deadletter-replay", "deadletter-purge",
+    "deadletter-replay", "deadletter-purge", "schedule-cancel",
     "subject-check", "subject-register", "subject-level", "subject-delete",
 }  # fmt: skip
 

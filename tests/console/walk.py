@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+OURS = (
+    "/schedules?topic=reminders",
+    "/schedules?topic=reminders&failed=1",
+    "/schedules/cancel?topic=reminders&partition=0&offset=1",
+)
+"""Pages of topics that only kbroker has; `world.schedule` makes them."""
 WALK = (
     "/",
     "/topics",
@@ -20,6 +26,7 @@ WALK = (
     "/deadletters?topic=dlq.orders",
     "/deadletters/replay?topic=dlq.orders&show=1",
     "/deadletters/purge?topic=dlq.orders&what=all",
+    *OURS,
     "/transactions",
     "/transactions?look=hanging",
     "/transaction?id=checkout-1",

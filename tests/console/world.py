@@ -108,6 +108,31 @@ def make(bootstrap: str, *, replicas: int = 1, orders: int = 600) -> None:
     producer.close()
 
 
+def schedule(bootstrap: str) -> None:
+    """Create a schedule topic with pending records: some are due far away, one repeats, two cannot be delivered."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    configs = {"schedule.enable": "true", "message.timestamp.type": "LogAppendTime"}
+    configs["schedule.target.topic"] = "audit-log"
+    topics = [NewTopic("reminders", 1, 1, config=configs), NewTopic("closed", 1, 1), NewTopic("narrow", 1, 1)]
+    for topic in topics:
+        admin.create_topics([topic])[topic.topic].result(20)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
+    told: list[tuple[bytes | None, dict[str, str]]] = [
+        (b"order-17", {"x-deliver-at": "2200-01-01T00:00:00Z"}),
+        (b"report", {"x-schedule": "0 0 9 * * mon-fri", "x-schedule-timezone": "Europe/Vienna"}),
+        (HOSTILE.encode(), {"x-deliver-at": "2200-01-02T00:00:00Z", "x-deliver-partition": "0"}),
+        (None, {"x-deliver-at": "2200-01-03T00:00:00Z"}),
+        (b"lost-1", {"x-delay": "2000", "x-deliver-to": "closed"}),
+        (b"large", {"x-delay": "2000", "x-deliver-to": "narrow"}),
+    ]
+    for key, headers in told:
+        producer.produce("reminders", json.dumps({"hello": HOSTILE}).encode(), key, headers=list(headers.items()))
+    assert producer.flush(30) == 0
+    producer.close()
+    admin.delete_topics(["closed"])["closed"].result(20)
+    set_config(bootstrap, "TOPIC", "narrow", "max.message.bytes", "100")
+
+
 def commit(bootstrap: str, group: str, topic: str, share: float = 0.6) -> None:
     """Create a group without members that has committed a fraction of a topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})

@@ -76,8 +76,8 @@ SETTINGS = {
     "log.cleaner.backoff.ms": "100",
 }
 START_SECONDS = 60.0
-# The others are for transactions.py, pipeline.py and test_share_group.py.
-_ELSEWHERE = ("txn", "archive", "replay", "visits", "share")
+# The others are for transactions.py, pipeline.py, test_share_group.py and test_schedules.py.
+_ELSEWHERE = ("txn", "archive", "replay", "visits", "share", "schedule")
 _FAILPOINTS = tuple(name for name in NAMES if name.partition(".")[0] not in _ELSEWHERE)
 
 

@@ -19,6 +19,7 @@ from kbroker.console.pages import (
     overview,
     quotas,
     reset,
+    schedules,
     subjects,
     topic,
     topics,
@@ -26,8 +27,8 @@ from kbroker.console.pages import (
 )
 
 _SUBJECTS: Final = (
-    overview, topics, topic, messages, groups, reset, deadletters, transactions, cluster, configs, access, quotas,
-    subjects,
+    overview, topics, topic, messages, groups, reset, deadletters, schedules, transactions, cluster, configs,
+    access, quotas, subjects,
 )  # fmt: skip
 PAGES: Final[tuple[Page, ...]] = tuple(page for subject in _SUBJECTS for page in subject.PAGES)
 ACTIONS: Final[tuple[Action, ...]] = (*changes.ACTIONS, *(each for subject in _SUBJECTS for each in subject.ACTIONS))

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kbroker.admin.cluster_view import TopicView, cluster_view, is_misled
-from kbroker.admin.configs import Subject, alter_configs, described_configs
+from kbroker.admin.configs import Subject, alter_configs, described_configs, topic_config
 from kbroker.admin.errors import AdminError, NotThere, raise_any
 from kbroker.admin.log_dirs import log_dirs
 from kbroker.admin.partition_offsets import known_offsets_at
 from kbroker.admin.placement import elect_leaders, leaders
 from kbroker.admin.records import TO_THE_END, delete_records
+from kbroker.admin.schedules import ENABLE
 from kbroker.admin.topics import add_partitions
 from kbroker.config.operations import Op
 from kbroker.console.configs_shown import Row, rows_of
@@ -59,6 +60,7 @@ def _looked(admin: Any, name: str) -> Facts:
         "records": sum(ends[key] - begins[key] for key in ends if key in begins),
         "size": sum(size for (index, broker), size in sizes.items() if led.get((name, index)) == broker),
         "misled": sum(is_misled(p) for p in topic.partitions),
+        "has_schedules": topic_config(admin, [name], ENABLE).get(name) == "true",
     }
 
 

@@ -26,6 +26,7 @@ from kbroker.log.directories.partition_dir_names import DELETE_SUFFIX, Key, new_
 from kbroker.log.files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    SCHEDULES_FILES,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
@@ -35,6 +36,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
 
 _SEGMENTS = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
+_OTHERS = (LEADER_EPOCHS, PARTITION_METADATA, *SCHEDULES_FILES)
 _PASSING = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")  # for files being written, replaced or removed
 
 logger = logging.getLogger(__name__)
@@ -104,7 +106,7 @@ def _is_of_a_log(name: str) -> bool:
     while name.endswith(_PASSING):
         name = name.rpartition(".")[0]
     stem, dot, suffix = name.rpartition(".")
-    return name in (LEADER_EPOCHS, PARTITION_METADATA) or (stem.isdigit() and dot + suffix in _SEGMENTS)
+    return name in _OTHERS or (stem.isdigit() and dot + suffix in _SEGMENTS)
 
 
 AT_ONCE: Final = 32

@@ -1,0 +1,161 @@
+"""Marks in the log of a schedule topic: what the broker is about to deliver, and what it has delivered.
+
+Owns their form. The leader of a partition writes marks as records of control batches of a type of their own, which
+consumers skip: their producer id is -1, so they belong to no transaction. Never decides when a mark is written.
+
+A batch contains one or more marks. The key of each is 4 bytes, as of all control records: a version and the type. The
+value begins with its own version and the kind of the mark. Numbers are big-endian, times are ms since 1970 (UTC).
+
+    INTENT   these records are due, and go to this partition with this producer id, epoch and sequence, in one batch
+    DONE     the outcome of an intent: delivered, with the next times of those that repeat, or refused and not appended
+    BEGIN    from here on, the records of the topic are schedules; with the topic's default target
+    PAUSE    from here on they are not, because schedule.enable was removed
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.records import Record, build_batch, read_records
+
+CONTROL_VERSION: Final = 1
+"""Not Kafka's 0: librdkafka logs a warning for each record of an unknown type of version 0, and skips this silently."""
+CONTROL_TYPE: Final = 0x4B53
+"""A type that Apache Kafka does not know; it calls it UNKNOWN."""
+_KEY: Final = struct.Struct(">hh")
+KEY: Final = _KEY.pack(CONTROL_VERSION, CONTROL_TYPE)
+_VERSION: Final = 0
+_INTENT, _DONE, _BEGIN, _PAUSE = range(4)
+_HEAD: Final = struct.Struct(">bb")
+_INTENT_FIELDS: Final = struct.Struct(">qh16siiH")
+_DONE_FIELDS: Final = struct.Struct(">qhqq")
+_COUNT: Final = struct.Struct(">i")
+_MOST: Final = 1 << 30
+OVERHEAD: Final = 512
+"""More bytes than a batch with one intent needs beside 16 bytes for each record."""
+
+
+class Due(NamedTuple):
+    """A record of the schedule topic, and the time at which it is or was due."""
+
+    offset: int
+    due_ms: int
+
+
+class Intent(NamedTuple):
+    """The leader is about to append these records to a partition, as one batch."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    topic_id: bytes
+    topic: str
+    partition: int
+    records: tuple[Due, ...]
+
+
+class Done(NamedTuple):
+    """The outcome of an intent. `intent` is the offset of its mark."""
+
+    intent: int
+    error_code: int = 0
+    """0 if the records were appended; otherwise the error of the target, and nothing was appended."""
+    base_offset: int = -1
+    """The offset of the first record in the target, -1 if it is not known or nothing was appended."""
+    retry_ms: int = -1
+    """After an error: the time from which on the records are tried again."""
+    following: tuple[Due, ...] = ()
+    """The records that repeat, with their next times."""
+    message: str = ""
+
+
+class Begin(NamedTuple):
+    """The following records are schedules. `target` is the topic for records that name none, or ""."""
+
+    target: str
+    is_change: bool = False
+    """Whether the topic was no schedule topic directly before, or had another target."""
+
+
+class Pause(NamedTuple):
+    """The following records are no schedules."""
+
+
+Mark = Intent | Done | Begin | Pause
+
+
+def build_marks(marks: Iterable[Mark], now_ms: int) -> bytes:
+    """Return a control batch with these marks, in this order: the first one gets the batch's base offset."""
+    return build_batch([(now_ms, KEY, _encode(mark), ()) for mark in marks], control=True)
+
+
+def read_marks(batch: bytes | memoryview) -> Iterator[tuple[int, Mark]]:
+    """Yield the offsets and the marks of a control batch; other control records, as of transactions, are left out.
+
+    Raises Malformed.
+    """
+    for record in read_records(batch, max_bytes=_MOST):
+        mark = mark_of(record)
+        if mark is not None:
+            yield record.offset, mark
+
+
+def mark_of(record: Record) -> Mark | None:
+    """Return the mark in a record of a control batch; None if it is another control record. Raises Malformed."""
+    if record.key != KEY:
+        return None
+    try:
+        return _decode(record.value or b"")
+    except (struct.error, UnicodeDecodeError) as error:
+        raise Malformed(f"a mark of a schedule topic at offset {record.offset} is damaged: {error}") from error
+
+
+def _encode(mark: Mark) -> bytes:
+    if isinstance(mark, Intent):
+        name = mark.topic.encode()
+        fields = mark.producer_id, mark.producer_epoch, mark.topic_id, mark.partition, mark.base_sequence, len(name)
+        return _HEAD.pack(_VERSION, _INTENT) + _INTENT_FIELDS.pack(*fields) + name + _pack_dues(mark.records)
+    if isinstance(mark, Done):
+        fields_of_done = mark.intent, mark.error_code, mark.base_offset, mark.retry_ms
+        text = mark.message.encode()
+        return _HEAD.pack(_VERSION, _DONE) + _DONE_FIELDS.pack(*fields_of_done) + _pack_dues(mark.following) + text
+    if isinstance(mark, Begin):
+        return _HEAD.pack(_VERSION, _BEGIN) + bytes((mark.is_change,)) + mark.target.encode()
+    return _HEAD.pack(_VERSION, _PAUSE)
+
+
+def _decode(data: bytes) -> Mark | None:
+    version, kind = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        return None
+    position = _HEAD.size
+    if kind == _INTENT:
+        producer, epoch, topic_id, partition, sequence, size = _INTENT_FIELDS.unpack_from(data, position)
+        position += _INTENT_FIELDS.size
+        name = data[position : position + size].decode()
+        records, _ = _unpack_dues(data, position + size)
+        return Intent(producer, epoch, sequence, topic_id, name, partition, records)
+    if kind == _DONE:
+        intent, code, base_offset, retry_ms = _DONE_FIELDS.unpack_from(data, position)
+        following, position = _unpack_dues(data, position + _DONE_FIELDS.size)
+        return Done(intent, code, base_offset, retry_ms, following, data[position:].decode())
+    if kind == _BEGIN:
+        return Begin(data[position + 1 :].decode(), bool(data[position]))
+    return Pause() if kind == _PAUSE else None
+
+
+def _pack_dues(dues: Sequence[Due]) -> bytes:
+    numbers = [number for due in dues for number in due]
+    return _COUNT.pack(len(dues)) + struct.pack(f">{len(numbers)}q", *numbers)
+
+
+def _unpack_dues(data: bytes, position: int) -> tuple[tuple[Due, ...], int]:
+    (count,) = _COUNT.unpack_from(data, position)
+    position += _COUNT.size
+    if not 0 <= count <= (len(data) - position) // 16:
+        raise struct.error(f"it claims {count} records")
+    numbers = struct.unpack_from(f">{2 * count}q", data, position)
+    return tuple(map(Due, numbers[::2], numbers[1::2])), position + 16 * count

@@ -1,0 +1,313 @@
+"""The check of the records that clients produce to a schedule topic: what could not fire is refused at once.
+
+Owns the verdicts, their order and texts, and the size of a delivered record. The meaning of headers is in language.py.
+Never appends, and never schedules.
+
+A record passes if its headers name a time and a target, the target can take it now, and its producer may write there.
+A record with a key and without a value cancels its key, and has no headers of a schedule. A target can change later:
+then the record stays pending with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+from kbroker.cluster_state import ClusterState, TopicState
+from kbroker.log.append_info import BatchRefused, invalid_records
+from kbroker.log.append_validation import BatchRules
+from kbroker.log.log_config import LogConfig
+from kbroker.log.record_check import MayWrite
+from kbroker.log.record_validation import MOST_ERRORS
+from kbroker.long_work import turn
+from kbroker.protocol.compression import NONE, unpack
+from kbroker.protocol.errors import ErrorCode, Malformed
+from kbroker.protocol.records import HEADER_SIZE, BatchHeader, Headers, parse_header, read_number
+from kbroker.schedules.language import ScheduleError, fired_headers, is_ours, read_schedule, size_of_fired_headers
+from kbroker.schedules.targets import target_fault
+from kbroker.schedules.times import LATEST_MS
+
+MOST_HEADERS: Final = 1000
+"""The most headers of a record of a schedule topic: they are read in one step."""
+AT_ONCE: Final = 4
+"""How many larger unpacked batches are in memory at the same time."""
+_SMALL: Final = 64 << 10
+"""The bytes of unpacked records up to which a batch need not wait for `room`."""
+_LEAST_UNPACKED, _UNPACKED_TIMES, _MOST_UNPACKED = 16 << 20, 16, 64 << 20
+"""A batch may decompress to this multiple of the largest message, within these bounds in bytes."""
+_EACH: Final = 32
+"""How many records are checked between two turns of the loop: about 0.5 ms."""
+_PAUSE_S: Final = 0.02
+_LARGEST_OFFSET: Final = 2**63 - 1
+_NUMBERS: Final = 16
+"""The most bytes of a single record's numbers in a batch of its own, without the lengths of its fields."""
+
+
+class Topics(Protocol):
+    """The topics of the cluster, and their settings on this broker."""
+
+    patience_s: float
+    """How long a new topic may be unknown to this broker, in seconds: another broker tells it of topics."""
+
+    @property
+    def state(self) -> ClusterState:
+        """The cluster as this broker knows it."""
+
+    def settings_of(self, topic: TopicState) -> LogConfig:
+        """Return a topic's settings."""
+
+
+class _Read(NamedTuple):
+    """The parts of a record that the check needs."""
+
+    place: int
+    """Its place in the batch that the client sent."""
+    key: bytes | None
+    size: int
+    """The bytes of the record, without those of its length."""
+    value_size: int
+    """-1 for a record without value."""
+    headers: Headers | None
+    """None if there are too many."""
+
+
+class _Target(NamedTuple):
+    """What is known of a target for one batch."""
+
+    fault: str | None
+    is_allowed: bool
+    partitions: int
+    max_bytes: int
+
+
+class ScheduleChecks:
+    """The checks of one topic (`RecordChecks`). The topics of a broker share `room`, a bound on unpacked batches."""
+
+    def __init__(self, topic: str, topics: Topics, now_ms: Callable[[], int], room: asyncio.Semaphore) -> None:
+        self._topic = topic
+        self._topics = topics
+        self._now_ms = now_ms
+        self._room = room
+        self._config: LogConfig | None = None
+        self._check: ScheduleCheck | None = None
+
+    def under(self, config: LogConfig) -> ScheduleCheck:
+        """Return the check for a config with schedules; the same object for the same config."""
+        check = self._check
+        if check is None or self._config is not config:
+            target = config.schedule_target_topic
+            check = self._check = ScheduleCheck(self._topic, target, self._topics, self._now_ms, self._room)
+            self._config = config
+        return check
+
+
+class ScheduleCheck:
+    """The check of one topic under one config (`RecordCheck`)."""
+
+    is_quick = False
+
+    def __init__(
+        self, topic: str, default_target: str, topics: Topics, now_ms: Callable[[], int], room: asyncio.Semaphore
+    ) -> None:
+        self._room = room
+        self._topic = topic
+        self._more = HEADER_SIZE + _NUMBERS + size_of_fired_headers(topic)
+        """More bytes than a delivered record has beyond those of the record and of its key."""
+        self._default = default_target
+        self._topics = topics
+        self._now_ms = now_ms
+
+    def passes(self, _data: bytes | memoryview, _start: int, _count: int) -> bool:
+        return False
+
+    async def judge(self, batch: memoryview, rules: BatchRules, may_write: MayWrite) -> memoryview:
+        header = parse_header(batch)
+        data = await _unpacked(batch, header, rules, _SMALL)
+        if data is not None:
+            await self._judge_all(data, header.record_count, may_write)
+        else:
+            async with self._room:
+                data = await _unpacked(batch, header, rules, None)
+                assert data is not None
+                await self._judge_all(data, header.record_count, may_write)
+        return batch
+
+    async def _judge_all(self, data: memoryview, count: int, may_write: MayWrite) -> None:
+        """Raise AppendError if a record is bad."""
+        found = await self._verdicts(data, count, may_write)
+        if found.missing and self._topics.patience_s and await self._have_appeared(found.missing):
+            found = await self._verdicts(data, count, may_write)
+        found.refuse()
+
+    async def _have_appeared(self, names: set[str]) -> bool:
+        """Wait until this broker knows some topics; return False if it does not in time."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._topics.patience_s
+        while not names <= self._topics.state.topics.keys():
+            if loop.time() >= until:
+                return False
+            await asyncio.sleep(_PAUSE_S)
+        return True
+
+    async def _verdicts(self, data: memoryview, count: int, may_write: MayWrite) -> _Verdicts:
+        found = _Verdicts()
+        targets: dict[str, _Target] = {}
+        try:
+            for number, record in enumerate(_records(data, count)):
+                self._judge(record, targets, may_write, found)
+                if not number % _EACH:
+                    await turn
+        except Malformed as error:
+            raise BatchRefused(ErrorCode.INVALID_RECORD, f"The records cannot be checked: {error}") from None
+        return found
+
+    def _judge(self, record: _Read, targets: dict[str, _Target], may_write: MayWrite, found: _Verdicts) -> None:
+        if record.headers is None:
+            found.add(record.place, f"a record of a schedule topic has at most {MOST_HEADERS} headers")
+            return
+        if record.value_size < 0:
+            if record.key is None:
+                found.add(record.place, "a record without value cancels its key, but it has no key")
+            elif any(is_ours(name) for name, _ in record.headers):
+                found.add(record.place, "a record without value cancels its key; it has no headers of a schedule")
+            return
+        try:
+            schedule = read_schedule(record.key, record.headers, self._now_ms(), self._default)
+        except ScheduleError as error:
+            found.add(record.place, str(error))
+            return
+        if schedule is None:
+            text = "no time: a record of a schedule topic needs one of x-deliver-at, x-deliver-after, x-schedule"
+            found.add(record.place, text)
+            return
+        target = targets.get(schedule.topic)
+        if target is None:
+            target = targets[schedule.topic] = self._target(schedule.topic, may_write)
+        if not target.is_allowed:
+            found.forbid(record.place, schedule.topic)
+        elif target.fault is not None:
+            found.add(record.place, target.fault)
+            if schedule.topic not in self._topics.state.topics:
+                found.missing.add(schedule.topic)
+        elif schedule.partition is not None and schedule.partition >= target.partitions:
+            text = f"{schedule.topic} has {target.partitions} partitions, and none with number {schedule.partition}"
+            found.add(record.place, text)
+        elif record.size + len(schedule.key or b"") + self._more > target.max_bytes:  # it may be too large
+            size = self._size(record, schedule.key)
+            if size > target.max_bytes:
+                found.is_too_large(record.place, schedule.topic, size, target.max_bytes)
+
+    def _target(self, name: str, may_write: MayWrite) -> _Target:
+        if not may_write(name):
+            return _Target(None, False, 0, 0)
+        found = self._topics.state.topics.get(name)
+        fault = target_fault(self._topic, name, self._topics.state.topics)
+        if fault is not None or found is None:
+            return _Target(fault, True, 0, 0)
+        return _Target(None, True, len(found.partitions), self._topics.settings_of(found).max_message_bytes)
+
+    def _size(self, record: _Read, key: bytes | None) -> int:
+        """Return the most bytes of the delivered record's batch, if it is alone in the batch."""
+        assert record.headers is not None
+        headers = fired_headers(record.headers, self._topic, 2**31 - 1, _LARGEST_OFFSET, LATEST_MS)
+        size = HEADER_SIZE + _NUMBERS + _field(-1 if key is None else len(key)) + _field(record.value_size)
+        return size + sum(
+            _field(len(name.encode())) + _field(-1 if value is None else len(value)) for name, value in headers
+        )
+
+
+class _Verdicts:
+    """The bad records of a batch."""
+
+    def __init__(self) -> None:
+        self._errors: list[tuple[int, str | None]] = []
+        self.missing: set[str] = set()
+        """Targets that this broker does not know."""
+        self._count = self._forbidden = self._too_large = 0
+
+    def add(self, index: int, text: str) -> None:
+        self._count += 1
+        if len(self._errors) < MOST_ERRORS:
+            self._errors.append((index, text))
+
+    def forbid(self, index: int, target: str) -> None:
+        self._forbidden += 1
+        self.add(index, f"the producer has no right to write to the target {target}")
+
+    def is_too_large(self, index: int, target: str, size: int, most: int) -> None:
+        self._too_large += 1
+        text = (
+            f"with the headers of its delivery, the record has {size} bytes; {target} takes {most} (max.message.bytes)"
+        )
+        self.add(index, f"{text} (max.message.bytes)")
+
+    def refuse(self) -> None:
+        """Raise AppendError if a record is bad. A batch whose bad records share a reason gets the code for it."""
+        if not self._count:
+            return
+        index, text = self._errors[0]
+        if self._forbidden == self._count:
+            raise BatchRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"record {index}: {text}", self._errors)
+        if self._too_large == self._count:
+            raise BatchRefused(ErrorCode.MESSAGE_TOO_LARGE, f"record {index}: {text}", self._errors)
+        raise invalid_records(self._errors, self._count)
+
+
+async def _unpacked(batch: memoryview, header: BatchHeader, rules: BatchRules, small: int | None) -> memoryview | None:
+    """Return the uncompressed records of a well-formed batch; None if they have more than `small` bytes.
+
+    Raises AppendError.
+    """
+    body = batch[HEADER_SIZE:]
+    if header.codec == NONE:
+        return body
+    wanted = min(max(_LEAST_UNPACKED, _UNPACKED_TIMES * rules.max_size), _MOST_UNPACKED)
+    most = max(min(rules.max_decompressed, wanted), rules.max_size)
+    data = bytearray()
+    try:
+        for piece in unpack(header.codec, body, most):
+            data += piece
+            if small is not None and len(data) > small:
+                return None
+            await turn
+    except Malformed as error:
+        raise BatchRefused(ErrorCode.INVALID_RECORD, f"The records cannot be checked: {error}") from None
+    return memoryview(data)
+
+
+def _records(data: memoryview, count: int) -> Iterator[_Read]:
+    """Yield the records of a well-formed batch; raises Malformed."""
+    position = 0
+    for _ in range(count):
+        whole, position = read_number(data, position, 5)
+        end = position + whole
+        _, position = read_number(data, position + 1, 10)
+        place, position = read_number(data, position, 5)
+        size, position = read_number(data, position, 5)
+        key = bytes(data[position : position + size]) if size >= 0 else None
+        position += max(size, 0)
+        value_size, position = read_number(data, position, 5)
+        position += max(value_size, 0)
+        header_count, position = read_number(data, position, 5)
+        headers = _headers(data, position, header_count) if header_count <= MOST_HEADERS else None
+        yield _Read(place, key, whole, value_size, headers)
+        position = end
+
+
+def _headers(data: memoryview, position: int, count: int) -> Headers:
+    headers = []
+    for _ in range(count):
+        size, position = read_number(data, position, 5)
+        name = str(data[position : position + size], "utf-8", "replace")
+        position += size
+        size, position = read_number(data, position, 5)
+        headers.append((name, bytes(data[position : position + size]) if size >= 0 else None))
+        position += max(size, 0)
+    return tuple(headers)
+
+
+def _field(size: int) -> int:
+    """Return the bytes of a field of `size` bytes with its length; -1 stands for a missing one."""
+    doubled = size * 2 if size >= 0 else 1
+    return max(size, 0) + max((doubled.bit_length() + 6) // 7, 1)

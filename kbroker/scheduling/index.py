@@ -1,0 +1,414 @@
+"""What is pending in one partition of a schedule topic: a file of SQLite that follows from the log.
+
+Owns the replay: records and marks change the content, in the order of the log, and the result depends on nothing else.
+So every replica has the same, and a lost file is rebuilt. Also owns the file: its checks at the opening, and the times
+at which rows are tried again on this broker. Never reads the log or a clock, and never decides what fires.
+
+The file is in the partition's directory; Apache Kafka ignores its name. It is not synced to disk: SQLite's write-ahead
+log survives the end of the process, and after a loss of power (another boot of the machine) the file is not trusted.
+
+A row leaves `pending` when the intent to deliver it is replayed, and is then kept with the intent, because it may come
+back: if it repeats, or if the target refused it. It does not come back if a newer record with its key, or a tombstone,
+has replaced it meanwhile. Such a record is counted by a hash of the key: 64 bits with a salt of this file.
+
+All methods belong to one thread, which may wait for the disk. Rows pass between Python and SQLite as JSON, many in one
+step: SQLite's module gives the interpreter away at each step, and gets it back from a busy event loop only after 5 ms.
+Times are ms since 1970 (UTC).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from kbroker.log.files import SCHEDULES, SCHEDULES_FILES, remove_quietly
+from kbroker.schedules.marks import Done, Due, Intent, Mark
+
+IN_MEMORY: Final = ":memory:"
+_FORMAT: Final = 1
+_CACHE_KB: Final = 8192
+_CHECKPOINT_PAGES: Final = 4000
+_SALT_BYTES: Final = 16
+_TABLES: Final = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE lanes (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, partition INTEGER NOT NULL);
+CREATE TABLE pending (offset INTEGER PRIMARY KEY, lane INTEGER NOT NULL, try_ms INTEGER NOT NULL,
+    due_ms INTEGER NOT NULL, key INTEGER, tries INTEGER NOT NULL, error TEXT);
+CREATE INDEX by_time ON pending (lane, try_ms, offset);
+CREATE UNIQUE INDEX by_key ON pending (key) WHERE key IS NOT NULL;
+CREATE TABLE intents (offset INTEGER PRIMARY KEY, mark TEXT NOT NULL, rows TEXT NOT NULL) WITHOUT ROWID;
+"""
+_PUT: Final = (
+    "INSERT OR REPLACE INTO pending SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6 "
+    "FROM json_each(?)"
+)
+_LISTED: Final = "offset IN (SELECT value FROM json_each(?))"
+_TAKEN: Final = f"SELECT json_group_array(json_array(offset, lane, due_ms, key, tries)) FROM pending WHERE {_LISTED}"
+_DUE: Final = (
+    "SELECT json_group_array(json_array(offset, due_ms, key, tries)) FROM (SELECT offset, due_ms, key, tries "
+    "FROM pending WHERE lane = ? AND try_ms <= ? ORDER BY try_ms, offset LIMIT ?)"
+)
+
+
+class IndexDamaged(Exception):  # noqa: N818 - an outcome: the index is rebuilt
+    """The file cannot be used."""
+
+
+class Lane(NamedTuple):
+    """A target. Its rows wait for each other, and for no row of another lane."""
+
+    topic: str
+    partition: int
+    """The partition of the target to which the rows probably go; -1 if it is not known or any will do."""
+
+
+class NewLane(NamedTuple):
+    """An event: a lane gets a number."""
+
+    number: int
+    lane: Lane
+
+
+class Put(NamedTuple):
+    """An event: a record is pending from now on. It replaces another one with the same key."""
+
+    offset: int
+    lane: int
+    due_ms: int
+    key: int | None
+
+
+class Cancel(NamedTuple):
+    """An event: a tombstone removes what is pending with its key."""
+
+    key: int
+
+
+class Marked(NamedTuple):
+    """An event: a mark, and its offset."""
+
+    offset: int
+    mark: Mark
+
+
+class Cut(NamedTuple):
+    """An event: the log begins at this offset now; a user deleted the records before it."""
+
+    start: int
+
+
+Event = NewLane | Put | Cancel | Marked | Cut
+
+
+class Positions(NamedTuple):
+    """How far the log has been replayed."""
+
+    records_to: int = 0
+    """All records before this offset are replayed."""
+    marks_to: int = 0
+    """All marks before this offset are replayed; at least `records_to`."""
+    epoch: int = -1
+    """The leader epoch of the last replayed batch, which shows whether this is still the same log."""
+    active: bool = False
+    """Whether records at `records_to` are schedules."""
+    target: str = ""
+    """The default target there."""
+    start: int = 0
+    """The log's start at that time."""
+
+
+class Row(NamedTuple):
+    """A row of an intent."""
+
+    offset: int
+    lane: int
+    due_ms: int
+    key: int | None
+    tries: int
+
+
+@dataclass(slots=True)
+class Outstanding:
+    """An intent whose outcome is not known yet."""
+
+    offset: int
+    mark: Intent
+    rows: dict[int, Row]
+    """The rows that may come back, by offset."""
+
+
+class DueRow(NamedTuple):
+    """A row that may fire."""
+
+    offset: int
+    due_ms: int
+    key: int | None
+    tries: int
+
+
+@dataclass(slots=True)
+class Applied:
+    """What some events have changed."""
+
+    begun: list[Outstanding] = field(default_factory=list)
+    ended: list[tuple[Outstanding, Done]] = field(default_factory=list)
+    next_ms: dict[int, int | None] = field(default_factory=dict)
+    """For each lane that changed: the earliest time at which a row may fire; None if it has no row."""
+    floor: int | None = None
+    """The first offset that the log must keep; None if nothing is pending."""
+
+
+class Index:
+    """The pending records of one partition. `open_index` opens the file."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._db = database
+        self.positions = Positions()
+        self.lanes: dict[int, Lane] = {}
+        self.outstanding: dict[int, Outstanding] = {}
+        """The intents without outcome, by the offsets of their marks, in the order of the log."""
+        self.salt = b""
+        self._in_flight: dict[int, tuple[int, int]] = {}  # key -> (offset of the intent, offset of the record)
+
+    # -- opening
+
+    def create(self, salt: bytes, boot: str) -> None:
+        """Create the tables of an empty index."""
+        self._db.executescript(_TABLES)
+        self.salt = salt
+        self._set(format=_FORMAT, salt=salt.hex(), boot=boot, positions=list(self.positions))
+
+    def load(self, boot: str) -> None:
+        """Read what is kept in memory; raise IndexDamaged if the file is of another form or boot."""
+        meta: dict[str, Any] = {name: json.loads(value) for name, value in self._db.execute("SELECT * FROM meta")}
+        if meta.get("format") != _FORMAT or (meta.get("boot") != boot and not meta.get("clean")):
+            raise IndexDamaged("the machine was started again without a clean stop")
+        self.salt = bytes.fromhex(meta["salt"])
+        self.positions = Positions(*meta["positions"])
+        self._set(boot=boot, clean=False)
+        self.lanes = {number: Lane(topic, index) for number, topic, index in self._db.execute("SELECT * FROM lanes")}
+        for offset, mark, rows in self._db.execute("SELECT * FROM intents ORDER BY offset"):
+            self._hold(Outstanding(offset, _intent_of(mark), {row[0]: Row(*row) for row in json.loads(rows)}))
+
+    def close(self, *, clean: bool = False) -> None:
+        """Close the file. After a `clean` close with all data on disk it is trusted after another boot."""
+        with suppress(sqlite3.Error):
+            if clean:
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._set(clean=True)
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.close()
+
+    def _set(self, **values: object) -> None:
+        rows = [(name, json.dumps(value)) for name, value in values.items()]
+        self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+
+    # -- the replay
+
+    def apply(self, events: Sequence[Event], positions: Positions) -> Applied:
+        """Replay events in the order of the log, up to new positions. After sqlite3.Error it must be opened again."""
+        applied = Applied()
+        lanes: dict[int, None] = {}
+        puts: list[tuple[object, ...]] = []
+        self._db.execute("BEGIN IMMEDIATE")
+        for event in events:
+            if isinstance(event, Put):
+                offset, lane, due_ms, key = event
+                puts.append((offset, lane, due_ms, due_ms, key, 0, None))
+                lanes[lane] = None
+                if key is not None and key in self._in_flight:
+                    self._supersede(key)
+                continue
+            if puts:
+                self._put(puts)
+            if isinstance(event, Cancel):
+                self._cancel(event.key, lanes)
+            elif isinstance(event, Marked):
+                self._mark(event, applied, lanes)
+            elif isinstance(event, Cut):
+                found = self._db.execute("DELETE FROM pending WHERE offset < ? RETURNING lane", (event.start,))
+                lanes.update(dict.fromkeys(lane for (lane,) in found))
+            else:
+                self.lanes[event.number] = event.lane
+                self._db.execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (event.number, *event.lane))
+        if puts:
+            self._put(puts)
+        self.positions = positions
+        self._set(positions=list(positions))
+        self._db.execute("COMMIT")
+        applied.floor = self.floor()
+        applied.next_ms = {lane: self.next_ms(lane) for lane in lanes}
+        return applied
+
+    def _put(self, puts: list[tuple[object, ...]]) -> None:
+        self._db.execute(_PUT, (json.dumps(puts),))
+        puts.clear()
+
+    def _cancel(self, key: int, lanes: dict[int, None]) -> None:
+        self._supersede(key)
+        found = self._db.execute("DELETE FROM pending WHERE key = ? RETURNING lane", (key,)).fetchall()
+        lanes.update(dict.fromkeys(lane for (lane,) in found))
+
+    def _supersede(self, key: int) -> None:
+        """Let the row of an intent with this key not come back."""
+        found = self._in_flight.pop(key, None)
+        if found is not None:
+            intent, offset = found
+            self.outstanding[intent].rows.pop(offset, None)
+            self._save(self.outstanding[intent])
+
+    def _mark(self, event: Marked, applied: Applied, lanes: dict[int, None]) -> None:
+        mark = event.mark
+        if isinstance(mark, Intent):
+            offsets = json.dumps([due.offset for due in mark.records])
+            (found,) = self._db.execute(_TAKEN, (offsets,)).fetchone()
+            rows = {row[0]: Row(*row) for row in json.loads(found)}
+            self._db.execute(f"DELETE FROM pending WHERE {_LISTED}", (offsets,))
+            lanes.update(dict.fromkeys(row.lane for row in rows.values()))
+            intent = Outstanding(event.offset, mark, rows)
+            self._hold(intent)
+            self._save(intent)
+            applied.begun.append(intent)
+        elif isinstance(mark, Done):
+            ended = self.outstanding.pop(mark.intent, None)
+            if ended is None:
+                return
+            self._db.execute("DELETE FROM intents WHERE offset = ?", (mark.intent,))
+            for row in ended.rows.values():
+                if row.key is not None:
+                    self._in_flight.pop(row.key, None)
+            back = list(_come_back(ended, mark))
+            self._put(back)
+            lanes.update(dict.fromkeys(row.lane for row in ended.rows.values()))
+            applied.ended.append((ended, mark))
+
+    def _hold(self, intent: Outstanding) -> None:
+        self.outstanding[intent.offset] = intent
+        for row in intent.rows.values():
+            if row.key is not None:
+                self._in_flight[row.key] = intent.offset, row.offset
+
+    def _save(self, intent: Outstanding) -> None:
+        mark = json.dumps([intent.mark[0], *intent.mark[1:3], intent.mark.topic_id.hex(), *intent.mark[4:]])
+        rows = json.dumps(list(intent.rows.values()))
+        self._db.execute("INSERT OR REPLACE INTO intents VALUES (?, ?, ?)", (intent.offset, mark, rows))
+
+    # -- questions
+
+    def next_ms(self, lane: int) -> int | None:
+        """Return the earliest time at which a row of a lane may fire."""
+        text = "SELECT try_ms FROM pending WHERE lane = ? ORDER BY try_ms, offset LIMIT 1"
+        found = self._db.execute(text, (lane,)).fetchone()
+        return None if found is None else found[0]
+
+    def floor(self) -> int | None:
+        """Return the first offset that the log must keep: of a pending record, or of an intent and its records."""
+        (first,) = self._db.execute("SELECT MIN(offset) FROM pending").fetchone()
+        kept = [] if first is None else [first]
+        for intent in self.outstanding.values():
+            kept += [due.offset for due in intent.mark.records]
+        return min(kept, default=None)
+
+    def due(self, lane: int, now_ms: int, most: int) -> list[DueRow]:
+        """Return rows of a lane that may fire, those first that waited longest."""
+        (found,) = self._db.execute(_DUE, (lane, now_ms, most)).fetchone()
+        return [DueRow(*row) for row in json.loads(found)]
+
+    def counts(self, now_ms: int) -> tuple[int, int]:
+        """Return the numbers of rows: all, and those that may fire. This reads a whole index."""
+        (pending,) = self._db.execute("SELECT COUNT(*) FROM pending").fetchone()
+        text = "SELECT COUNT(*) FROM pending WHERE lane = ? AND try_ms <= ?"
+        return pending, sum(self._db.execute(text, (lane, now_ms)).fetchone()[0] for lane in self.lanes)
+
+    def try_later(self, rows: Iterable[tuple[int, int, str]]) -> dict[int, int | None]:
+        """Note for offsets the time of the next try, and the error. Return the lanes that changed, as `Applied`."""
+        lanes: dict[int, None] = {}
+        self._db.execute("BEGIN IMMEDIATE")
+        for offset, try_ms, error in rows:
+            text = "UPDATE pending SET try_ms = ?, error = ?, tries = tries + 1 WHERE offset = ? RETURNING lane"
+            for (lane,) in self._db.execute(text, (try_ms, error, offset)).fetchall():
+                lanes[lane] = None
+        self._db.execute("COMMIT")
+        return {lane: self.next_ms(lane) for lane in lanes}
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return all rows in the order of their offsets, for tests."""
+        return self._db.execute("SELECT * FROM pending ORDER BY offset").fetchall()
+
+
+def key_hash(key: bytes, salt: bytes) -> int:
+    """Return the number by which an index knows a key."""
+    return int.from_bytes(blake2b(key, digest_size=8, key=salt).digest(), "big", signed=True)
+
+
+def _come_back(ended: Outstanding, mark: Done) -> Iterable[tuple[Any, ...]]:
+    """Yield the rows of an ended intent that are pending again."""
+    if mark.error_code:
+        alone = len(ended.mark.records) == 1
+        for row in ended.rows.values():
+            try_ms = row.due_ms if mark.retry_ms < 0 else mark.retry_ms
+            yield row.offset, row.lane, try_ms, row.due_ms, row.key, row.tries + alone, mark.message or None
+    else:
+        for offset, due_ms in mark.following:
+            known = ended.rows.get(offset)
+            if known is not None:
+                yield offset, known.lane, due_ms, due_ms, known.key, 0, None
+
+
+def _intent_of(text: str) -> Intent:
+    producer, epoch, sequence, topic_id, topic, partition, records = json.loads(text)
+    return Intent(producer, epoch, sequence, bytes.fromhex(topic_id), topic, partition, tuple(Due(*r) for r in records))
+
+
+def boot_id() -> str:
+    """Return the name of this boot of the machine; "" if the system has none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def open_index(directory: str, boot: str) -> Index:
+    """Open the index in a partition's directory, or an empty one. Raises sqlite3.Error, OSError."""
+    path = directory if directory == IN_MEMORY else f"{directory}/{SCHEDULES}"
+    if path != IN_MEMORY and os.path.exists(path):
+        database = _connect(path)
+        index = Index(database)
+        try:
+            if not boot:
+                raise IndexDamaged("the system does not say whether it was started again")
+            index.load(boot)
+        except (sqlite3.Error, IndexDamaged, ValueError, TypeError, KeyError):
+            database.close()
+            remove_index(directory)
+        else:
+            return index
+    index = Index(_connect(path))
+    index.create(os.urandom(_SALT_BYTES), boot)
+    return index
+
+
+def remove_index(directory: str) -> None:
+    """Remove the files of an index. Raises OSError."""
+    for name in SCHEDULES_FILES:
+        remove_quietly(f"{directory}/{name}")
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, isolation_level=None)
+    if path != IN_MEMORY:
+        database.execute("PRAGMA locking_mode=EXCLUSIVE")
+        database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=OFF")
+    database.execute(f"PRAGMA cache_size=-{_CACHE_KB}")
+    database.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+    database.execute("PRAGMA temp_store=MEMORY")
+    return database

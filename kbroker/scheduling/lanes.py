@@ -1,0 +1,94 @@
+"""The lanes of a partition at its leader: how each fares, and to which partition of its target its records go.
+
+Owns the pauses after failures, and the choice of a partition: the wanted one, the one of the key, or any that is free.
+Times are monotonic ms unless they are called `now_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+
+from kbroker.cluster_state import TopicState
+from kbroker.schedules.partitioner import partition_of
+from kbroker.scheduling.index import Lane
+from kbroker.scheduling.shared import BATCH_RECORDS, is_schedule_topic
+
+_FIRST_PAUSE_MS, _MOST_PAUSE_MS, _MOST_FAILS = 1_000, 300_000, 20
+Target = tuple[bytes, int]
+"""A topic id, and a partition."""
+
+
+@dataclass(slots=True, eq=False)
+class LaneState:
+    """How a lane fares at this leader."""
+
+    most: int = BATCH_RECORDS
+    """How many records go together; fewer after a refusal, so that those without fault get through."""
+    not_before: float = 0.0
+    """The time before which the lane is not tried again."""
+    fails: int = 0
+    error: str = ""
+    """Why the lane waits."""
+    served: int = 0
+    """When the lane was last served, as a count."""
+    next_partition: int = 0
+    replaced: set[int] = field(default_factory=set)
+    """The keys of records that were replaced or cancelled while a batch is built."""
+    cut: int = 0
+    """The start of the log, if records were deleted meanwhile."""
+
+    def put_off(self, error: str, monotonic: float, pause_ms: float | None = None) -> bool:
+        """Wait after a failure, each time longer unless a pause is given. Return whether the error is a new one."""
+        is_new = self.error != error
+        if pause_ms is None:
+            pause_ms = pause_of(self.fails)
+            self.fails = min(self.fails + 1, _MOST_FAILS)
+        self.error = error
+        self.not_before = monotonic + pause_ms
+        return is_new
+
+    def succeeded(self) -> None:
+        """Forget earlier failures."""
+        self.fails, self.error = 0, ""
+
+
+class Choice:
+    """Chooses the partition of a target for the records of one batch: -1 for a record that cannot go now."""
+
+    def __init__(self, topic: TopicState, busy: Container[Target], state: LaneState) -> None:
+        self._topic = topic
+        self._count = len(topic.partitions)
+        self._busy = busy
+        self._any = -1
+        for step in range(self._count):
+            partition = (state.next_partition + step) % self._count
+            if topic.partitions[partition].leader >= 0 and (topic.topic_id, partition) not in busy:
+                self._any = partition
+                break
+        state.next_partition = (self._any + 1) % self._count
+
+    def __call__(self, key: bytes | None, wanted: int | None) -> int:
+        if wanted is not None:
+            partition = wanted if wanted < self._count else -1
+        elif key is not None:
+            partition = partition_of(key, self._count)
+        else:
+            return self._any
+        return -1 if (self._topic.topic_id, partition) in self._busy else partition
+
+
+def why_not(lane: Lane, topic: TopicState | None) -> str | None:
+    """Return why nothing can go to a target now."""
+    if topic is None or not topic.partitions:
+        return f"the topic {lane.topic} does not exist"
+    if is_schedule_topic(topic):
+        return f"the topic {lane.topic} is a schedule topic itself"
+    if lane.partition >= len(topic.partitions):
+        return f"the topic {lane.topic} has no partition {lane.partition}"
+    return None
+
+
+def pause_of(tries: int) -> int:
+    """Return for how long to wait after so many earlier failures, in ms."""
+    return int(min(_FIRST_PAUSE_MS * 2 ** min(tries, _MOST_FAILS), _MOST_PAUSE_MS))

@@ -1,0 +1,229 @@
+"""The records of a batch as ranges of its bytes: a schedule topic passes keys, values and most headers on unchanged.
+
+Owns the walk over uncompressed records, which decodes only the numbers that lead to the fields, and the bytes of a
+delivered record. What the walk cannot do in a short way is decoded and encoded by language.py and records.py instead;
+both ways give the same bytes. Records were checked when they were appended, so only a damaged file raises Malformed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.records import BatchHeader, Headers, put_number, read_number
+from kbroker.schedules.language import AFTER, AT, DELAY, FIRED_PREFIX, TO
+
+_DROPPED: Final = frozenset(name.encode() for name in (AT, AFTER, DELAY, TO))
+"""Headers of a record that fires once, and keeps its key."""
+_DOUBTFUL: Final = (b"x-", b"__")
+"""How names begin that need a closer look."""
+_FIRED: Final = FIRED_PREFIX.encode()
+_RESERVED: Final = (b"x-deliver-", b"x-schedule", b"x-delay")
+
+
+def _number(value: int) -> bytes:
+    out = bytearray()
+    put_number(out, value)
+    return bytes(out)
+
+
+_NUMBERS: Final = tuple(_number(value) for value in range(4096))
+
+
+class Raw(NamedTuple):
+    """One record. The fields are positions in `data`."""
+
+    data: bytes
+    stamp_ms: int
+    offset: int
+    key: int
+    """Where the key begins, with its length."""
+    value: int
+    """Where the value begins, with its length."""
+    headers: int
+    """Where the headers begin, with their number."""
+    end: int
+
+    def key_bytes(self) -> bytes | None:
+        """Return the key."""
+        size, start = read_number(self.data, self.key, 5)
+        return None if size < 0 else self.data[start : start + size]
+
+    def has_value(self) -> bool:
+        """Whether the value is not null."""
+        return self.data[self.value] != 1
+
+    def value_bytes(self) -> bytes | None:
+        """Return the value."""
+        size, start = read_number(self.data, self.value, 5)
+        return None if size < 0 else self.data[start : start + size]
+
+    def read_headers(self) -> Headers:
+        """Return the headers, decoded. Raises Malformed."""
+        data = self.data
+        count, position = read_number(data, self.headers, 5)
+        found = []
+        for _ in range(count):
+            size, position = read_number(data, position, 5)
+            if size < 0 or position + size > self.end:
+                raise Malformed("a record's header does not fit")
+            name = data[position : position + size].decode(errors="replace")
+            position += size
+            size, position = read_number(data, position, 5)
+            content = None if size < 0 else data[position : position + size]
+            position += max(size, 0)
+            found.append((name, content))
+        return tuple(found)
+
+
+def raw_records(data: bytes, position: int, header: BatchHeader, begin: int) -> Iterator[Raw | None]:
+    """Yield the records from the offset `begin` on in `data`, where they begin at `position`; None for those before.
+
+    Raises Malformed.
+    """
+    base, stamp = header.base_offset, header.max_timestamp
+    is_stamped = bool(header.timestamp_type)
+    try:
+        for _ in range(header.record_count):
+            byte = data[position]
+            if byte < 0x80:
+                size, start = byte >> 1, position + 1
+            else:
+                size, start = read_number(data, position, 5)
+            position = start + size
+            if size < 0 or position > len(data):
+                raise Malformed("a record does not fit in its batch")
+            place = start + 1
+            if is_stamped:
+                while data[place] > 0x7F:
+                    place += 1
+                place += 1
+            else:
+                delta_ms, place = read_number(data, place, 10)
+                stamp = header.base_timestamp + delta_ms
+            byte = data[place]
+            if byte < 0x80:
+                delta, key = byte >> 1, place + 1
+            else:
+                delta, key = read_number(data, place, 5)
+            if base + delta < begin:
+                yield None
+                continue
+            byte = data[key]
+            if byte == 1:
+                value = key + 1
+            elif byte < 0x80:
+                value = key + 1 + (byte >> 1)
+            else:
+                size, place = read_number(data, key, 5)
+                value = place + size
+            byte = data[value]
+            if byte == 1:
+                headers = value + 1
+            elif byte < 0x80:
+                headers = value + 1 + (byte >> 1)
+            else:
+                size, place = read_number(data, value, 5)
+                headers = place + size
+            if headers >= position:
+                raise Malformed("a record's fields do not fit")
+            yield Raw(data, stamp, base + delta, key, value, headers, position)
+    except IndexError as error:
+        raise Malformed("a batch ends within a record") from error
+
+
+class Delivered:
+    """Builds the records that one partition of a schedule topic delivers."""
+
+    def __init__(self, topic: str, index: int) -> None:
+        first = _header(f"{FIRED_PREFIX}topic", topic.encode()) + _header(f"{FIRED_PREFIX}partition", b"%d" % index)
+        self._before_offset = first + _name(f"{FIRED_PREFIX}offset")
+        self._before_at = _name(f"{FIRED_PREFIX}at")
+
+    def short(self, raw: Raw, due_ms: int, delta: int) -> bytes | None:
+        """Return the record, number `delta` of its batch, as `encoded` does; None if a header needs a closer look."""
+        kept = _kept(raw)
+        if kept is None:
+            return None
+        count, headers = kept
+        offset, at = b"%d" % raw.offset, b"%d" % due_ms
+        body = b"".join(
+            (
+                b"\0\0",
+                _NUMBERS[delta],
+                raw.data[raw.key : raw.headers],
+                _NUMBERS[count + 4],
+                headers,
+                self._before_offset,
+                _NUMBERS[len(offset)],
+                offset,
+                self._before_at,
+                _NUMBERS[len(at)],
+                at,
+            )
+        )
+        size = len(body)
+        return (_NUMBERS[size] if size < len(_NUMBERS) else _number(size)) + body
+
+
+def encoded(key: bytes | None, value: bytes | None, headers: Headers, delta: int) -> bytes:
+    """Return a record, number `delta` of its batch, with the batch's timestamp."""
+    body = bytearray(b"\0\0")
+    put_number(body, delta)
+    for content in (key, value):
+        _put(body, content)
+    put_number(body, len(headers))
+    for name, content in headers:
+        _put(body, name.encode())
+        _put(body, content)
+    return _number(len(body)) + bytes(body)
+
+
+def _put(out: bytearray, content: bytes | None) -> None:
+    if content is None:
+        out.append(1)
+    else:
+        put_number(out, len(content))
+        out += content
+
+
+def _kept(raw: Raw) -> tuple[int, bytes] | None:
+    """Return the number and the bytes of the headers that stay; None if the record repeats, or has another key."""
+    data, position = raw.data, raw.headers
+    count, kept = data[position], b""
+    if count > 0x7F:
+        return None
+    position += 1
+    number = 0
+    for _ in range(count >> 1):
+        begin = position
+        size = data[position]
+        if size > 0x7F:
+            return None
+        position += 1 + (size >> 1)
+        name = data[begin + 1 : position]
+        size = data[position]
+        if size < 0x80:
+            position += 1 + (size >> 1) if size != 1 else 1
+        else:
+            size, position = read_number(data, position, 5)
+            position += size
+        if name in _DROPPED:
+            continue
+        if name[:2] in _DOUBTFUL:
+            if name.startswith(_FIRED):
+                continue
+            if name.startswith(_RESERVED):
+                return None
+        kept += data[begin:position]
+        number += 1
+    return number, kept
+
+
+def _name(name: str) -> bytes:
+    return _number(len(name)) + name.encode()
+
+
+def _header(name: str, content: bytes) -> bytes:
+    return _name(name) + _number(len(content)) + content

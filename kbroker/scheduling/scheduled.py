@@ -1,0 +1,336 @@
+"""One hosted partition of a schedule topic: its index follows the log, and its leader fires what is due.
+
+Owns the order of the steps:
+
+    record -> committed -> replayed into the index -> due -> INTENT in the log -> committed -> replayed
+           -> the batch goes to the target, until its outcome is known -> DONE in the log -> committed -> replayed
+
+Every step is repeated after a crash or by another leader from what is in the log, and has the same effect: an intent
+fixes the batch with its producer id and sequence, so the target appends it once. A leader decides only when it has
+replayed all marks that were in its log when it began to lead (leading.py). A replaced leader cannot append an intent,
+so it sends nothing new. A follower's index follows too, so that after a fail-over the next leader continues at once.
+
+Never decides what a record means (kbroker/schedules/), and never opens a connection. Times are ms since 1970 (UTC).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from typing import Final
+
+from kbroker.log.append_info import COORDINATOR, AppendError
+from kbroker.long_work import in_slices, turn
+from kbroker.partition import Partition
+from kbroker.protocol.errors import ApiError
+from kbroker.schedules.marks import Begin, Mark, Pause, build_marks
+from kbroker.scheduling.firing import Source
+from kbroker.scheduling.index import Cut, Event, Index, Positions, open_index, remove_index
+from kbroker.scheduling.leading import Counts, Leading
+from kbroker.scheduling.reading import Context, first_toggle, read_events, read_marks_ahead
+from kbroker.scheduling.shared import Shared
+
+log = logging.getLogger(__name__)
+_LONGEST_WAIT_S: Final = 60.0
+_REPAIR_PAUSE_S: Final = 1.0
+
+
+class ScheduledPartition:
+    """Follows one partition from `begin` to `close`. It is a `Waiter` of the partition."""
+
+    def __init__(self, partition: Partition, shared: Shared) -> None:
+        self.partition = partition
+        self.counts = Counts()
+        self._shared = shared
+        self._log = partition.log
+        self._source = Source(partition.topic, partition.index, partition.log)
+        self._index: Index | None = None
+        self._at = Positions()
+        self._context: Context | None = None
+        self._next: dict[int, int | None] = {}  # lane -> the earliest time at which a row may fire
+        self._leading: Leading | None = None
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._marked: tuple[bool, str] | None = None
+        self._is_change = False
+        self._is_closed = False
+        self._has_changed = True
+
+    # -- lifecycle
+
+    def begin(self, *, is_change: bool) -> None:
+        """Start to follow. `is_change` says that the topic has just become a schedule topic."""
+        self._is_change = is_change
+        self._log.is_unmarked = True
+        self.partition.waiters[self] = None
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self.poke()
+
+    async def close(self, *, clean: bool) -> None:
+        """Stop. With `clean`, all is on disk afterwards, so that the index is trusted after another boot."""
+        self._is_closed = True
+        self.partition.waiters.pop(self, None)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._stop(clean=clean)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it follows no more."""
+        return self._is_closed
+
+    def reconfigured(self) -> None:
+        """Note that the topic's configs may have changed: the leader then marks it before the next record."""
+        if self._marked != self._wanted():
+            self._is_change = True
+            self._log.is_unmarked = True
+        self.poke()
+
+    def poke(self) -> None:
+        """Look again: the log, the leadership or the time has changed."""
+        if self._log.is_unmarked and self.partition.leading:
+            self._mark_state()
+        self._wake.set()
+
+    def tick(self) -> None:
+        """Look at the clock again, which may have jumped."""
+        if self._log.is_unmarked or self._is_due:
+            self.poke()
+
+    # -- the mark that says whether records are schedules
+
+    def _wanted(self) -> tuple[bool, str]:
+        config = self.partition.log.config
+        return config.schedule_enable, config.schedule_target_topic
+
+    def _mark_state(self) -> None:
+        """Write whether the following records are schedules. Until then, clients' records are refused."""
+        is_enabled, target = self._wanted()
+        mark = Begin(target, self._is_change) if is_enabled else Pause()
+        self._log.is_unmarked = False  # first, because the append pokes
+        if not self._append([mark], acks=1):
+            self._log.is_unmarked = True
+            return
+        self._marked = is_enabled, target
+        self._is_change = False
+
+    def _append(self, marks: list[Mark], acks: int = -1) -> bool:
+        now_ms = self._shared.clock.now_ms()
+        try:
+            self.partition.append(build_marks(marks, now_ms), acks, now_ms, COORDINATOR)
+        except (AppendError, ApiError) as error:
+            log.debug("marks of %s-%d: %s", *self.partition.key, error)
+            return False
+        return True
+
+    # -- the loop
+
+    async def _run(self) -> None:
+        while not self._is_closed:
+            try:
+                await self._follow()
+            except (sqlite3.Error, OSError, ApiError) as error:
+                log.error("schedules of %s-%d are read again: %s", *self.partition.key, error)
+                await self._restart(is_damaged=isinstance(error, sqlite3.Error))
+            except Exception:
+                log.exception("schedules of %s-%d are read again", *self.partition.key)
+                await self._restart(is_damaged=True)
+
+    async def _restart(self, *, is_damaged: bool) -> None:
+        await self._stop(clean=False)
+        if is_damaged:
+            await self._shared.call(remove_index, self._log.directory)
+        await asyncio.sleep(_REPAIR_PAUSE_S)
+
+    async def _stop(self, *, clean: bool) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._leading is not None:
+            self._leading.end()
+            self._leading = None
+        index, self._index = self._index, None
+        if index is not None:
+            await self._shared.call(lambda: index.close(clean=clean))
+
+    async def _follow(self) -> None:
+        """Follow the log until the partition is gone."""
+        while not self._is_closed:
+            if not self._shared.is_hosted(self.partition):
+                self._is_closed = True
+                await self._stop(clean=True)
+                return
+            if self.partition.log is not self._log:
+                await self._stop(clean=False)
+                self._log = self.partition.log
+                self._log.is_unmarked = True
+                self._source = Source(self.partition.topic, self.partition.index, self._log)
+            if self._index is None:
+                await self._open()
+            self._wake.clear()
+            if self.partition.log is not self._log:
+                continue
+            is_behind = await self._catch_up()
+            if self.partition.log is not self._log:
+                continue
+            self._lead()
+            if not is_behind:
+                self._set_timer()
+                await self._wake.wait()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wait_ms = None if self._leading is None or not self._leading.is_ready else self._leading.ms_to_next()
+        if wait_ms is not None:
+            wait_s = min(max(wait_ms / 1000, 0.001), _LONGEST_WAIT_S)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake.set)
+
+    @property
+    def _is_due(self) -> bool:
+        wait_ms = None if self._leading is None or not self._leading.is_ready else self._leading.ms_to_next()
+        return wait_ms is not None and wait_ms <= 0
+
+    # -- following the log
+
+    async def _open(self) -> None:
+        """Open the index, or begin an empty one if it is not the index of this log."""
+        records, shared = self._log, self._shared
+        index = await shared.call(open_index, records.directory, shared.boot)
+        if not self._belongs(index.positions):
+            await shared.call(index.close)
+            await shared.call(remove_index, records.directory)
+            index = await shared.call(open_index, records.directory, shared.boot)
+        self._index = index
+        self._at = at = index.positions
+        numbers = {lane: number for number, lane in index.lanes.items()}
+        self._context = Context(index.salt, numbers, shared.partitions, records.config.max_decompressed_message_bytes)
+        if at == Positions():
+            start = records.log_start_offset
+            is_active = await in_slices(self._began_active())
+            self._at = Positions(start, start, -1, is_active, records.config.schedule_target_topic, start)
+        self._next.clear()
+        self._next.update(await shared.call(lambda: {number: index.next_ms(number) for number in index.lanes}))
+        self._keep(await shared.call(index.floor))
+        self._has_changed = True
+
+    def _belongs(self, at: Positions) -> bool:
+        """Whether an index was made from this log."""
+        records = self._log
+        if at.marks_to > records.log_end_offset:
+            return False
+        last = at.marks_to - 1
+        return last < records.log_start_offset or at.epoch in (-1, records.leader_epochs.epoch_for_offset(last))
+
+    async def _began_active(self) -> bool:
+        """Return whether the first records of the log are schedules; the first mark about it says what was before."""
+        records = self._log
+        if not records.log_start_offset:
+            return False  # a mark precedes the first record of a schedule topic
+        for mark in first_toggle(records, records.log_end_offset):
+            if mark is not None:
+                return isinstance(mark, Pause) or not mark.is_change
+            await turn
+        return records.config.schedule_enable
+
+    def _keep(self, floor: int | None) -> None:
+        self._log.kept_from = self._at.records_to if floor is None else min(floor, self._at.records_to)
+
+    async def _catch_up(self) -> bool:
+        """Replay what is committed. Return whether more has been committed meanwhile."""
+        records = self._log
+        if records.log_end_offset < self._at.marks_to:
+            raise sqlite3.DataError("the log has become shorter than what was replayed")
+        start = records.log_start_offset
+        if start > self._at.start:
+            at = self._at._replace(
+                start=start, records_to=max(self._at.records_to, start), marks_to=max(self._at.marks_to, start)
+            )
+            await self._apply([Cut(start)], at)
+        high, stable = records.high_watermark, records.last_stable_offset
+        if self._at.records_to < stable:
+            await in_slices(self._replay(stable))
+        if self._at.marks_to < high:
+            await in_slices(self._replay_ahead(high))
+        return self._at.records_to < records.last_stable_offset or self._at.marks_to < records.high_watermark
+
+    async def _replay(self, stable: int) -> None:
+        assert self._context is not None
+        async for events, at in read_events(self._log, self._at, stable, self._context):
+            await self._apply(events, at)
+
+    async def _replay_ahead(self, high: int) -> None:
+        async for events, at in read_marks_ahead(self._log, self._at, high):
+            await self._apply(events, at)
+
+    async def _apply(self, events: list[Event], at: Positions) -> None:
+        index = self._index
+        assert index is not None
+        if self._leading is not None:
+            self._leading.coming(events)
+        applied = await self._shared.call(index.apply, events, at)
+        self._at = at
+        self._next.update(applied.next_ms)
+        self._keep(applied.floor)
+        self._has_changed = True
+        if self._leading is not None:
+            self._leading.replayed(applied)
+
+    # -- leading
+
+    def _lead(self) -> None:
+        """Do what a leader does now."""
+        partition = self.partition
+        epoch = partition.leader_epoch if partition.leading else -1
+        if self._leading is not None and self._leading.epoch != epoch:
+            self._leading.end()
+            self._leading = None
+        if epoch < 0 or self._is_closed:
+            return
+        if self._leading is None:
+            assert self._index is not None
+            name = f"{partition.topic}-{partition.index}"
+            self._leading = Leading(
+                name, epoch, self._log, self._shared, self._source, self._index, self._next, self.counts,
+                self._append, self._wake.set,
+            )  # fmt: skip
+        leading, at = self._leading, self._at
+        if self._log.is_unmarked:
+            self._mark_state()
+        if not leading.is_ready:
+            if at.marks_to < leading.fire_from or at.records_to < min(leading.fire_from, self._log.last_stable_offset):
+                return
+            leading.begin()
+        leading.work()
+
+    # -- counts
+
+    async def count(self) -> None:
+        """Count what is pending and due, if it may have changed."""
+        index = self._index
+        if index is None or not (self._has_changed or self.late_ms()):
+            return
+        self._has_changed = False
+        try:
+            counts = await self._shared.call(index.counts, self._shared.clock.now_ms())
+        except sqlite3.Error:
+            return  # it is opened again
+        self.counts.pending, self.counts.due = counts
+
+    def late_ms(self) -> int:
+        """Return for how long the record that waits longest is overdue; 0 if none is."""
+        first = min((at_ms for at_ms in self._next.values() if at_ms is not None), default=None)
+        return 0 if first is None else max(self._shared.clock.now_ms() - first, 0)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that could fire now has fired. What waits after a failure does not count."""
+        records, leading = self._log, self._leading
+        if not self.partition.leading:
+            return True
+        if self._at.records_to < records.last_stable_offset or self._at.marks_to < records.high_watermark:
+            return False
+        return leading is not None and leading.is_ready and leading.is_idle and not self._is_due

@@ -1,0 +1,94 @@
+"""What all partitions of schedule topics on a broker share: its clock, its topics, one thread, and the way to targets.
+
+Owns the thread of the indexes, and the bounds on what is sent at the same time. Never decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol, TypeVar
+
+from kbroker.clock import Clock
+from kbroker.cluster_state import TopicState
+from kbroker.partition import Partition
+from kbroker.protocol.errors import ErrorCode
+from kbroker.scheduling.index import boot_id
+
+T = TypeVar("T")
+Outcome = ErrorCode | Awaitable[ErrorCode]
+BATCH_BYTES: Final = 1 << 19
+"""The most bytes of a batch, unless a single record is larger."""
+BATCH_RECORDS: Final = 1000
+
+
+class Deliveries(Protocol):
+    """Produces into the targets, here or at another broker (broker/own_produce.py)."""
+
+    def leader_of(self, topic: str, index: int) -> int:
+        """Return the broker that leads a partition."""
+
+    async def produce(self, topic: str, index: int, batch: memoryview, topic_id: bytes | None = None) -> Outcome:
+        """Produce a batch as a client with acks=all, to the topic with this id."""
+
+
+class Places(Protocol):
+    """Limits what is sent at the same time, in total and to one broker (broker/places.py)."""
+
+    def place(self, broker: int) -> AbstractAsyncContextManager[None]:
+        """Wait for a place, and keep it until the context ends."""
+
+
+class ProducerIds(Protocol):
+    """The supply of producer ids."""
+
+    def next(self) -> int:
+        """Return an id that was never supplied before; raises ApiError while there is none."""
+
+
+class Shared:
+    """The parts that the partitions use. `topic` returns a topic by name, `most_bytes` a topic's max.message.bytes."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        topic: Callable[[str], TopicState | None],
+        most_bytes: Callable[[TopicState], int],
+        producer_ids: ProducerIds,
+        deliveries: Deliveries,
+        places: Places,
+        is_hosted: Callable[[Partition], bool],
+    ) -> None:
+        self.clock = clock
+        self.topic = topic
+        self.most_bytes = most_bytes
+        self.producer_ids = producer_ids
+        self.deliveries = deliveries
+        self.places = places
+        self.is_hosted = is_hosted
+        self.boot = boot_id()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def call(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        """Run work of an index on the thread."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-schedules")
+        return asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
+
+    def close(self) -> None:
+        """End the thread after its present work."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def partitions(self, topic: str) -> int:
+        """Return the number of partitions of a topic; 0 if it is not known."""
+        known = self.topic(topic)
+        return 0 if known is None else len(known.partitions)
+
+
+def is_schedule_topic(topic: TopicState) -> bool:
+    """Whether a topic's own configs make it a schedule topic."""
+    return topic.configs.get("schedule.enable", "false").strip().lower() == "true"
