@@ -373,9 +373,9 @@ class Fetch:
             has_records = bool(data.records)
             if has_records and partition is not None:
                 if self._replica >= 0:
-                    partition.traffic.replicated_out += data.records.size
+                    partition.traffic.replicated_out += len(data.records)
                 else:
-                    partition.traffic.bytes_out += data.records.size
+                    partition.traffic.bytes_out += len(data.records)
             if session is not None:
                 cached = session.partitions.get(key)
                 if cached is None or not cached.must_answer(data):
