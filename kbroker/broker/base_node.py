@@ -149,7 +149,9 @@ class Node(LogEvents, ABC):
             own = ProduceAnywhere(config.node_id, here, self._leader_of, others.letters)
         self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
         self._refused = self.record_checks.letters = RefusedRecords(metadata, own)
-        self.views = HostedViews(replicas.get, replicas.why_missing, clock, lambda: metadata.state, replicas.openings)
+        self.views = HostedViews(
+            replicas.get, replicas.why_missing, clock, lambda: metadata.state, replicas.openings, replicas.traffic
+        )
         persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states, clock)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")
