@@ -86,7 +86,7 @@ class Prefilter:
             return True
         room = MOST_WORK
         for each in self._behind:
-            room -= data.count(each.name) * each.work
+            room -= each.most_work(data, room)
             if room < 0 or each.is_in(data):
                 return True
         return False
@@ -107,7 +107,7 @@ class Prefilter:
                 place = data.find(each, passed(place))
         room = MOST_WORK
         for behind in self._behind:
-            room -= data.count(behind.name) * behind.work
+            room -= behind.most_work(data, room)
             if room < 0:
                 return None
             behind.collect(data, passed, found)
@@ -125,6 +125,11 @@ class _Behind:
         overlapping = -(-len(name) // period)
         self.work: Final = overlapping * (1 + sum(1 if each.is_whole else 5 for each in found))
         """The comparisons for each place of the name that `count` finds, which does not count overlapping places."""
+
+    def most_work(self, data: bytes | bytearray, room: int) -> int:
+        """Return how many comparisons a search takes at most. The name is counted only if it matters."""
+        most = len(data) // len(self.name) * self.work
+        return most if most <= room else data.count(self.name) * self.work
 
     def is_in(self, data: bytes | bytearray) -> bool:
         if self.name not in data:

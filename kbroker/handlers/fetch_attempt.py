@@ -374,9 +374,9 @@ class Fetch:
             has_records = bool(data.records)
             if has_records and partition is not None:
                 if self._replica >= 0:
-                    partition.traffic.replicated_out += data.records.size
+                    partition.traffic.replicated_out += len(data.records)
                 else:
-                    partition.traffic.bytes_out += data.records.size
+                    partition.traffic.bytes_out += len(data.records)
                     fetched = partition.fetched
                     if len(fetched) < MOST_CLIENTS or client in fetched:
                         fetched[client] = want.fetch_offset

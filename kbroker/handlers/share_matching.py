@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from kbroker.filters.filtering import Filter
-from kbroker.handlers.view_fetch import Filtered
 from kbroker.long_work import turn
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import parse_header
@@ -62,7 +61,7 @@ class Matching:
             await turn
         return spans
 
-    async def records(self, got: Sequence[Acquired]) -> Filtered:
+    async def records(self, got: Sequence[Acquired]) -> bytes:
         """Return the batches with the matching records of acquired ranges."""
         firsts, lasts = [each.first_offset for each in got], [each.last_offset for each in got]
         parts = []
@@ -76,4 +75,4 @@ class Matching:
             if kept:
                 parts.append(await opened.only(kept))
             await turn
-        return Filtered(b"".join(parts))
+        return b"".join(parts)

@@ -14,6 +14,7 @@ from typing import Final
 
 from kbroker.handlers.fetch_attempt import Fetch, diverging, is_due
 from kbroker.handlers.fetch_session import Key
+from kbroker.log.log_slice import LogSlice
 from kbroker.long_work import turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -22,17 +23,6 @@ from kbroker.views.hosted_views import HostedView, HostedViews
 
 _LEAST_SECONDS: Final = 0.25
 """The time for which a request scans, at least if nothing matches, and at most once something does."""
-
-
-class Filtered(bytes):
-    """Filtered batches, with the attributes of a LogSlice."""
-
-    __slots__ = ()
-    cut_short = False
-
-    @property
-    def size(self) -> int:
-        return len(self)
 
 
 class ViewFetch:
@@ -111,7 +101,7 @@ class ViewFetch:
                 self._matures_at = min(self._matures_at, self._loop.time() + work.matures_in_ms / 1000)
             if data.records:
                 size += len(data.records)
-                urgent |= data.records.cut_short
+                urgent |= isinstance(data.records, LogSlice) and data.records.cut_short
             urgent |= bool(data.error_code) or data.diverging_epoch is not None or data.preferred_read_replica >= 0
             found.append(data)
             await turn
@@ -173,5 +163,5 @@ class ViewFetch:
         view.traffic.bytes_out += len(records)
         return PartitionData(
             partition.index, 0, high_watermark, min(stable, high_watermark), source.log_start_offset, epoch, None, None,
-            aborted, -1 if preferred is None else preferred, Filtered(records) if records else b"",
+            aborted, -1 if preferred is None else preferred, records,
         )  # fmt: skip

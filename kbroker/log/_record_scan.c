@@ -5,8 +5,9 @@
  * record, and decides. So a fault of this file can let a record pass or make the walk slow, but only one place refuses
  * records. tests/log/mutated_batches.py compares both.
  *
- * `prefixes` and `places` own a second one: with which bytes do the keys or values begin, and where are they? They tell
- * nothing if they are not sure, and schema_tokens.py reads the records.
+ * `borders` finds where records begin, and checks nothing else. `prefixes` and `places` own a further question: with
+ * which bytes do the keys or values begin, and where are they? They tell nothing if they are not sure, and
+ * schema_tokens.py reads the records.
  *
  * The caller bounds a call's work by `most`; a record costs some nanoseconds, whatever its size. The stable ABI of
  * CPython 3.11 is used, so one build serves all later versions.
@@ -373,10 +374,58 @@ static PyObject *places(PyObject *module, PyObject *const *args, Py_ssize_t narg
     return out;
 }
 
+PyDoc_STRVAR(borders_doc,
+"borders(data, position, count) -> bytes or None\n"
+"\n"
+"Return where `count` records from byte `position` begin, and where the last one ends: a native i32 for each.\n"
+"None if a record is cut off or has a negative size.");
+
+static PyObject *borders(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    Py_buffer view;
+    if (nargs != 3) {
+        PyErr_SetString(PyExc_TypeError, "three arguments are needed: data, position, count");
+        return NULL;
+    }
+    Py_ssize_t position = PyLong_AsSsize_t(args[1]), count = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    if (position < 0 || position > view.len || view.len > INT32_MAX || count < 0 || count > view.len - position) {
+        PyBuffer_Release(&view);
+        Py_RETURN_NONE;
+    }
+    PyObject *out = PyBytes_FromStringAndSize(NULL, (count + 1) * 4);
+    if (out == NULL) {
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    const uint8_t *start = view.buf;
+    cursor in = {start + position, start + view.len};
+    char *to = PyBytes_AsString(out);
+    int sure = 1;
+    for (;; to += 4) {
+        int32_t at = (int32_t)(in.at - start), size;
+        memcpy(to, &at, sizeof at);
+        if (count-- == 0)
+            break;
+        sure = read_int(&in, &size) && size >= 0 && size <= in.end - in.at;
+        if (!sure)
+            break;
+        in.at += size;
+    }
+    PyBuffer_Release(&view);
+    if (sure)
+        return out;
+    Py_DECREF(out);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"scan", (PyCFunction)(void (*)(void))scan, METH_FASTCALL, scan_doc},
     {"prefixes", (PyCFunction)(void (*)(void))prefixes, METH_FASTCALL, prefixes_doc},
     {"places", (PyCFunction)(void (*)(void))places, METH_FASTCALL, places_doc},
+    {"borders", (PyCFunction)(void (*)(void))borders, METH_FASTCALL, borders_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -46,11 +46,15 @@ prefixes: Prefixes | None = None
 """The compiled function that reads the first bytes of keys or values; None if `scan` is None."""
 places: Prefixes | None = None
 """The compiled function that reads the positions of keys or values; None if `scan` is None."""
+Borders = Callable[[bytes, int, int], bytes | None]
+borders: Borders | None = None
+"""The compiled function that finds where records begin; None if `scan` is None."""
 _PURE = bool(os.environ.get("KBROKER_PURE_PYTHON"))
 if not _PURE:
     with suppress(ImportError):
         _compiled = import_module("kbroker.log._record_scan")
         scan = _compiled.scan
+        borders = getattr(_compiled, "borders", None)
         prefixes, places = getattr(_compiled, "prefixes", None), getattr(_compiled, "places", None)
 
 logger = logging.getLogger(__name__)

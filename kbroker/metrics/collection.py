@@ -121,6 +121,8 @@ async def _requests(node: Node, values: Values) -> None:
 async def _partitions(node: Node, values: Values) -> None:
     sums: Sums = await partitions(node, values, MOST_PARTITIONS)
     put(values, "kbroker_damaged_partitions", sums.damaged)
+    put(values, "kbroker_view_scanned_records_total", node.views.shared.scanned)
+    put(values, "kbroker_view_cached_bytes", node.views.shared.kept.size)
     put(values, "kbroker_left_out", max(sums.hosted - MOST_PARTITIONS, 0), {"kind": "partitions"})
     found = {
         "partitioncount": sums.hosted,

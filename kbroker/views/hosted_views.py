@@ -18,7 +18,7 @@ from kbroker.filters.tokens import FilterError
 from kbroker.long_work import FewAtOnce
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.topic_metrics import Traffic
+from kbroker.topic_metrics import TopicMetrics, Traffic
 from kbroker.views.scanned import Selection
 from kbroker.views.shared import Shared
 from kbroker.views.source_scan import SourceScan
@@ -49,8 +49,10 @@ class HostedViews:
         clock: Clock,
         state: Callable[[], ClusterState],
         openings: FewAtOnce[Any],
+        counters: TopicMetrics,
     ) -> None:
         """`get` returns a hosted partition; `why_missing` the error for one that is not hosted."""
+        self._counters = counters
         self._get = get
         self._why_missing = why_missing
         self._state = state
@@ -93,7 +95,7 @@ class HostedViews:
         scan = self.scan_of(partition)
         traffic = self.traffic.get(name)
         if traffic is None:
-            traffic = self.traffic[name] = Traffic()
+            traffic = self.traffic[name] = self._counters.host(name)
         return HostedView(name, partition, scan, scan.use(wanted), traffic)
 
     def known_end(self, name: str, index: int) -> int | None:
@@ -146,6 +148,7 @@ class HostedViews:
             return
         for name in [name for name in self.traffic if name not in new.topics]:
             del self.traffic[name]
+            self._counters.unhost(name)
         for partition, scan in list(self._scans.items()):
             if not self.is_hosted(partition):
                 del self._scans[partition]

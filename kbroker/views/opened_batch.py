@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kbroker.filters.filtering import Filter
+from kbroker.log import record_walk
 from kbroker.long_work import turn
 from kbroker.protocol.compression import NONE, compress, pack, unpack
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
@@ -29,8 +30,11 @@ from kbroker.protocol.records import (
 
 _MOST_UNPACKED: Final = 1 << 30
 """The most uncompressed bytes. Batches were checked at the append, so only a broken file can exceed this limit."""
-_WALKED_AT_ONCE: Final = 4096
-"""The records whose borders are found between two turns: some hundred us."""
+_WALKED_AT_ONCE: Final = 1 << 15
+_WALKED_SLOWLY: Final = 1 << 10
+"""The records whose borders are found between two turns: some hundred us, by compiled code or in Python."""
+_MOST_DECODED: Final = 4096
+"""The most decoded records that are kept for other filters."""
 _LARGE_RECORD: Final = 16384
 _DECODED_AT_ONCE: Final = 32
 """The records that are decoded and tested between two turns, if they are small."""
@@ -53,11 +57,16 @@ class OpenedBatch:
 
     async def select(self, wanted: Filter, partition: int) -> list[int]:
         """Return the indexes of the records that match, in order. Raises Malformed."""
-        if not self.header.record_count or not wanted.may_match(self.data):
+        if self.header.record_count > _WALKED_AT_ONCE or record_walk.borders is None:
+            if not wanted.may_match(self.data):
+                return []
+            await self._find_borders()
+        places = wanted.places(self.data, self._end_of_record)
+        if places == [] or not self.header.record_count:
             return []
-        await self._find_borders()
+        if not self._borders:
+            self._find_some()
         borders = self._borders
-        places = wanted.places(self.data, lambda place: borders[bisect_right(borders, place)])
         indexes: Sequence[int]
         if places is None:
             indexes = range(self.header.record_count)
@@ -72,6 +81,11 @@ class OpenedBatch:
                 left = _DECODED_AT_ONCE
                 await turn
         return found
+
+    def _end_of_record(self, place: int) -> int:
+        if not self._borders:
+            self._find_some()
+        return self._borders[bisect_right(self._borders, place)]
 
     def timestamp(self, index: int) -> int:
         """Return the timestamp of a record in ms."""
@@ -88,35 +102,30 @@ class OpenedBatch:
             fixed = header.max_timestamp if header.timestamp_type else None
             position = self._borders[index]
             known, _ = record_at(self.data, position, header.base_offset, header.base_timestamp, fixed)
-            if len(self._records) < _WALKED_AT_ONCE:
+            if len(self._records) < _MOST_DECODED:
                 self._records[index] = known
         return known
 
     async def _find_borders(self) -> None:
-        """Find where each record begins, and the end of the last one."""
+        """Find where each record begins, and the end of the last one. Raises Malformed."""
         if self._borders:
             return
-        data, end = self.data, len(self.data)
-        borders, position, count = [0], 0, self.header.record_count
-        put = borders.append
-        try:
-            for number in range(1, count + 1):
-                byte = data[position]
-                if byte < 0x80:
-                    position += 1 + (byte >> 1)
-                else:
-                    size, position = read_number(data, position, 5)
-                    if size < 0:
-                        raise Malformed("record of negative size")
-                    position += size
-                put(position)
-                if not number % _WALKED_AT_ONCE:
-                    await turn
-        except IndexError as error:
-            raise Malformed("batch ends before its last record") from error
-        if position != end:
+        found = [0]
+        while (left := self.header.record_count + 1 - len(found)) > 0:
+            _walk(self.data, min(left, _WALKED_AT_ONCE if record_walk.borders is not None else _WALKED_SLOWLY), found)
+            await turn
+        self._accept(found)
+
+    def _find_some(self) -> None:
+        """Find the borders of a batch of few records."""
+        found = [0]
+        _walk(self.data, self.header.record_count, found)
+        self._accept(found)
+
+    def _accept(self, found: list[int]) -> None:
+        if found[-1] != len(self.data):
             raise Malformed("bytes remain after the last record of a batch")
-        self._borders = borders
+        self._borders = found
 
     async def only(self, indexes: Sequence[int]) -> bytes:
         """Return the batch with only these records, which are at least one."""
@@ -137,6 +146,23 @@ class OpenedBatch:
                 await turn
             packed = b"".join(pieces)
         return _enclosed(header, stamp, len(indexes), packed)
+
+
+def _walk(data: bytes, count: int, found: list[int]) -> None:
+    """Add the ends of further records. Raises Malformed."""
+    position = found[-1]
+    if record_walk.borders is not None:
+        packed = record_walk.borders(data, position, count)
+        if packed is None:
+            raise Malformed("a record does not fit in its batch")
+        found += memoryview(packed).cast("i")[1:].tolist()
+        return
+    for _ in range(count):
+        size, position = read_number(data, position, 5)
+        position += size
+        if size < 0 or position > len(data):
+            raise Malformed("a record does not fit in its batch")
+        found.append(position)
 
 
 def _enclosed(header: BatchHeader, max_timestamp: int, count: int, packed: bytes) -> bytes:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
-
 from kbroker import Acl, Broker
 
 PATIENCE_S = 20.0
@@ -25,6 +24,7 @@ def broker() -> Iterator[Broker]:
             topic="eu", resource_pattern_type="prefixed",
         ),
         Acl(allow_principal="User:reader", consumer=True, topic="eu", group="g"),
+        Acl(allow_principal="User:reader", operation="Describe", topic="eu-hidden"),
     ]  # fmt: skip
     with Broker({"super.users": "User:admin"}, users=USERS, acls=acls) as running:
         running.topics.create("orders")
@@ -61,6 +61,18 @@ def test_a_reader_of_the_view_sees_nothing_of_the_source(broker: Broker) -> None
     assert error is not None
     assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     consumer.close()
+
+
+def test_a_view_is_read_by_those_who_may(broker: Broker) -> None:
+    create(broker, "admin", "eu-hidden")
+    consumer = Consumer({**broker.client_settings("reader").confluent_kafka, "group.id": "g"})
+    consumer.assign([TopicPartition("eu-hidden", 0, 0)])
+    message = consumer.poll(PATIENCE_S)
+    consumer.close()
+    assert message is not None
+    error = message.error()
+    assert error is not None
+    assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize("source", ["orders", "missing"])

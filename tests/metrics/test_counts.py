@@ -122,6 +122,27 @@ def test_records_that_wait_for_their_delay_are_no_lag(seen: Seen) -> None:
     assert seen.value("kbroker_partition_delayed_records", **where) == 0
 
 
+def test_what_does_not_match_a_view_is_no_lag(seen: Seen) -> None:
+    seen.broker.topics.create("viewed", partitions=1)
+    view = {"view.source": "viewed", "view.filter": "header.region = 'EU'"}
+    seen.broker.topics.create("viewed-eu", partitions=1, config=view)
+    seen.broker.topics["viewed"].produce("x", headers=[("region", "EU")])
+    produce(seen, "viewed", 5)
+    settings = {
+        "bootstrap.servers": seen.broker.bootstrap_servers,
+        "group.id": "of-view",
+        "auto.offset.reset": "earliest",
+    }
+    consumer = Consumer(settings)
+    consumer.subscribe(["viewed-eu"])
+    assert consumer.poll(20) is not None
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    assert seen.value("kbroker_group_lag", group="of-view", topic="viewed-eu", partition="0") == 0
+    assert seen.value("kbroker_view_scanned_records_total") >= 6
+    assert seen.value("kafka_server_brokertopicmetrics_bytesout_total", topic="viewed-eu") > 0
+
+
 def test_a_deleted_topic_is_told_no_more_and_stays_in_the_sums(seen: Seen) -> None:
     seen.broker.topics.create("short-lived", partitions=2)
     produce(seen, "short-lived", 50)
