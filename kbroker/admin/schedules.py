@@ -1,7 +1,7 @@
 """Schedule topics of any cluster: what is pending, when it fires next, and cancelling it.
 
 Owns the reading of a topic up to its present end: its records, and the marks of its leaders, from which follows what is
-pending (kbroker/schedules/pending.py). This takes as long as the reading of the topic, and some 200 bytes of memory for
+pending (kbroker/schedules/pending.py). This takes as long as the reading of the topic, and some 250 bytes of memory for
 each pending record. Never prints.
 """
 
@@ -198,7 +198,7 @@ class ScheduleTopic:
         if record is None:
             return None
         try:
-            target = pending.targets.get(place.offset, pending.target)
+            target = pending.target_of(place.offset)
             schedule = read_schedule(record.key, record.headers, record.timestamp, target)
         except ScheduleError:
             return None

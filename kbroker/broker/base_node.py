@@ -146,7 +146,7 @@ class Node(LogEvents, ABC):
         self.registry: RegistryService | None = None
         """The schema registry, once `open_registry` has opened one."""
         self.record_checks = BrokerChecks()
-        replicas.checks_of = ProduceChecks(self.record_checks, metadata, replicas, clock).of
+        replicas.checks_of = ProduceChecks(self.record_checks, metadata, replicas, clock, alone=cluster is None).of
         share_log = CoordinatorLog(SHARE_STATE_TOPIC, metadata, replicas)
         self.shares = ShareCoordinator(share_coordinator_config(config), share_log, clock, lambda: metadata.state)
         here, others = ProduceHere(replicas, clock), share_peers or SharePeers()

@@ -6,6 +6,8 @@ decide about records.
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
 from weakref import WeakValueDictionary
 
 from kbroker.clock import Clock
@@ -16,28 +18,37 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.record_check import MayWrite, RecordCheck, RecordChecks
 from kbroker.record_checks.checks import BrokerChecks
 from kbroker.replicas import Replicas
-from kbroker.schedules.produce_check import ScheduleChecks
+from kbroker.schedules.produce_check import AT_ONCE, ScheduleChecks
+
+_PATIENCE_S: Final = 1.0
+"""The seconds within which a broker of a cluster learns of a topic that was just created."""
 
 
 class ProduceChecks:
     """The checks of one broker."""
 
-    def __init__(self, schemas: BrokerChecks, metadata: ClusterMetadata, replicas: Replicas, clock: Clock) -> None:
+    def __init__(
+        self, schemas: BrokerChecks, metadata: ClusterMetadata, replicas: Replicas, clock: Clock, *, alone: bool
+    ) -> None:
         self._schemas = schemas
-        self._topics = _Topics(metadata, replicas)
+        self._topics = _Topics(metadata, replicas, 0.0 if alone else _PATIENCE_S)
         self._clock = clock
+        self._room = asyncio.Semaphore(AT_ONCE)
         self._known: WeakValueDictionary[str, _TopicChecks] = WeakValueDictionary()
 
     def of(self, topic: str) -> RecordChecks:
         """Return the checks of a topic; its partitions share them."""
         found = self._known.get(topic)
         if found is None:
-            found = self._known[topic] = _TopicChecks(topic, self._schemas.of(topic), self._topics, self._clock)
+            found = self._known[topic] = _TopicChecks(
+                topic, self._schemas.of(topic), self._topics, self._clock, self._room
+            )
         return found
 
 
 class _Topics:
-    def __init__(self, metadata: ClusterMetadata, replicas: Replicas) -> None:
+    def __init__(self, metadata: ClusterMetadata, replicas: Replicas, patience_s: float) -> None:
+        self.patience_s = patience_s
         self._metadata = metadata
         self._replicas = replicas
 
@@ -50,7 +61,10 @@ class _Topics:
 
 
 class _TopicChecks:
-    def __init__(self, topic: str, schemas: RecordChecks, topics: _Topics, clock: Clock) -> None:
+    def __init__(
+        self, topic: str, schemas: RecordChecks, topics: _Topics, clock: Clock, room: asyncio.Semaphore
+    ) -> None:
+        self._room = room
         self._topic = topic
         self._schemas = schemas
         self._topics = topics
@@ -62,7 +76,7 @@ class _TopicChecks:
         if not config.schedule_enable:
             return self._schemas.under(config)
         if self._schedules is None:
-            self._schedules = ScheduleChecks(self._topic, self._topics, self._clock.now_ms)
+            self._schedules = ScheduleChecks(self._topic, self._topics, self._clock.now_ms, self._room)
         schedules = self._schedules.under(config)
         if not config.checks_schemas:
             return schedules

@@ -9,6 +9,7 @@ was no schedule topic then.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 from kbroker.protocol.records import Headers
@@ -27,7 +28,7 @@ class Failure(NamedTuple):
 
 
 class PendingRecords:
-    """The pending records of one partition. It keeps some 200 bytes for each, and no values."""
+    """The pending records of one partition. It keeps some 250 bytes for each: no values, and hashes for keys."""
 
     def __init__(self, default_target: str) -> None:
         """Begin at the start of the log. `default_target` counts until a mark names another one."""
@@ -37,16 +38,16 @@ class PendingRecords:
         self.delivering: dict[int, int] = {}
         """When each record that is being delivered now was due, by its offset."""
         self.failures: dict[int, Failure] = {}
-        self.targets: dict[int, str] = {}
-        """The default target of records that were written under another one."""
         self.delivered = 0
         """How many deliveries the log still shows."""
         self.wrong = 0
         """How many records are no schedules although they should be."""
         self._is_active = True
         self._has_toggled = False
-        self._by_key: dict[bytes, int] = {}
-        self._keys: dict[int, bytes] = {}
+        self._targets: list[tuple[int, str]] = [(0, default_target)]
+        """The default targets, each with the offset from which on it counts."""
+        self._by_key: dict[int, int] = {}
+        self._keys: dict[int, int] = {}
         self._intents: dict[int, tuple[Due, ...]] = {}
         self._replaced: set[int] = set()
         """Records that are being delivered, and do not come back."""
@@ -68,10 +69,9 @@ class PendingRecords:
             return
         if key is not None:
             self._remove(key)
-            self._by_key[key] = offset
-            self._keys[offset] = key
+            hashed = self._keys[offset] = hash(key)
+            self._by_key[hashed] = offset
         self.due[offset] = schedule.due_ms
-        self.targets[offset] = self.target
 
     def mark(self, offset: int, mark: Mark) -> None:
         """Replay a mark of the leader."""
@@ -85,11 +85,16 @@ class PendingRecords:
         elif isinstance(mark, Done):
             self._end(mark)
         else:
-            self._toggle(mark)
+            self._toggle(offset, mark)
 
     def find(self, key: bytes) -> int | None:
         """Return the offset of the record with a key that is pending or being delivered; None if there is none."""
-        return self._by_key.get(key)
+        return self._by_key.get(hash(key))
+
+    def target_of(self, offset: int) -> str:
+        """Return the default target for a record."""
+        place = bisect_right(self._targets, offset, key=lambda each: each[0])
+        return self._targets[max(place - 1, 0)][1]
 
     def due_of(self, offset: int) -> int:
         """Return when a record is due that is pending or being delivered."""
@@ -115,22 +120,24 @@ class PendingRecords:
             ):  # otherwise the records are tried again at once, in smaller batches
                 self.failures[due.offset] = Failure(mark.error_code, mark.message, mark.retry_ms)
 
-    def _toggle(self, mark: Begin | Pause) -> None:
+    def _toggle(self, offset: int, mark: Begin | Pause) -> None:
         if isinstance(mark, Begin):
             if not self._has_toggled and mark.is_change:
                 self._clear()
+            if mark.target != self.target:
+                self._targets.append((offset, mark.target))
             self.target = mark.target
         self._is_active = isinstance(mark, Begin)
         self._has_toggled = True
 
     def _clear(self) -> None:
-        for kept in (self.due, self.failures, self.targets, self._by_key, self._keys):
+        for kept in (self.due, self.failures, self._by_key, self._keys):
             kept.clear()
         self.wrong = 0
 
     def _remove(self, key: bytes) -> None:
         """Remove what is pending with a key."""
-        offset = self._by_key.pop(key, None)
+        offset = self._by_key.pop(hash(key), None)
         if offset is None:
             return
         if offset in self.delivering:
@@ -142,7 +149,6 @@ class PendingRecords:
 
     def _forget(self, offset: int) -> None:
         self.failures.pop(offset, None)
-        self.targets.pop(offset, None)
         key = self._keys.pop(offset, None)
         if key is not None and self._by_key.get(key) == offset:
             del self._by_key[key]

@@ -10,6 +10,7 @@ then the record stays pending with an error.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
@@ -23,16 +24,21 @@ from kbroker.long_work import turn
 from kbroker.protocol.compression import NONE, unpack
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.records import HEADER_SIZE, BatchHeader, Headers, parse_header, read_number
-from kbroker.schedules.language import ScheduleError, fired_headers, is_ours, read_schedule
+from kbroker.schedules.language import ScheduleError, fired_headers, is_ours, read_schedule, size_of_fired_headers
 from kbroker.schedules.targets import target_fault
 from kbroker.schedules.times import LATEST_MS
 
 MOST_HEADERS: Final = 1000
 """The most headers of a record of a schedule topic: they are read in one step."""
+AT_ONCE: Final = 4
+"""How many larger unpacked batches are in memory at the same time."""
+_SMALL: Final = 64 << 10
+"""The bytes of unpacked records up to which a batch need not wait for `room`."""
 _LEAST_UNPACKED, _UNPACKED_TIMES, _MOST_UNPACKED = 16 << 20, 16, 64 << 20
 """A batch may decompress to this multiple of the largest message, within these bounds in bytes."""
 _EACH: Final = 32
 """How many records are checked between two turns of the loop: about 0.5 ms."""
+_PAUSE_S: Final = 0.02
 _LARGEST_OFFSET: Final = 2**63 - 1
 _NUMBERS: Final = 16
 """The most bytes of a single record's numbers in a batch of its own, without the lengths of its fields."""
@@ -40,6 +46,9 @@ _NUMBERS: Final = 16
 
 class Topics(Protocol):
     """The topics of the cluster, and their settings on this broker."""
+
+    patience_s: float
+    """How long a new topic may be unknown to this broker, in seconds: another broker tells it of topics."""
 
     @property
     def state(self) -> ClusterState:
@@ -55,6 +64,8 @@ class _Read(NamedTuple):
     place: int
     """Its place in the batch that the client sent."""
     key: bytes | None
+    size: int
+    """The bytes of the record, without those of its length."""
     value_size: int
     """-1 for a record without value."""
     headers: Headers | None
@@ -71,12 +82,13 @@ class _Target(NamedTuple):
 
 
 class ScheduleChecks:
-    """The checks of one topic (`RecordChecks`)."""
+    """The checks of one topic (`RecordChecks`). The topics of a broker share `room`, a bound on unpacked batches."""
 
-    def __init__(self, topic: str, topics: Topics, now_ms: Callable[[], int]) -> None:
+    def __init__(self, topic: str, topics: Topics, now_ms: Callable[[], int], room: asyncio.Semaphore) -> None:
         self._topic = topic
         self._topics = topics
         self._now_ms = now_ms
+        self._room = room
         self._config: LogConfig | None = None
         self._check: ScheduleCheck | None = None
 
@@ -84,7 +96,8 @@ class ScheduleChecks:
         """Return the check for a config with schedules; the same object for the same config."""
         check = self._check
         if check is None or self._config is not config:
-            check = self._check = ScheduleCheck(self._topic, config.schedule_target_topic, self._topics, self._now_ms)
+            target = config.schedule_target_topic
+            check = self._check = ScheduleCheck(self._topic, target, self._topics, self._now_ms, self._room)
             self._config = config
         return check
 
@@ -94,8 +107,13 @@ class ScheduleCheck:
 
     is_quick = False
 
-    def __init__(self, topic: str, default_target: str, topics: Topics, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, topic: str, default_target: str, topics: Topics, now_ms: Callable[[], int], room: asyncio.Semaphore
+    ) -> None:
+        self._room = room
         self._topic = topic
+        self._more = HEADER_SIZE + _NUMBERS + size_of_fired_headers(topic)
+        """More bytes than a delivered record has beyond those of the record and of its key."""
         self._default = default_target
         self._topics = topics
         self._now_ms = now_ms
@@ -105,18 +123,44 @@ class ScheduleCheck:
 
     async def judge(self, batch: memoryview, rules: BatchRules, may_write: MayWrite) -> memoryview:
         header = parse_header(batch)
-        data = await _unpacked(batch, header, rules)
+        data = await _unpacked(batch, header, rules, _SMALL)
+        if data is not None:
+            await self._judge_all(data, header.record_count, may_write)
+        else:
+            async with self._room:
+                data = await _unpacked(batch, header, rules, None)
+                assert data is not None
+                await self._judge_all(data, header.record_count, may_write)
+        return batch
+
+    async def _judge_all(self, data: memoryview, count: int, may_write: MayWrite) -> None:
+        """Raise AppendError if a record is bad."""
+        found = await self._verdicts(data, count, may_write)
+        if found.missing and self._topics.patience_s and await self._have_appeared(found.missing):
+            found = await self._verdicts(data, count, may_write)
+        found.refuse()
+
+    async def _have_appeared(self, names: set[str]) -> bool:
+        """Wait until this broker knows some topics; return False if it does not in time."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._topics.patience_s
+        while not names <= self._topics.state.topics.keys():
+            if loop.time() >= until:
+                return False
+            await asyncio.sleep(_PAUSE_S)
+        return True
+
+    async def _verdicts(self, data: memoryview, count: int, may_write: MayWrite) -> _Verdicts:
         found = _Verdicts()
         targets: dict[str, _Target] = {}
         try:
-            for number, record in enumerate(_records(data, header.record_count)):
+            for number, record in enumerate(_records(data, count)):
                 self._judge(record, targets, may_write, found)
                 if not number % _EACH:
                     await turn
         except Malformed as error:
             raise BatchRefused(ErrorCode.INVALID_RECORD, f"The records cannot be checked: {error}") from None
-        found.refuse()
-        return batch
+        return found
 
     def _judge(self, record: _Read, targets: dict[str, _Target], may_write: MayWrite, found: _Verdicts) -> None:
         if record.headers is None:
@@ -144,10 +188,12 @@ class ScheduleCheck:
             found.forbid(record.place, schedule.topic)
         elif target.fault is not None:
             found.add(record.place, target.fault)
+            if schedule.topic not in self._topics.state.topics:
+                found.missing.add(schedule.topic)
         elif schedule.partition is not None and schedule.partition >= target.partitions:
             text = f"{schedule.topic} has {target.partitions} partitions, and none with number {schedule.partition}"
             found.add(record.place, text)
-        else:
+        elif record.size + len(schedule.key or b"") + self._more > target.max_bytes:  # it may be too large
             size = self._size(record, schedule.key)
             if size > target.max_bytes:
                 found.is_too_large(record.place, schedule.topic, size, target.max_bytes)
@@ -176,6 +222,8 @@ class _Verdicts:
 
     def __init__(self) -> None:
         self._errors: list[tuple[int, str | None]] = []
+        self.missing: set[str] = set()
+        """Targets that this broker does not know."""
         self._count = self._forbidden = self._too_large = 0
 
     def add(self, index: int, text: str) -> None:
@@ -206,50 +254,55 @@ class _Verdicts:
         raise invalid_records(self._errors, self._count)
 
 
-async def _unpacked(batch: memoryview, header: BatchHeader, rules: BatchRules) -> bytes:
-    """Return the uncompressed records of a well-formed batch; raises AppendError."""
+async def _unpacked(batch: memoryview, header: BatchHeader, rules: BatchRules, small: int | None) -> memoryview | None:
+    """Return the uncompressed records of a well-formed batch; None if they have more than `small` bytes.
+
+    Raises AppendError.
+    """
     body = batch[HEADER_SIZE:]
     if header.codec == NONE:
-        return bytes(body)
+        return body
     wanted = min(max(_LEAST_UNPACKED, _UNPACKED_TIMES * rules.max_size), _MOST_UNPACKED)
     most = max(min(rules.max_decompressed, wanted), rules.max_size)
-    pieces = []
+    data = bytearray()
     try:
         for piece in unpack(header.codec, body, most):
-            pieces.append(piece)
+            data += piece
+            if small is not None and len(data) > small:
+                return None
             await turn
     except Malformed as error:
         raise BatchRefused(ErrorCode.INVALID_RECORD, f"The records cannot be checked: {error}") from None
-    return b"".join(pieces)
+    return memoryview(data)
 
 
-def _records(data: bytes, count: int) -> Iterator[_Read]:
+def _records(data: memoryview, count: int) -> Iterator[_Read]:
     """Yield the records of a well-formed batch; raises Malformed."""
     position = 0
     for _ in range(count):
-        size, position = read_number(data, position, 5)
-        end = position + size
+        whole, position = read_number(data, position, 5)
+        end = position + whole
         _, position = read_number(data, position + 1, 10)
         place, position = read_number(data, position, 5)
         size, position = read_number(data, position, 5)
-        key = data[position : position + size] if size >= 0 else None
+        key = bytes(data[position : position + size]) if size >= 0 else None
         position += max(size, 0)
         value_size, position = read_number(data, position, 5)
         position += max(value_size, 0)
         header_count, position = read_number(data, position, 5)
         headers = _headers(data, position, header_count) if header_count <= MOST_HEADERS else None
-        yield _Read(place, key, value_size, headers)
+        yield _Read(place, key, whole, value_size, headers)
         position = end
 
 
-def _headers(data: bytes, position: int, count: int) -> Headers:
+def _headers(data: memoryview, position: int, count: int) -> Headers:
     headers = []
     for _ in range(count):
         size, position = read_number(data, position, 5)
-        name = data[position : position + size]
+        name = str(data[position : position + size], "utf-8", "replace")
         position += size
         size, position = read_number(data, position, 5)
-        headers.append((name.decode(errors="replace"), data[position : position + size] if size >= 0 else None))
+        headers.append((name, bytes(data[position : position + size]) if size >= 0 else None))
         position += max(size, 0)
     return tuple(headers)
 

@@ -317,14 +317,16 @@ def test_a_topic_that_needs_kbroker_is_refused_where_java_brokers_may_be(cluster
     def has_no_groups(node_id: int) -> bool:
         return "group.version" not in finalized(cluster, node_id)[0]
 
-    configs = {"message.timestamp.type": "LogAppendTime", "delivery.delay.ms": "1000"}
+    stamped = {"message.timestamp.type": "LogAppendTime"}
+    configs = {**stamped, "delivery.delay.ms": "1000"}
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic("before", 1, 3, config=configs)])["before"].result(PATIENCE_S)
     lowered = update(cluster, controller(cluster), "group.version", 0, UNSAFE)
     assert lowered.error_code == ErrorCode.NONE, lowered
     for node_id in cluster.brokers:
         until("the level is known", partial(has_no_groups, node_id))
-    with pytest.raises(KafkaException, match="brokers of Apache Kafka may be members") as refused:
-        admin.create_topics([NewTopic("delayed", 1, 3, config=configs)])["delayed"].result(PATIENCE_S)
-    assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
+    for needing in (configs, {**stamped, "schedule.enable": "true"}):
+        with pytest.raises(KafkaException, match="brokers of Apache Kafka may be members") as refused:
+            admin.create_topics([NewTopic("needing", 1, 3, config=needing)])["needing"].result(PATIENCE_S)
+        assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
     admin.create_topics([NewTopic("plain", 1, 3)])["plain"].result(PATIENCE_S)

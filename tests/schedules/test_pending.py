@@ -100,7 +100,7 @@ def test_records_count_while_the_topic_is_a_schedule_topic() -> None:
     pending.mark(6, Begin("other", is_change=True))
     put(pending, 7, b"b")
     assert pending.due == {2: NOW + 1000, 7: NOW + 1000}
-    assert pending.targets == {2: "target", 7: "other"}
+    assert [pending.target_of(each) for each in (0, 2, 4, 7)] == ["elsewhere", "target", "target", "other"]
 
 
 def test_a_log_whose_beginning_was_deleted() -> None:

@@ -112,6 +112,16 @@ def test_each_bad_record_is_named_with_its_reason(wire: WireClient, codec: int) 
     assert "12 record errors" in (answer.error_message or "")
 
 
+@pytest.mark.parametrize("codec", [GZIP, ZSTD])
+def test_a_batch_that_unpacks_to_much_is_checked_too(wire: WireClient, codec: int) -> None:
+    headers = {"x_delay": "60000", "x_deliver_to": "target"}
+    large = [record(b"x" * 100_000, **headers) for _ in range(20)]  # type: ignore[arg-type]
+    assert produce(wire, "later", *large, codec=codec).error_code == ErrorCode.NONE
+    assert errors(produce(wire, "later", *large, record(None, None), codec=codec)) == [
+        (20, "a record without value cancels its key, but it has no key")
+    ]
+
+
 def test_a_refused_batch_leaves_nothing_behind(broker: Broker, wire: WireClient) -> None:
     broker.topics.create("clean", config=SCHEDULED)
     assert produce(wire, "clean", GOOD, record()).error_code == ErrorCode.INVALID_RECORD
