@@ -132,9 +132,8 @@ def main() -> None:
                 took = schedule(client, options.pending, int(time.time() * 1000) + 3_600_000, 1000_000, options.targets)
                 time.sleep(5)
                 cpu = cpu_seconds(broker.pid) - cpu
-            lines.append(
-                f"| {options.pending:,} records written | {took:.1f} s, {cpu / options.pending * 1e6:.1f} us of CPU each |"
-            )
+            each_us = cpu / options.pending * 1e6
+            lines.append(f"| {options.pending:,} records written | {took:.1f} s, {each_us:.1f} us of CPU each |")
             lines.append(f"| memory with them | {memory_mb(broker.pid) - empty_mb:+.1f} MB |")
             broker.stop()
             full_s = started(broker)
@@ -168,9 +167,8 @@ def main() -> None:
                         last = max(last, last_time(client, f"now{each}", partition, end))
         waits = sorted(quiet.waits)
         late_s = (last - first_ms - 1000) / 1000
-        lines.append(
-            f"| burst due within one second | the last record {late_s:.2f} s late, {cpu / options.burst * 1e6:.1f} us of CPU each |"
-        )
+        each_us = cpu / options.burst * 1e6
+        lines.append(f"| burst due within 1 s | the last record {late_s:.2f} s late, {each_us:.1f} us of CPU each |")
         p50, p99 = (waits[min(int(len(waits) * share), len(waits) - 1)] for share in (0.5, 0.99))
         lines.append(f"| a quiet client meanwhile | p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {waits[-1]:.1f} ms |")
         log = broker.log_tail(1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
@@ -59,7 +60,7 @@ def list_pending(
         if topics:
             states = [ScheduleTopic(admin, each) for each in dict.fromkeys(topics)]
         else:
-            states = [ScheduleTopic(admin, name, target=target) for name, target in schedule_topics(admin).items()]
+            states = list(_readable(admin))
         found = first_due(states, limit, before_ms, failed=failed)
     now_ms = int(time.time() * 1000)
     output.rows(
@@ -79,6 +80,15 @@ def list_pending(
     if len(found) < count and not failed and before_ms is None:
         warn(f"{len(found)} of {count} are shown; --limit N shows more")
     _report(states)
+
+
+def _readable(admin: Any) -> Iterator[ScheduleTopic]:
+    """Yield all schedule topics; warn of those that cannot be read."""
+    for name, target in schedule_topics(admin).items():
+        try:
+            yield ScheduleTopic(admin, name, target=target)
+        except AdminError as error:
+            warn(f"{name} is left out: {error}")
 
 
 def _row(found: Scheduled, now_ms: int) -> dict[str, Any]:

@@ -47,6 +47,8 @@ _SAMPLE_YEARS: Final = (2001, 2002, 2003, 2009, 2010, 2011, 2017, 2004, 2008, 20
 _DAYS: Final = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _FEBRUARY: Final = 2
 _MOST_YEARS: Final = 50
+_KEPT: Final = 512
+"""How many expressions are kept; each takes some 10 kB."""
 
 
 class ZoneFault(TimeFault):
@@ -161,7 +163,7 @@ class Cron:
         return f"Cron({self.expression!r}, {self.timezone!r})"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_KEPT)
 def cron(expression: str, timezone: str) -> Cron:
     """Return the same object for the same expression, because many records have it. Raises TimeFault."""
     return Cron(expression, timezone)

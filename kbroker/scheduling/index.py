@@ -380,19 +380,28 @@ def open_index(directory: str, boot: str) -> Index:
     """Open the index in a partition's directory, or an empty one. Raises sqlite3.Error, OSError."""
     path = directory if directory == IN_MEMORY else f"{directory}/{SCHEDULES}"
     if path != IN_MEMORY and os.path.exists(path):
-        database = _connect(path)
-        index = Index(database)
-        try:
-            if not boot:
-                raise IndexDamaged("the system does not say whether it was started again")
-            index.load(boot)
-        except (sqlite3.Error, IndexDamaged, ValueError, TypeError, KeyError):
-            database.close()
-            remove_index(directory)
-        else:
-            return index
+        known = _load(path, boot)
+        if known is not None:
+            return known
+        remove_index(directory)
     index = Index(_connect(path))
     index.create(os.urandom(_SALT_BYTES), boot)
+    return index
+
+
+def _load(path: str, boot: str) -> Index | None:
+    """Open an existing index; None if it cannot be used."""
+    database = None
+    try:
+        database = _connect(path)
+        index = Index(database)
+        if not boot:
+            raise IndexDamaged("the system does not say whether it was started again")
+        index.load(boot)
+    except (sqlite3.Error, IndexDamaged, ValueError, TypeError, KeyError):
+        if database is not None:
+            database.close()
+        return None
     return index
 
 
@@ -404,11 +413,13 @@ def remove_index(directory: str) -> None:
 
 def _connect(path: str) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None)
+    settings = ["synchronous=OFF", f"cache_size=-{_CACHE_KB}", "temp_store=MEMORY"]
     if path != IN_MEMORY:
-        database.execute("PRAGMA locking_mode=EXCLUSIVE")
-        database.execute("PRAGMA journal_mode=WAL")
-    database.execute("PRAGMA synchronous=OFF")
-    database.execute(f"PRAGMA cache_size=-{_CACHE_KB}")
-    database.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
-    database.execute("PRAGMA temp_store=MEMORY")
+        settings[:0] = ["locking_mode=EXCLUSIVE", "journal_mode=WAL", f"wal_autocheckpoint={_CHECKPOINT_PAGES}"]
+    try:
+        for each in settings:
+            database.execute(f"PRAGMA {each}")
+    except sqlite3.Error:
+        database.close()
+        raise
     return database

@@ -15,8 +15,10 @@ from kbroker.log.batch_scan import scan_headers
 from kbroker.log.files import read_at
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
+from kbroker.protocol.compression import NONE
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import (
+    HEADER_SIZE,
     BatchHeader,
     Record,
     iter_batches,
@@ -27,6 +29,7 @@ from kbroker.schedules.language import Schedule, ScheduleError, read_schedule
 from kbroker.schedules.marks import Begin, Mark, Pause, read_marks
 from kbroker.schedules.partitioner import partition_of
 from kbroker.scheduling.index import Cancel, Event, Lane, Marked, NewLane, Positions, Put, key_hash
+from kbroker.scheduling.raw_records import raw_records
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -176,6 +179,16 @@ async def _take_records(
 ) -> None:
     count = 0
     try:
+        if header.codec == NONE:
+            for raw in raw_records(bytes(batch), HEADER_SIZE, header, at.records_to):
+                count += 1
+                if not count % _RECORDS_A_TURN:
+                    await turn
+                if raw is not None:
+                    key, headers = raw.key_bytes(), raw.read_headers() if raw.has_value() else ()
+                    value = b"" if raw.has_value() else None
+                    take_record(Record(raw.offset, raw.stamp_ms, key, value, headers), at.target, context, events)
+            return
         for record in stream_records(batch, max_bytes=context.most_bytes, begin=at.records_to):
             count += 1
             if record is None:
@@ -191,7 +204,7 @@ async def _take_records(
 
 
 def take_record(record: Record, target: str, context: Context, events: list[Event]) -> None:
-    """Add the event of a record, if it is a schedule or cancels one."""
+    """Add the event of a record, if it is a schedule or cancels one. Of its value, only whether there is one counts."""
     key = record.key
     if record.value is None:
         if key is not None:

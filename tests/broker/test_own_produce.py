@@ -33,7 +33,7 @@ class Here(ProduceHere):
     def __init__(self) -> None:
         self.got: list[tuple[str, int, bytes]] = []
 
-    async def produce(self, topic: str, index: int, batch: bytearray) -> ErrorCode:
+    async def produce(self, topic: str, index: int, batch: bytearray, _topic_id: bytes | None = None) -> ErrorCode:
         self.got.append((topic, index, batch))
         return ErrorCode.NONE
 
@@ -100,7 +100,7 @@ def test_a_batch_is_not_copied() -> None:
     async def hosted_of(_: str) -> None:
         pass
 
-    leader = SimpleNamespace(append=append, log=SimpleNamespace(high_watermark=1))
+    leader = SimpleNamespace(append=append, log=SimpleNamespace(high_watermark=1), topic_id=b"t")
     replicas: Any = SimpleNamespace(hosted_of=hosted_of, leader=lambda *_: leader)
     assert asyncio.run(ProduceHere(replicas, ManualClock()).produce("t", 0, batch)) == ErrorCode.NONE
     assert got[0] is batch

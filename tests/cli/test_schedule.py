@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kbroker import Acl, Broker
 from tests.cli.conftest import CommandLine
 
 SCHEDULED = ["-c", "schedule.enable=true", "-c", "message.timestamp.type=LogAppendTime"]
@@ -96,3 +97,26 @@ def test_the_next_times_of_an_expression(kbroker: CommandLine) -> None:
     assert kbroker.ok("schedule", "next", "@every 90s", "-c", "1", *after).lines == ["2026-10-24T12:01:30Z"]
     done = kbroker("schedule", "next", "0 0 30 2 *")
     assert (done.status, "x-schedule never fires" in done.err) == (2, True)
+
+
+def test_a_topic_that_cannot_be_read_is_left_out() -> None:
+    acls = [
+        Acl(allow_principal="User:alice", operation="Describe", topic="*"),
+        Acl(allow_principal="User:alice", operation="DescribeConfigs", topic="*"),
+        Acl(allow_principal="User:alice", operation="Read", topic="mine"),
+        Acl(allow_principal="User:alice", operation="Write", topic="*"),
+    ]
+    with Broker({"super.users": "User:admin"}, users={"admin": "a", "alice": "b"}, acls=acls) as broker:
+        config = {"schedule.enable": "true", "message.timestamp.type": "LogAppendTime"}
+        for name in ("mine", "theirs", "target"):
+            broker.topics.create(name, config={} if name == "target" else config)
+        kbroker = CommandLine(broker.bootstrap_servers)
+        login = ["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=SCRAM-SHA-256"]
+        login += ["-X", "sasl.username=alice", "-X", "sasl.password=b"]
+        for name in ("mine", "theirs"):
+            headers = ["-H", f"x-deliver-at={LATE}", "-H", "x-deliver-to=target"]
+            kbroker.ok("produce", name, *headers, *login, stdin=b"v")
+        done = kbroker.ok("schedule", "list", "--json", *login)
+        assert [row["topic"] for row in done.json] == ["mine"]
+        assert done.err.startswith("kbroker: theirs is left out: ")
+        assert "TOPIC_AUTHORIZATION_FAILED" in done.err

@@ -73,8 +73,9 @@ def test_the_next_leader_goes_on_at_once(min_isr: int) -> None:
         topic = cluster.topics[SOURCE]
         for number in range(20):
             topic.produce(str(number), headers=[("x-deliver-after", "3000"), ("n", str(number))])
-        leader = next(iter(cluster.brokers.values())).node.member.state.partition(SOURCE, 0).leader
-        cluster.brokers[leader].kill()
+        known = next(iter(cluster.brokers.values())).node.member.state.partition(SOURCE, 0)
+        assert known is not None
+        cluster.brokers[known.leader].kill()
         found = arrived(cluster.bootstrap_servers, 20)
     assert sorted(int(each.value()) for each in found) == list(range(20))
     late = [each.timestamp()[1] - int(dict(each.headers())["__schedule.at"]) for each in found]

@@ -141,6 +141,7 @@ class Inline(Shared):
             clock, topics.get, lambda _topic: 2000, ids, targets, Places(), lambda partition: partition.leader == 1
         )
         self._rng = rng
+        self._free = 0.0
         self.boot = "boot"
 
     def call(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
@@ -157,7 +158,9 @@ class Inline(Shared):
                 if not future.done():
                     future.set_result(found)
 
-        loop.call_later(self._rng.choice((0, 0, 0.001, 0.02)) * self._rng.random(), finish)
+        # One thread does all work, in its order.
+        self._free = max(self._free, loop.time()) + self._rng.choice((0, 0, 0.001, 0.02)) * self._rng.random()
+        loop.call_at(self._free, finish)
         return future
 
 
@@ -265,6 +268,9 @@ class World:
         asyncio.get_running_loop().call_later(wait_s, self._end_transaction, producer, commits)
 
     def _end_transaction(self, producer: int, commits: bool) -> None:
+        if not self._partition.leading:
+            asyncio.get_running_loop().call_later(0.1, self._end_transaction, producer, commits)
+            return
         marker = build_marker(
             producer_id=producer, producer_epoch=0, commit=commits, coordinator_epoch=0, timestamp=self.clock.now_ms()
         )
