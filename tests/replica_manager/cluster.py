@@ -185,6 +185,7 @@ class Node:
             config=BrokerConfig({}),
             clock=clock,
             controller=SimpleNamespace(state=cluster.state()),
+            views=SimpleNamespace(topic=lambda _name: None),
             replicas=self.replicas,
             fetch_sessions=FetchSessions(1000, seed=self.id),
             fetch_max_bytes=55 << 20,
