@@ -10,6 +10,7 @@ OffsetForLeaderEpoch (key 23), versions 2-4: the end offset of a leader epoch (K
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from kbroker.handlers import view_offsets
@@ -54,12 +55,13 @@ async def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> List
             await turn
         await turn
     topics: dict[str, list[ListOffsetsPartitionResponse]] = {}
+    until = asyncio.get_running_loop().time() + view_offsets.PATIENCE_SECONDS
     for topic in request.topics:
         answers = topics.setdefault(topic.name, [])
         for wanted in topic.partitions:
             key = (topic.name, wanted.partition_index)
             if asked[key] == 1:
-                answers.append(await _one(ctx, request, topic.name, wanted))
+                answers.append(await _one(ctx, request, topic.name, wanted, until))
             elif asked[key]:
                 asked[key] = 0  # refused, once
                 answers.append(_answer(wanted, ErrorCode.INVALID_REQUEST))
@@ -74,8 +76,9 @@ def _answer(wanted: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartiti
 
 
 async def _one(
-    ctx: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
+    ctx: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition, until: float
 ) -> ListOffsetsPartitionResponse:
+    """Look up an offset. `until` is the time of the loop's clock at which a scan of views must end."""
     timestamp = wanted.timestamp
     if timestamp < 0 and (timestamp < EARLIEST_PENDING_UPLOAD or ctx.version < _SINCE.get(timestamp, 0)):
         return _answer(wanted, ErrorCode.UNSUPPORTED_VERSION)
@@ -105,7 +108,7 @@ async def _one(
         if view is None:
             answer = await _lookup(partition, wanted, visible_end)
         else:
-            answer = await _of_view(view, wanted, committed=request.isolation_level == _READ_COMMITTED)
+            answer = await _of_view(view, wanted, until, committed=request.isolation_level == _READ_COMMITTED)
         if unknown and (timestamp == LATEST or (timestamp >= MAX_TIMESTAMP and answer.offset < 0)):
             # A new leader does not know yet up to which offset consumers could read from its predecessor
             # (Partition.scala).
@@ -113,7 +116,10 @@ async def _one(
             return _answer(wanted, ErrorCode.OFFSET_NOT_AVAILABLE if new else ErrorCode.LEADER_NOT_AVAILABLE)
         return answer
     except ApiError as err:
-        return _answer(wanted, err.code)  # only this partition fails
+        code = err.code
+        if code == ErrorCode.OFFSET_NOT_AVAILABLE and ctx.version < _FIRST_NOT_AVAILABLE_VERSION:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        return _answer(wanted, code)  # only this partition fails
     except OSError as err:
         log.report_failure(err)
         return _answer(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -134,15 +140,17 @@ async def _lookup(partition: Partition, wanted: ListOffsetsPartition, visible_en
     return answer
 
 
-async def _of_view(view: HostedView, wanted: ListOffsetsPartition, *, committed: bool) -> ListOffsetsPartitionResponse:
+async def _of_view(
+    view: HostedView, wanted: ListOffsetsPartition, until: float, *, committed: bool
+) -> ListOffsetsPartitionResponse:
     timestamp, answer = wanted.timestamp, _answer(wanted, ErrorCode.NONE)
     if timestamp == LATEST:
-        answer.offset = await view_offsets.latest(view, committed=committed)
+        answer.offset = await view_offsets.latest(view, until, committed=committed)
         answer.leader_epoch = view.partition.leader_epoch
     elif timestamp == MAX_TIMESTAMP:
-        await view_offsets.largest_time(view, answer, committed=committed)
+        await view_offsets.largest_time(view, answer, until, committed=committed)
     elif timestamp >= 0:
-        await view_offsets.at_time(view, timestamp, answer, committed=committed)
+        await view_offsets.at_time(view, timestamp, answer, until, committed=committed)
     else:
         answer = await _lookup(view.partition, wanted, 0)  # offsets that do not depend on matches
     return answer

@@ -21,8 +21,8 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import AbortedTransaction, FetchPartition, FetchResponse, PartitionData
 from kbroker.views.hosted_views import HostedView, HostedViews
 
-_LEAST_SECONDS: Final = 0.25
-"""The time for which a request scans, at least if nothing matches, and at most once something does."""
+_SLICE_SECONDS: Final = 0.05
+"""The time for which a partition is scanned before the next one of the request has its turn."""
 
 
 class ViewFetch:
@@ -32,8 +32,7 @@ class ViewFetch:
         self._work = work
         self._views = views
         self._loop = asyncio.get_running_loop()
-        self._began = self._loop.time()
-        self._until = self._began + max(work.max_wait_ms, 0) / 1000
+        self._until = self._loop.time() + max(work.max_wait_ms, 0) / 1000
         self._is_poked = False
         self._waiting: asyncio.Future[None] | None = None
         self._waits_on: list[Partition] = []
@@ -107,10 +106,6 @@ class ViewFetch:
             await turn
         return found, is_due(size, work.min_bytes, urgent, work.hold) or not readable
 
-    def _has_time(self, has_match: bool) -> bool:
-        now, least = self._loop.time(), self._began + _LEAST_SECONDS
-        return now < least or (not has_match and now < self._until)
-
     async def _read_view(self, key: Key, want: FetchPartition, left: int, *, is_first: bool) -> PartitionData:
         work = self._work
         try:
@@ -130,6 +125,7 @@ class ViewFetch:
         work, partition, scan, selection = self._work, view.partition, view.scan, view.selection
         source, start = partition.log, want.fetch_offset
         records, end, aborted = b"", start, None
+        until = self._loop.time() + _SLICE_SECONDS
         try:
             preferred = work.preferred(partition, start)
             epoch = diverging(partition, want) if preferred is None and want.last_fetched_epoch >= 0 else None
@@ -141,10 +137,13 @@ class ViewFetch:
                     self._waits_for[view] = None
                 scan.scan()
                 if selection.skip(start, scan.upto) >= scan.upto:
-                    await scan.caught_up(max(self._until, self._began + _LEAST_SECONDS))
+                    await scan.caught_up(until)
                 bound = scan.bound(committed=work.committed_only)
-                found = await scan.read(selection, start, limit, bound, min_one=is_first, has_time=self._has_time)
+                found = await scan.read(
+                    selection, start, limit, bound, min_one=is_first, has_time=lambda: self._loop.time() < until
+                )
                 records, end = found.records, found.end
+                self._is_poked |= not (found.is_done or found.is_full)  # it goes on after the others
             if work.committed_only and epoch is None:
                 aborted = (
                     [AbortedTransaction(*each) for each in source.aborted_transactions(start, end)] if records else []

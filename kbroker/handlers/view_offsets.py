@@ -18,9 +18,12 @@ PATIENCE_SECONDS: Final = 15.0
 """How long a request waits for a scan. Clients wait for 30 s or longer by default."""
 
 
-async def latest(view: HostedView, *, committed: bool = False) -> int:
-    """Return the offset behind the last match. Raises ApiError and OSError."""
-    if not await view.scan.ends(view.selection, asyncio.get_running_loop().time() + PATIENCE_SECONDS):
+async def latest(view: HostedView, until: float, *, committed: bool = False) -> int:
+    """Return the offset behind the last match. Raises ApiError and OSError.
+
+    Here and below, `until` is the time of the loop's clock at which the wait ends with OFFSET_NOT_AVAILABLE.
+    """
+    if not await view.scan.ends(view.selection, until):
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
     return end_of(view, committed=committed)
 
@@ -33,7 +36,9 @@ def end_of(view: HostedView, *, committed: bool) -> int:
     return view.selection.last_stable_offset(view.scan.bound(committed=True), start)
 
 
-async def at_time(view: HostedView, timestamp: int, answer: ListOffsetsPartitionResponse, *, committed: bool) -> None:
+async def at_time(
+    view: HostedView, timestamp: int, answer: ListOffsetsPartitionResponse, until: float, *, committed: bool
+) -> None:
     """Set the first match with a timestamp of at least `timestamp` ms, if there is one. Raises ApiError and OSError."""
     source = view.partition.log
     bound = view.scan.bound(committed=committed)
@@ -41,17 +46,19 @@ async def at_time(view: HostedView, timestamp: int, answer: ListOffsetsPartition
     if begin is None or begin[0] >= bound:
         return
     try:
-        found = await view.scan.first_at(view.selection, begin[0], timestamp, bound, _patience())
+        found = await view.scan.first_at(view.selection, begin[0], timestamp, bound, _before(until))
     except TimeoutError:
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE) from None
     if found is not None:
         answer.offset, answer.timestamp, answer.leader_epoch = found
 
 
-async def largest_time(view: HostedView, answer: ListOffsetsPartitionResponse, *, committed: bool) -> None:
+async def largest_time(
+    view: HostedView, answer: ListOffsetsPartitionResponse, until: float, *, committed: bool
+) -> None:
     """Set the first match with the largest timestamp of all matches, if there is one. Raises ApiError and OSError."""
     scan, bound = view.scan, view.scan.bound(committed=committed)
-    position, has_time = view.partition.log.log_start_offset, _patience()
+    position, has_time = view.partition.log.log_start_offset, _before(until)
     best = None
     try:
         least = -1
@@ -63,7 +70,6 @@ async def largest_time(view: HostedView, answer: ListOffsetsPartitionResponse, *
         answer.offset, answer.timestamp, answer.leader_epoch = best
 
 
-def _patience() -> Callable[[], bool]:
+def _before(until: float) -> Callable[[], bool]:
     loop = asyncio.get_running_loop()
-    until = loop.time() + PATIENCE_SECONDS
     return lambda: loop.time() < until

@@ -21,6 +21,8 @@ from kbroker.protocol.wire import new_uuid
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.topic_names import INTERNAL_TOPICS
 
+MOST_VIEWS: Final = 2000
+"""The most views of one topic: each change of its leaders is a change of theirs, in one step of some ms."""
 _OWN: Final = frozenset({VIEW_SOURCE, VIEW_FILTER})
 
 
@@ -51,6 +53,8 @@ def plan_view(ctx: RequestContext, topic: CreatableTopic, configs: Mapping[str, 
         raise ApiError(
             ErrorCode.INVALID_CONFIG, f"{VIEW_SOURCE}: '{source}' is itself a view; there are no views of views"
         )
+    if len(state.views.get(source, ())) >= MOST_VIEWS:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, f"'{source}' has {MOST_VIEWS} views, and cannot have more")
     count, factor = len(known.partitions), len(known.partitions[0].replicas)
     if topic.assignments or topic.num_partitions not in (-1, count):
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"A view has the {count} partition(s) of its source '{source}'.")

@@ -16,6 +16,8 @@ from kbroker.filters.prefilter import Needle
 
 FEW: Final = 4
 """So many filters are tested one by one."""
+_LARGEST: Final = 4 << 20
+"""The most bytes that are searched together, in some ms; of larger batches every filter is a candidate."""
 _LONGEST: Final = 63
 """The longest value whose length is one byte in a record."""
 
@@ -56,6 +58,8 @@ class Dispatch:
         """Return the filters that may select some of these uncompressed records."""
         if not self._groups and len(self._alone) <= FEW:
             return self._alone  # their selection begins with the same test
+        if len(data) > _LARGEST:
+            return [*self._alone, *(each for group in self._groups for each in group.every)]
         found = [each for each in self._alone if each.may_match(data)]
         for group in self._groups:
             there = set(group.pattern.findall(data))

@@ -14,9 +14,11 @@ from typing import Final
 from kbroker.filters.filtering import Filter
 from kbroker.log import record_walk
 from kbroker.long_work import turn
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import NONE, compress, pack, unpack
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import (
+    CRC_START,
     HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -38,6 +40,7 @@ _MOST_DECODED: Final = 4096
 _LARGE_RECORD: Final = 16384
 _DECODED_AT_ONCE: Final = 32
 """The records that are decoded and tested between two turns, if they are small."""
+_SUMMED_AT_ONCE: Final = 1 << 18
 _PACKED_AT_ONCE: Final = 1 << 16
 
 
@@ -178,9 +181,18 @@ def _enclosed(header: BatchHeader, max_timestamp: int, count: int, packed: bytes
     return bytes(batch)
 
 
+async def _crc(batch: memoryview) -> int:
+    crc = 0
+    for start in range(CRC_START, len(batch), _SUMMED_AT_ONCE):
+        if start > CRC_START:
+            await turn
+        crc = crc32c(batch[start : start + _SUMMED_AT_ONCE], crc)
+    return crc
+
+
 async def opened(header: BatchHeader, batch: memoryview) -> OpenedBatch:
     """Check and decompress a complete batch. Raises ApiError (CORRUPT_MESSAGE) for a damaged one."""
-    if compute_crc(batch) != header.crc or header.record_count < 0 or header.last_offset_delta < 0:
+    if await _crc(batch) != header.crc or header.record_count < 0 or header.last_offset_delta < 0:
         raise damaged(header)
     body = batch[HEADER_SIZE:]
     if header.codec == NONE:

@@ -51,6 +51,8 @@ class Found(NamedTuple):
     """The offset behind the last returned batch; without records, the requested offset."""
     is_full: bool
     """Whether a further match did not fit."""
+    is_done: bool
+    """Whether there is no further match up to the bound."""
 
 
 class _Last(NamedTuple):
@@ -317,6 +319,8 @@ class SourceScan:
         stable, end = self.bound(committed=True), top
         while pending and self.is_current:
             lowest = self.log.log_start_offset
+            for each in [each for each in pending if self.selections.get(each.filter.text) is not each]:
+                del pending[each]  # no view uses it any longer
             for each in [each for each in pending if max(each.floor, lowest) >= end]:
                 if not pending.pop(each):
                     each.empty.add(end, top)
@@ -416,12 +420,11 @@ class SourceScan:
         bound: int,
         *,
         min_one: bool,
-        has_time: Callable[[bool], bool],
+        has_time: Callable[[], bool],
     ) -> Found:
         """Return filtered batches from `start` up to `bound`: at most `limit` bytes, or one batch with `min_one`.
 
-        Ends at `bound`, or when `has_time` returns False; its argument is whether a match was found. Raises ApiError
-        and OSError.
+        Ends at `bound`, or when `has_time` returns False. Raises ApiError and OSError.
         """
         parts: list[bytes] = []
         size, end, position = 0, start, start
@@ -455,19 +458,19 @@ class SourceScan:
                     added = len(got) + sum(map(len, between))
                     if size + added > limit and (size or not min_one):
                         selection.empty.add(empty_from, header.base_offset)
-                        return Found(b"".join(parts), end, True)
+                        return Found(b"".join(parts), end, is_full=True, is_done=False)
                     parts += [*between, got]
                     size += added
                     selection.empty.add(empty_from, header.base_offset)
                     end = empty_from = header.last_offset + 1
                 position = header.last_offset + 1
                 await turn
-                if not has_time(bool(parts)):
+                if not has_time():
                     selection.empty.add(empty_from, position)
-                    return Found(b"".join(parts), end, False)
+                    return Found(b"".join(parts), end, is_full=False, is_done=position >= bound)
         if position > empty_from:
             selection.empty.add(empty_from, min(position, bound))
-        return Found(b"".join(parts), end, False)
+        return Found(b"".join(parts), end, is_full=False, is_done=True)
 
     async def _filtered(self, selection: Selection, header: BatchHeader, batch: memoryview) -> tuple[bytes, int]:
         """Return a batch with the records that match, and the offset of the last one; -1 if there are none."""
