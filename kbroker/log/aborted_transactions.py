@@ -37,6 +37,16 @@ class AbortedTransactions(NamedTuple):
                 break
         return [(txn.producer_id, txn.first_offset) for txn in found]
 
+    def markers(self, start_offset: int, end_offset: int) -> list[int]:
+        """Return the offsets of the markers of aborted transactions in [start, end), in order."""
+        found: list[int] = []
+        for index in self.segments.aborting_from(self.segments.index_at(start_offset)):
+            if self.segments.bases[index] >= end_offset:
+                break
+            last_offsets = (txn.last_offset for txn in self._proven(index).entries)
+            found += [offset for offset in last_offsets if start_offset <= offset < end_offset]
+        return sorted(found)
+
     async def begun_before(self, offset: int) -> list[AbortedTxn]:
         """Return the transactions whose first record is before `offset`; their markers may have any offset.
 

@@ -367,6 +367,10 @@ class PartitionLog(LogState):
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
         return self._aborted().overlapping(start_offset, end_offset)
 
+    def abort_markers(self, start_offset: int, end_offset: int) -> list[int]:
+        """Return the offsets of the markers of aborted transactions in [start, end), in order."""
+        return self._aborted().markers(start_offset, end_offset)
+
     async def aborted_before(self, offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions that began before `offset`; invalid if segments were removed meanwhile."""
         return await self._aborted().begun_before(offset)

@@ -46,11 +46,6 @@ class Ranges:
         index = bisect_right(self._begins, offset) - 1
         return max(offset, self._ends[index]) if index >= 0 else offset
 
-    def clear(self) -> None:
-        """Forget all ranges."""
-        self._begins.clear()
-        self._ends.clear()
-
     def __len__(self) -> int:
         return len(self._begins)
 
@@ -95,12 +90,6 @@ class Selection:
         self.attached = False
         self.empty.add(self.clean_from, upto)
         self.upto = self.clean_from = upto
-
-    def forget_below(self, offset: int) -> None:
-        """Forget ranges without matches, except from an offset on where new batches are scanned."""
-        self.empty.clear()
-        if self.attached:
-            self.clean_from = max(self.clean_from, offset)
 
     def skip(self, offset: int, scanned_to: int) -> int:
         """Return the first offset, from `offset` on, that may be a match. `scanned_to` is where the source is."""

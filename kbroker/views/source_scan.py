@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -36,8 +35,6 @@ FAR: Final = 32 << 20
 """A gap of so many bytes is not scanned forwards for filters that only need their last match."""
 IDLE_MS: Final = 60_000
 """After this time in ms without a request, new batches are not scanned for a filter any longer."""
-_MOST_ABORTS: Final = 10_000
-"""The most markers of aborted transactions that are kept; 78 bytes each."""
 _NOTHING: Final = (b"", -1)
 _LARGE: Final = 1 << 16
 """A batch of more bytes is opened beside few others, because it may need much memory."""
@@ -91,8 +88,6 @@ class SourceScan:
         self._is_fresh = False
         """Whether a selection is in use that is not attached."""
         self._looked_ms = 0.0
-        self._abort_offsets: list[int] = []
-        self._aborts: list[bytes] = []
 
     @property
     def is_current(self) -> bool:
@@ -216,9 +211,7 @@ class SourceScan:
                     continue
                 if header.last_offset >= bound:
                     break
-                if header.is_control:
-                    self.note_control(header, batch)
-                elif header.record_count:
+                if header.record_count and not header.is_control:
                     await self._scan_batch(header, batch)
                 self.upto = header.last_offset + 1
                 await turn
@@ -242,7 +235,7 @@ class SourceScan:
         """Continue at `bound`; what lies between is searched backwards for each filter when it is needed."""
         for each in list(self._attached):
             self._detach(each)
-        self.upto, self._begun = bound, True
+        self.upto, self._begun, self._is_fresh = bound, True, True
 
     def _detach(self, selection: Selection) -> None:
         if selection.is_known:
@@ -324,8 +317,7 @@ class SourceScan:
             for each in [each for each in pending if max(each.floor, lowest) >= end]:
                 if not pending.pop(each):
                     each.empty.add(end, top)
-                each.is_known = True
-                _wake(each)
+                self._found_last(each)
             if not pending:
                 return
             begin, found = await self._search_piece(pending, end, stable)
@@ -338,9 +330,13 @@ class SourceScan:
                 if last.stable >= 0:
                     selection.note_stable(last.stable)
                     del pending[selection]
-                    selection.is_known = True
-                    _wake(selection)
+                    self._found_last(selection)
             end = min(begin, end - 1)
+
+    def _found_last(self, selection: Selection) -> None:
+        if selection not in self._searched:  # otherwise it was given up and is used again: batches in between are left
+            selection.is_known = True
+        _wake(selection)
 
     async def _search_piece(
         self, pending: Iterable[Selection], end: int, stable: int
@@ -360,9 +356,7 @@ class SourceScan:
                 begin = header.base_offset
             if header.base_offset >= end:
                 break
-            if header.is_control:
-                self.note_control(header, batch)
-            elif header.record_count:
+            if header.record_count and not header.is_control:
                 one = await self.open(header, batch)
                 for wanted in dispatch.candidates(one.data):
                     indexes = await self._select(one, wanted)
@@ -396,8 +390,10 @@ class SourceScan:
         loop = asyncio.get_running_loop()
         while self.is_current:
             bound = self.bound()
-            if selection.is_known and selection.attached and self.upto >= bound:
+            if self.knows_end(selection) and self.upto >= bound:
                 return True
+            if self.use(selection.filter) is not selection:
+                return False
             task = self.scan() or self._search
             if task is None:
                 return selection.is_known
@@ -427,6 +423,7 @@ class SourceScan:
         Ends at `bound`, or when `has_time` returns False. Raises ApiError and OSError.
         """
         parts: list[bytes] = []
+        markers: list[bytes] = []  # of aborted transactions, which readers need before later records of the producer
         size, end, position = 0, start, start
         empty_from = start
         while position < bound and self.is_current:
@@ -434,6 +431,8 @@ class SourceScan:
             if skipped >= bound:
                 position = bound
                 break
+            if skipped > position:
+                markers += await self._markers_in(position, skipped)
             piece = self.log.read(skipped, PIECE, bound, min_one=True)
             if not piece.size:
                 break
@@ -445,7 +444,8 @@ class SourceScan:
                     position = bound
                     break
                 if header.is_control:
-                    self.note_control(header, batch)
+                    if _aborts(batch):
+                        markers.append(bytes(batch))
                     position = header.last_offset + 1
                     continue
                 if selection.skip(max(header.base_offset, position), self.upto) > header.last_offset:
@@ -454,12 +454,12 @@ class SourceScan:
                 got, last = await self._filtered(selection, header, batch) if header.record_count else _NOTHING
                 if last >= start:
                     selection.note(last)
-                    between = self._aborts_in(end, header.base_offset)
-                    added = len(got) + sum(map(len, between))
+                    added = len(got) + sum(map(len, markers))
                     if size + added > limit and (size or not min_one):
                         selection.empty.add(empty_from, header.base_offset)
                         return Found(b"".join(parts), end, is_full=True, is_done=False)
-                    parts += [*between, got]
+                    parts += [*markers, got]
+                    markers = []
                     size += added
                     selection.empty.add(empty_from, header.base_offset)
                     end = empty_from = header.last_offset + 1
@@ -536,26 +536,16 @@ class SourceScan:
     def _key(self, wanted: Filter, header: BatchHeader) -> tuple[object, ...]:
         return id(self), wanted.text, header.base_offset, header.crc
 
-    def note_control(self, header: BatchHeader, batch: memoryview) -> None:
-        """Keep the marker of an aborted transaction, which readers need before later records of its producer."""
-        offset = header.base_offset
-        index = bisect_left(self._abort_offsets, offset)
-        if index < len(self._abort_offsets) and self._abort_offsets[index] == offset:
-            return
-        marker = read_marker(batch)
-        if marker is None or marker.commit:
-            return
-        self._abort_offsets.insert(index, offset)
-        self._aborts.insert(index, bytes(batch))
-        if len(self._aborts) > _MOST_ABORTS:
-            # What was scanned before would have to be read again for its markers.
-            half = _MOST_ABORTS // 2
-            del self._abort_offsets[:half], self._aborts[:half]
-            for each in self.selections.values():
-                each.forget_below(self._abort_offsets[0])
-
-    def _aborts_in(self, begin: int, end: int) -> list[bytes]:
-        return self._aborts[bisect_left(self._abort_offsets, begin) : bisect_left(self._abort_offsets, end)]
+    async def _markers_in(self, begin: int, end: int) -> list[bytes]:
+        """Return the markers of aborted transactions in a range that is not read again. Raises OSError, ApiError."""
+        found = []
+        for offset in self.log.abort_markers(begin, end):
+            piece = self.log.read(offset, 1, end, min_one=True)
+            for header, batch in _complete(piece.view()):
+                if header.base_offset == offset and header.is_control:  # otherwise compaction has removed it
+                    found.append(bytes(batch))
+            await turn
+        return found
 
     def close(self) -> None:
         """End all work."""
@@ -571,6 +561,11 @@ class SourceScan:
 def _wake(selection: Selection) -> None:
     for waiter in tuple(selection.waiters):
         waiter.poke()
+
+
+def _aborts(batch: memoryview) -> bool:
+    marker = read_marker(batch)
+    return marker is not None and not marker.commit
 
 
 def _complete(view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
