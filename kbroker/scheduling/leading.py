@@ -24,7 +24,7 @@ from kbroker.schedules.marks import Done, Due, Intent, Mark
 from kbroker.scheduling.delivery import OF_THE_PRODUCER, Delivery
 from kbroker.scheduling.firing import Chosen, Source
 from kbroker.scheduling.index import Applied, Cancel, Cut, Event, Index, Outstanding, Put
-from kbroker.scheduling.lanes import Choice, LaneState, Target, pause_of, why_not
+from kbroker.scheduling.lanes import Choice, LaneState, Target, Times, pause_of, why_not
 from kbroker.scheduling.shared import BATCH_BYTES, BATCH_RECORDS, Shared
 
 log = logging.getLogger(__name__)
@@ -78,12 +78,12 @@ class Leading:
         shared: Shared,
         source: Source,
         index: Index,
-        next_ms: dict[int, int | None],
+        times: Times,
         counts: Counts,
         append: Callable[[list[Mark]], bool],
         wake: Callable[[], None],
     ) -> None:
-        """`next_ms` has the time of each lane's next row, and is changed by the replay too.
+        """`times` has the time of each lane's next row, and is changed by the replay too.
 
         `append` writes marks, and returns whether it could; `wake` lets the owner call `work` again.
         """
@@ -96,7 +96,7 @@ class Leading:
         self._shared = shared
         self._source = source
         self._index = index
-        self._next = next_ms
+        self._times = times
         self._counts = counts
         self._append = append
         self._wake = wake
@@ -142,10 +142,13 @@ class Leading:
         now_ms, monotonic = self._shared.clock.now_ms(), self._shared.clock.monotonic_ms()
         waits = [self._append_after - monotonic] if self._done or self._prepared else []
         if self._is_enabled and len(self._building) < _LANES_AT_ONCE:
-            for lane, at_ms in self._next.items():
-                if at_ms is not None and lane not in self._building and lane not in self._waiting:
+            for lane in self._times.reached(now_ms):
+                if lane not in self._building and lane not in self._waiting:
                     state = self._lanes.get(lane)
-                    waits.append(max(at_ms - now_ms, 0.0 if state is None else state.not_before - monotonic))
+                    waits.append(0.0 if state is None else max(state.not_before - monotonic, 0.0))
+            coming = self._times.next_coming()
+            if coming is not None:
+                waits.append(coming - now_ms)
         return min(waits, default=None)
 
     @property
@@ -235,8 +238,8 @@ class Leading:
             return
         now_ms, monotonic = self._shared.clock.now_ms(), self._shared.clock.monotonic_ms()
         due: list[tuple[int, int]] = []
-        for lane, at_ms in self._next.items():
-            if at_ms is None or at_ms > now_ms or lane in self._building or lane in self._waiting:
+        for lane in self._times.reached(now_ms):
+            if lane in self._building or lane in self._waiting:
                 continue
             state = self._lanes.setdefault(lane, LaneState())
             if state.not_before <= monotonic:
@@ -278,14 +281,14 @@ class Leading:
         most = min(state.most, (self._log.config.segment_bytes - _MARK_BYTES) // _BYTES_A_RECORD)
         rows = await shared.call(index.due, number, now_ms, max(most, 1))
         if not rows:
-            self._next[number] = await shared.call(index.next_ms, number)
+            self._times.update({number: await shared.call(index.next_ms, number)})
             return
         most_bytes = min(shared.most_bytes(topic), BATCH_BYTES)
         choice = Choice(topic, self._busy, state)
         chosen = await in_slices(self._source.choose(rows, lane.topic, choice, most_bytes, now_ms))
         if chosen.lost:
             again = [(row.offset, now_ms + pause_of(row.tries), "the record cannot be read") for row in chosen.lost]
-            self._next.update(await shared.call(index.try_later, again))
+            self._times.update(await shared.call(index.try_later, again))
         target = topic.topic_id, chosen.partition
         if not chosen.dues or target in self._busy:
             if not chosen.lost:
