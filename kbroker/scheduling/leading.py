@@ -104,7 +104,7 @@ class Leading:
         self._sequences: dict[tuple[int, Target], int] = {}
         self._lanes: dict[int, LaneState] = {}
         self._building: dict[int, asyncio.Task[None]] = {}
-        self._waiting: set[int] = set()  # the lanes with a batch without outcome
+        self._waiting: dict[int, Intent] = {}  # the lanes with a batch without outcome
         self._busy: dict[Target, int] = {}  # the targets with an intent without outcome, or with a batch to come
         self._prepared: list[_Prepared] = []
         self._appended: dict[Sent, _Prepared] = {}
@@ -228,7 +228,7 @@ class Leading:
             is_early = any(due.due_ms > now_ms for due in each.chosen.dues)
             if each.is_cancelled or is_early or not self._is_enabled:
                 self._prepared.remove(each)
-                self._waiting.discard(each.lane)
+                self._let_go(each.lane, each.intent)
                 self._busy.pop((each.intent.topic_id, each.intent.partition), None)
 
     # -- batches
@@ -292,7 +292,8 @@ class Leading:
         target = topic.topic_id, chosen.partition
         if not chosen.dues or target in self._busy:
             if not chosen.lost:
-                self._put_off(state, "all partitions wait", _SOON_MS)
+                self._put_off(state, f"all partitions of {lane.topic} wait", _SOON_MS * 2 ** min(state.fails, 5))
+                state.fails += 1
             return
         intent = self._intent(topic, chosen)
         self._busy[target] = number
@@ -305,7 +306,7 @@ class Leading:
             self._busy.pop(target, None)
             return
         state.succeeded()
-        self._waiting.add(number)
+        self._waiting[number] = intent
         self._prepared.append(_Prepared(number, intent, chosen, batch))
 
     def _intent(self, topic: TopicState, chosen: Chosen) -> Intent:
@@ -333,7 +334,7 @@ class Leading:
         delivery = Delivery(self._shared, self._source, intent, was_sent=prepared is None)
         chosen, batch = (None, None) if prepared is None else (prepared.chosen, prepared.batch)
         del prepared
-        code, sent = await delivery.run(chosen, batch)
+        code, sent = await delivery.run(chosen, batch, lambda: self._failed(outstanding.offset, intent))
         passed("schedule.delivered")
         now_ms = self._shared.clock.now_ms()
         self._done.append(self._outcome(outstanding, code, sent, now_ms))
@@ -341,6 +342,18 @@ class Leading:
             self._counts.fired += len(intent.records)
             self._counts.lateness_ms = max(now_ms - min(due.due_ms for due in intent.records), 0)
         self._wake()
+
+    def _failed(self, offset: int, intent: Intent) -> None:
+        """After a failure, let records that may go to any partition go to others meanwhile."""
+        lane = self._lane_of.get(offset)
+        if lane is not None and self._index.lanes[lane].partition < 0:
+            self._let_go(lane, intent)
+            self._wake()
+
+    def _let_go(self, lane: int, intent: Intent) -> None:
+        """Let a lane have another batch, unless it has another one already: its rows are then still in the index."""
+        if self._waiting.get(lane) == intent:
+            del self._waiting[lane]
 
     def _outcome(self, outstanding: Outstanding, code: ErrorCode, sent: Chosen | None, now_ms: int) -> Done:
         offset, intent = outstanding.offset, outstanding.mark
@@ -370,7 +383,7 @@ class Leading:
         self._busy.pop(target, None)
         state = None if lane is None else self._lanes.get(lane)
         if lane is not None:
-            self._waiting.discard(lane)
+            self._let_go(lane, intent)
         if not done.error_code:
             self._sequences[intent.producer_id, target] = (intent.base_sequence + count) % _SEQUENCES
             if state is not None:
