@@ -19,7 +19,7 @@ from kbroker.cluster_state import TopicState
 from kbroker.failpoints import passed
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import in_slices
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode, known_error
 from kbroker.schedules.marks import Done, Due, Intent, Mark
 from kbroker.scheduling.delivery import OF_THE_PRODUCER, Delivery
 from kbroker.scheduling.firing import Chosen, Source
@@ -391,7 +391,7 @@ class Leading:
             return
         if state is not None:
             state.most = max(count // 2, 1)
-        if ErrorCode(done.error_code) in OF_THE_PRODUCER and self._producer_id == intent.producer_id:
+        if known_error(done.error_code) in OF_THE_PRODUCER and self._producer_id == intent.producer_id:
             self._producer_id = -1
         if count == 1:
             log.warning("the record at offset %d of %s waits: %s", intent.records[0].offset, self._name, done.message)
