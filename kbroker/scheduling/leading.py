@@ -367,8 +367,7 @@ class Leading:
             return Done(offset, following=tuple(following))
         retry_ms = -1
         if len(intent.records) == 1:
-            tries = max((row.tries for row in outstanding.rows.values()), default=0)
-            retry_ms = now_ms + pause_of(tries)
+            retry_ms = now_ms + pause_of(outstanding.tries)
             self._counts.failed += 1
         text = f"{code.name} from {intent.topic}-{intent.partition}"
         return Done(offset, int(code), retry_ms=retry_ms, message=text)
