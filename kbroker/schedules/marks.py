@@ -109,7 +109,7 @@ def mark_of(record: Record) -> Mark | None:
         return None
     try:
         return _decode(record.value or b"")
-    except (struct.error, UnicodeDecodeError) as error:
+    except (struct.error, UnicodeDecodeError, IndexError) as error:
         raise Malformed(f"a mark of a schedule topic at offset {record.offset} is damaged: {error}") from error
 
 

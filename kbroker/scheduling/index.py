@@ -44,10 +44,8 @@ CREATE INDEX by_time ON pending (lane, try_ms, offset);
 CREATE UNIQUE INDEX by_key ON pending (key) WHERE key IS NOT NULL;
 CREATE TABLE intents (offset INTEGER PRIMARY KEY, mark TEXT NOT NULL, rows TEXT NOT NULL) WITHOUT ROWID;
 """
-_PUT: Final = (
-    "INSERT OR REPLACE INTO pending SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6 "
-    "FROM json_each(?)"
-)
+_FIELDS: Final = ", ".join(f"json_extract(value, '$[{place}]')" for place in range(7))
+_PUT: Final = f"INSERT OR REPLACE INTO pending SELECT {_FIELDS} FROM json_each(?)"
 _LISTED: Final = "offset IN (SELECT value FROM json_each(?))"
 _TAKEN: Final = f"SELECT json_group_array(json_array(offset, lane, due_ms, key, tries)) FROM pending WHERE {_LISTED}"
 _DUE: Final = (
@@ -233,8 +231,9 @@ class Index:
             elif isinstance(event, Marked):
                 self._mark(event, applied, lanes)
             elif isinstance(event, Cut):
-                found = self._db.execute("DELETE FROM pending WHERE offset < ? RETURNING lane", (event.start,))
+                found = self._db.execute("SELECT DISTINCT lane FROM pending WHERE offset < ?", (event.start,))
                 lanes.update(dict.fromkeys(lane for (lane,) in found))
+                self._db.execute("DELETE FROM pending WHERE offset < ?", (event.start,))
             else:
                 self.lanes[event.number] = event.lane
                 self._db.execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (event.number, *event.lane))
@@ -253,8 +252,10 @@ class Index:
 
     def _cancel(self, key: int, lanes: dict[int, None]) -> None:
         self._supersede(key)
-        found = self._db.execute("DELETE FROM pending WHERE key = ? RETURNING lane", (key,)).fetchall()
-        lanes.update(dict.fromkeys(lane for (lane,) in found))
+        found = self._db.execute("SELECT lane FROM pending WHERE key = ?", (key,)).fetchone()
+        if found is not None:
+            lanes[found[0]] = None
+            self._db.execute("DELETE FROM pending WHERE key = ?", (key,))
 
     def _supersede(self, key: int) -> None:
         """Let the row of an intent with this key not come back."""
@@ -332,9 +333,11 @@ class Index:
         lanes: dict[int, None] = {}
         self._db.execute("BEGIN IMMEDIATE")
         for offset, try_ms, error in rows:
-            text = "UPDATE pending SET try_ms = ?, error = ?, tries = tries + 1 WHERE offset = ? RETURNING lane"
-            for (lane,) in self._db.execute(text, (try_ms, error, offset)).fetchall():
-                lanes[lane] = None
+            found = self._db.execute("SELECT lane FROM pending WHERE offset = ?", (offset,)).fetchone()
+            if found is not None:
+                lanes[found[0]] = None
+                text = "UPDATE pending SET try_ms = ?, error = ?, tries = tries + 1 WHERE offset = ?"
+                self._db.execute(text, (try_ms, error, offset))
         self._db.execute("COMMIT")
         return {lane: self.next_ms(lane) for lane in lanes}
 
