@@ -136,8 +136,6 @@ def why_not(lane: Lane, topic: TopicState | None) -> str | None:
         return f"the topic {lane.topic} does not exist"
     if is_schedule_topic(topic):
         return f"the topic {lane.topic} is a schedule topic itself"
-    if lane.partition >= len(topic.partitions):
-        return f"the topic {lane.topic} has no partition {lane.partition}"
     return None
 
 

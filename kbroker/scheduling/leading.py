@@ -291,7 +291,9 @@ class Leading:
             self._times.update(await shared.call(index.try_later, again))
         target = topic.topic_id, chosen.partition
         if not chosen.dues or target in self._busy:
-            if not chosen.lost:
+            if not chosen.lost and not chosen.dues and lane.partition >= len(topic.partitions):
+                self._put_off(state, f"the topic {lane.topic} has no partition {lane.partition}")
+            elif not chosen.lost:
                 self._put_off(state, f"all partitions of {lane.topic} wait", _SOON_MS * 2 ** min(state.fails, 5))
                 state.fails += 1
             return

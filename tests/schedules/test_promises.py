@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from kbroker import Broker
 from kbroker.testing.topics import StoredRecord
@@ -242,3 +250,16 @@ def test_the_test_kits_clock_moves_schedules() -> None:
         for number in range(3):
             broker.clock.advance(hours=24)
             assert [each.key for each in plan.arrive(2 + number)].count(b"daily") == 1 + number
+
+
+def test_a_target_that_comes_back_with_fewer_partitions_gets_what_is_late(plan: Plan, broker: Broker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(9):  # whose hashes had chosen each of three partitions
+        plan.put(f"key-{number}", x_delay="500")
+    plan.put("explicit", x_delay="500", x_deliver_partition="2")
+    admin.delete_topics([plan.target])[plan.target].result(PATIENCE_S)
+    time.sleep(0.7)  # the time at which they were due
+    admin.create_topics([NewTopic(plan.target, 1, 1)])[plan.target].result(PATIENCE_S)
+    assert {each.partition for each in plan.arrive(9)} == {0}
+    admin.create_partitions([NewPartitions(plan.target, 3)])[plan.target].result(PATIENCE_S)
+    assert {each.key for each in plan.arrive(10) if each.partition == 2} == {b"explicit"}

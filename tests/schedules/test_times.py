@@ -93,7 +93,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         try:
             assert read(text) <= LATEST_MS
         except TimeFault as fault:
-            assert len(str(fault)) < 400  # noqa: PT017 - it may also be read
+            assert len(str(fault)) < 900  # noqa: PT017 - it may also be read
             assert str(fault).isascii()  # noqa: PT017
 
 
