@@ -110,6 +110,7 @@ def main() -> None:
     parser.add_argument("--pending", type=int, default=1_000_000)
     parser.add_argument("--burst", type=int, default=500_000)
     parser.add_argument("--targets", type=int, default=1)
+    parser.add_argument("--pace-us", type=int, default=200, help="at most so long takes the writing of a record")
     options = parser.parse_args()
     lines = ["| what | measured |", "|---|---|"]
     with TemporaryDirectory() as folder:
@@ -142,7 +143,7 @@ def main() -> None:
             lines.append(f"| memory after this start | {memory_mb(broker.pid) - empty_mb:+.1f} MB |")
         with WireClient(broker.bootstrap) as client:
             before = [sum(ends(client, f"now{each}", PARTITIONS)) for each in range(options.targets)]
-            rate_guess_s = options.burst * 40e-6
+            rate_guess_s = options.burst * options.pace_us / 1e6
             first_ms = int((time.time() + LEAD_S + rate_guess_s) * 1000)
             took = schedule(client, options.burst, first_ms, 1000, options.targets)
             lines.append(f"| {options.burst:,} records of the burst written | {took:.1f} s |")

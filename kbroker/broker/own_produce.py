@@ -64,7 +64,7 @@ class ProduceHere:
         try:
             await self._replicas.hosted_of(topic)
             leader = self._replicas.leader(topic, index)
-            if topic_id not in (None, leader.topic_id):
+            if topic_id is not None and topic_id != leader.topic_id:
                 return ErrorCode.UNKNOWN_TOPIC_ID
             info = await self._append(leader, batch)
             del batch  # the replicas may take half a minute

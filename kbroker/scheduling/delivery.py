@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from kbroker.long_work import awaited, in_slices
@@ -73,8 +74,13 @@ class Delivery:
         self.error = ""
         """The last error."""
 
-    async def run(self, chosen: Chosen | None, batch: memoryview | None) -> tuple[ErrorCode, Chosen | None]:
-        """Send until the outcome is known. Return it, with the records if they were appended."""
+    async def run(
+        self, chosen: Chosen | None, batch: memoryview | None, on_failure: Callable[[], None] = lambda: None
+    ) -> tuple[ErrorCode, Chosen | None]:
+        """Send until the outcome is known. Return it, with the records if they were appended.
+
+        `on_failure` is called after each try without outcome.
+        """
         pause = _FIRST_PAUSE_S
         intent, shared = self._intent, self._shared
         while True:
@@ -108,6 +114,7 @@ class Delivery:
             if code not in _AGAIN and now >= self._doubt_until:
                 return code, None
             chosen = batch = None  # they would use memory during the pause
+            on_failure()
             await asyncio.sleep(pause)
             pause = min(2 * pause, _MOST_PAUSE_S)
 

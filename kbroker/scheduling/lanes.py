@@ -1,13 +1,15 @@
 """The lanes of a partition at its leader: how each fares, and to which partition of its target its records go.
 
-Owns the pauses after failures, and the choice of a partition: the wanted one, the one of the key, or any that is free.
+Owns the times of the lanes, the pauses after failures, and the choice of a partition: the wanted one, the one of the
+key, or any that is free.
 Times are monotonic ms unless they are called `now_ms`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 from kbroker.cluster_state import TopicState
 from kbroker.schedules.partitioner import partition_of
@@ -15,6 +17,7 @@ from kbroker.scheduling.index import Lane
 from kbroker.scheduling.shared import BATCH_RECORDS, is_schedule_topic
 
 _FIRST_PAUSE_MS, _MOST_PAUSE_MS, _MOST_FAILS = 1_000, 300_000, 20
+_FEW = 100
 Target = tuple[bytes, int]
 """A topic id, and a partition."""
 
@@ -51,6 +54,55 @@ class LaneState:
     def succeeded(self) -> None:
         """Forget earlier failures."""
         self.fails, self.error = 0, ""
+
+
+class Times:
+    """The earliest time of each lane, for very many lanes. Times are ms since 1970, of a clock that may go back."""
+
+    def __init__(self) -> None:
+        self._at: dict[int, int] = {}
+        self._coming: list[tuple[int, int]] = []  # a heap, also of times that have changed since
+        self._reached: dict[int, None] = {}
+
+    def update(self, changed: Mapping[int, int | None]) -> None:
+        """Set the times of some lanes; None for a lane without rows."""
+        for lane, at_ms in changed.items():
+            if self._at.get(lane) == at_ms:
+                continue
+            self._reached.pop(lane, None)
+            if at_ms is None:
+                self._at.pop(lane, None)
+            else:
+                self._at[lane] = at_ms
+                heappush(self._coming, (at_ms, lane))
+        if len(self._coming) > 4 * len(self._at) + _FEW:
+            self._coming = [(at_ms, lane) for lane, at_ms in self._at.items() if lane not in self._reached]
+            heapify(self._coming)
+
+    def reached(self, now_ms: int) -> list[int]:
+        """Return the lanes whose time has come."""
+        coming, at = self._coming, self._at
+        while coming and coming[0][0] <= now_ms:
+            at_ms, lane = heappop(coming)
+            if at.get(lane) == at_ms:
+                self._reached[lane] = None
+        for lane in [each for each in self._reached if at[each] > now_ms]:  # the clock has gone back
+            del self._reached[lane]
+            heappush(coming, (at[lane], lane))
+        return list(self._reached)
+
+    def first(self) -> int | None:
+        """Return the earliest time of all lanes; None if there is none."""
+        found = [self._at[lane] for lane in self._reached]
+        while self._coming and self._at.get(self._coming[0][1]) != self._coming[0][0]:
+            heappop(self._coming)
+        return min([*found, *(each[0] for each in self._coming[:1])], default=None)
+
+    def next_coming(self) -> int | None:
+        """Return the earliest time that has not come yet."""
+        while self._coming and self._at.get(self._coming[0][1]) != self._coming[0][0]:
+            heappop(self._coming)
+        return self._coming[0][0] if self._coming else None
 
 
 class Choice:

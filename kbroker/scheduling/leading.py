@@ -19,17 +19,19 @@ from kbroker.cluster_state import TopicState
 from kbroker.failpoints import passed
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import in_slices
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode, known_error
 from kbroker.schedules.marks import Done, Due, Intent, Mark
 from kbroker.scheduling.delivery import OF_THE_PRODUCER, Delivery
 from kbroker.scheduling.firing import Chosen, Source
 from kbroker.scheduling.index import Applied, Cancel, Cut, Event, Index, Outstanding, Put
-from kbroker.scheduling.lanes import Choice, LaneState, Target, pause_of, why_not
+from kbroker.scheduling.lanes import Choice, LaneState, Target, Times, pause_of, why_not
 from kbroker.scheduling.shared import BATCH_BYTES, BATCH_RECORDS, Shared
 
 log = logging.getLogger(__name__)
 _LANES_AT_ONCE: Final = 8
 """The lanes for which batches are built at the same time."""
+_SENT_AT_ONCE: Final = 8
+"""The batches on their way up to which a lane without a partition of its own gets a further one."""
 _SOON_MS: Final = 100
 _MARKS_AT_ONCE: Final = 64
 _MARKS_BYTES: Final = 1 << 20
@@ -78,12 +80,12 @@ class Leading:
         shared: Shared,
         source: Source,
         index: Index,
-        next_ms: dict[int, int | None],
+        times: Times,
         counts: Counts,
         append: Callable[[list[Mark]], bool],
         wake: Callable[[], None],
     ) -> None:
-        """`next_ms` has the time of each lane's next row, and is changed by the replay too.
+        """`times` has the time of each lane's next row, and is changed by the replay too.
 
         `append` writes marks, and returns whether it could; `wake` lets the owner call `work` again.
         """
@@ -96,7 +98,7 @@ class Leading:
         self._shared = shared
         self._source = source
         self._index = index
-        self._next = next_ms
+        self._times = times
         self._counts = counts
         self._append = append
         self._wake = wake
@@ -104,7 +106,7 @@ class Leading:
         self._sequences: dict[tuple[int, Target], int] = {}
         self._lanes: dict[int, LaneState] = {}
         self._building: dict[int, asyncio.Task[None]] = {}
-        self._waiting: set[int] = set()  # the lanes with a batch without outcome
+        self._waiting: dict[int, Sent] = {}  # the lanes with a batch that the next one waits for
         self._busy: dict[Target, int] = {}  # the targets with an intent without outcome, or with a batch to come
         self._prepared: list[_Prepared] = []
         self._appended: dict[Sent, _Prepared] = {}
@@ -142,10 +144,13 @@ class Leading:
         now_ms, monotonic = self._shared.clock.now_ms(), self._shared.clock.monotonic_ms()
         waits = [self._append_after - monotonic] if self._done or self._prepared else []
         if self._is_enabled and len(self._building) < _LANES_AT_ONCE:
-            for lane, at_ms in self._next.items():
-                if at_ms is not None and lane not in self._building and lane not in self._waiting:
+            for lane in self._times.reached(now_ms):
+                if lane not in self._building and lane not in self._waiting:
                     state = self._lanes.get(lane)
-                    waits.append(max(at_ms - now_ms, 0.0 if state is None else state.not_before - monotonic))
+                    waits.append(0.0 if state is None else max(state.not_before - monotonic, 0.0))
+            coming = self._times.next_coming()
+            if coming is not None:
+                waits.append(coming - now_ms)
         return min(waits, default=None)
 
     @property
@@ -225,7 +230,7 @@ class Leading:
             is_early = any(due.due_ms > now_ms for due in each.chosen.dues)
             if each.is_cancelled or is_early or not self._is_enabled:
                 self._prepared.remove(each)
-                self._waiting.discard(each.lane)
+                self._let_go(each.lane, each.intent)
                 self._busy.pop((each.intent.topic_id, each.intent.partition), None)
 
     # -- batches
@@ -235,8 +240,8 @@ class Leading:
             return
         now_ms, monotonic = self._shared.clock.now_ms(), self._shared.clock.monotonic_ms()
         due: list[tuple[int, int]] = []
-        for lane, at_ms in self._next.items():
-            if at_ms is None or at_ms > now_ms or lane in self._building or lane in self._waiting:
+        for lane in self._times.reached(now_ms):
+            if lane in self._building or lane in self._waiting:
                 continue
             state = self._lanes.setdefault(lane, LaneState())
             if state.not_before <= monotonic:
@@ -278,20 +283,21 @@ class Leading:
         most = min(state.most, (self._log.config.segment_bytes - _MARK_BYTES) // _BYTES_A_RECORD)
         rows = await shared.call(index.due, number, now_ms, max(most, 1))
         if not rows:
-            self._next[number] = await shared.call(index.next_ms, number)
+            self._times.update({number: await shared.call(index.next_ms, number)})
             return
         most_bytes = min(shared.most_bytes(topic), BATCH_BYTES)
         choice = Choice(topic, self._busy, state)
         chosen = await in_slices(self._source.choose(rows, lane.topic, choice, most_bytes, now_ms))
         if chosen.lost:
             again = [(row.offset, now_ms + pause_of(row.tries), "the record cannot be read") for row in chosen.lost]
-            self._next.update(await shared.call(index.try_later, again))
+            self._times.update(await shared.call(index.try_later, again))
         target = topic.topic_id, chosen.partition
         if not chosen.dues or target in self._busy:
             if not chosen.lost and not chosen.dues and lane.partition >= len(topic.partitions):
                 self._put_off(state, f"the topic {lane.topic} has no partition {lane.partition}")
             elif not chosen.lost:
-                self._put_off(state, "all partitions wait", _SOON_MS)
+                self._put_off(state, f"all partitions of {lane.topic} wait", _SOON_MS * 2 ** min(state.fails, 5))
+                state.fails += 1
             return
         intent = self._intent(topic, chosen)
         self._busy[target] = number
@@ -304,7 +310,7 @@ class Leading:
             self._busy.pop(target, None)
             return
         state.succeeded()
-        self._waiting.add(number)
+        self._waiting[number] = _identity(intent)
         self._prepared.append(_Prepared(number, intent, chosen, batch))
 
     def _intent(self, topic: TopicState, chosen: Chosen) -> Intent:
@@ -326,13 +332,15 @@ class Leading:
         self._busy[intent.topic_id, intent.partition] = -1 if prepared is None else prepared.lane
         task = asyncio.get_running_loop().create_task(self._deliver(outstanding, prepared))
         self._sending[outstanding.offset] = task
+        if prepared is not None:
+            self._let_on(prepared.lane)
 
     async def _deliver(self, outstanding: Outstanding, prepared: _Prepared | None) -> None:
         intent = outstanding.mark
         delivery = Delivery(self._shared, self._source, intent, was_sent=prepared is None)
         chosen, batch = (None, None) if prepared is None else (prepared.chosen, prepared.batch)
         del prepared
-        code, sent = await delivery.run(chosen, batch)
+        code, sent = await delivery.run(chosen, batch, lambda: self._failed(outstanding.offset, intent))
         passed("schedule.delivered")
         now_ms = self._shared.clock.now_ms()
         self._done.append(self._outcome(outstanding, code, sent, now_ms))
@@ -340,6 +348,30 @@ class Leading:
             self._counts.fired += len(intent.records)
             self._counts.lateness_ms = max(now_ms - min(due.due_ms for due in intent.records), 0)
         self._wake()
+
+    def _failed(self, offset: int, intent: Intent) -> None:
+        """After a failure, let records that may go to any partition go to others meanwhile."""
+        lane = self._lane_of.get(offset)
+        if lane is not None and self._index.lanes[lane].partition < 0:
+            self._let_go(lane, intent)
+            self._wake()
+
+    def _let_go(self, lane: int, intent: Intent) -> None:
+        """Let a lane have another batch, unless it has another one already: its rows are then still in the index."""
+        if self._waiting.get(lane) == _identity(intent):
+            del self._waiting[lane]
+
+    def _let_on(self, lane: int) -> None:
+        """Let a lane have another batch if a partition is free for it, and its rows are no longer in the index."""
+        batch, known = self._waiting.get(lane), self._index.lanes[lane]
+        if batch is None or known.partition >= 0 or len(self._sending) >= _SENT_AT_ONCE:
+            return
+        if batch in self._appended or any(_identity(each.intent) == batch for each in self._prepared):
+            return
+        topic = self._shared.topic(known.topic)
+        places = () if topic is None else enumerate(topic.partitions)
+        if topic is not None and any(each.leader >= 0 and (topic.topic_id, i) not in self._busy for i, each in places):
+            del self._waiting[lane]
 
     def _outcome(self, outstanding: Outstanding, code: ErrorCode, sent: Chosen | None, now_ms: int) -> Done:
         offset, intent = outstanding.offset, outstanding.mark
@@ -353,8 +385,7 @@ class Leading:
             return Done(offset, following=tuple(following))
         retry_ms = -1
         if len(intent.records) == 1:
-            tries = max((row.tries for row in outstanding.rows.values()), default=0)
-            retry_ms = now_ms + pause_of(tries)
+            retry_ms = now_ms + pause_of(outstanding.tries)
             self._counts.failed += 1
         text = f"{code.name} from {intent.topic}-{intent.partition}"
         return Done(offset, int(code), retry_ms=retry_ms, message=text)
@@ -369,7 +400,8 @@ class Leading:
         self._busy.pop(target, None)
         state = None if lane is None else self._lanes.get(lane)
         if lane is not None:
-            self._waiting.discard(lane)
+            self._let_go(lane, intent)
+            self._let_on(lane)
         if not done.error_code:
             self._sequences[intent.producer_id, target] = (intent.base_sequence + count) % _SEQUENCES
             if state is not None:
@@ -377,7 +409,7 @@ class Leading:
             return
         if state is not None:
             state.most = max(count // 2, 1)
-        if ErrorCode(done.error_code) in OF_THE_PRODUCER and self._producer_id == intent.producer_id:
+        if known_error(done.error_code) in OF_THE_PRODUCER and self._producer_id == intent.producer_id:
             self._producer_id = -1
         if count == 1:
             log.warning("the record at offset %d of %s waits: %s", intent.records[0].offset, self._name, done.message)

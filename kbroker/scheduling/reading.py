@@ -85,7 +85,9 @@ async def read_events(
             elif at.active and not aborted.contains(header):
                 await _take_records(header, batch, at, context, events)
             offset = header.last_offset + 1
-            at = at._replace(records_to=offset, marks_to=max(offset, at.marks_to), epoch=header.leader_epoch)
+            if offset > at.marks_to:
+                at = at._replace(marks_to=offset, epoch=header.leader_epoch)
+            at = at._replace(records_to=offset)
             await turn
             if len(events) >= _AT_ONCE:
                 yield events, at

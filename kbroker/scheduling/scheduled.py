@@ -27,6 +27,7 @@ from kbroker.protocol.errors import ApiError
 from kbroker.schedules.marks import Begin, Mark, Pause, build_marks
 from kbroker.scheduling.firing import Source
 from kbroker.scheduling.index import Cut, Event, Index, Positions, open_index, remove_index
+from kbroker.scheduling.lanes import Times
 from kbroker.scheduling.leading import Counts, Leading
 from kbroker.scheduling.reading import Context, first_toggle, read_events, read_marks_ahead
 from kbroker.scheduling.shared import Shared
@@ -48,7 +49,7 @@ class ScheduledPartition:
         self._index: Index | None = None
         self._at = Positions()
         self._context: Context | None = None
-        self._next: dict[int, int | None] = {}  # lane -> the earliest time at which a row may fire
+        self._times = Times()
         self._leading: Leading | None = None
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -86,18 +87,18 @@ class ScheduledPartition:
         """Note that the topic's configs may have changed: the leader then marks it before the next record."""
         if self._marked != self._wanted():
             self._is_change = True
-            self._log.is_unmarked = True
+            self.partition.log.is_unmarked = True
         self.poke()
 
     def poke(self) -> None:
         """Look again: the log, the leadership or the time has changed."""
-        if self._log.is_unmarked and self.partition.leading:
+        if self.partition.log.is_unmarked and self.partition.leading:
             self._mark_state()
         self._wake.set()
 
     def tick(self) -> None:
         """Look at the clock again, which may have jumped."""
-        if self._log.is_unmarked or self._is_due:
+        if self.partition.log.is_unmarked or self._is_due:
             self.poke()
 
     # -- the mark that says whether records are schedules
@@ -110,9 +111,10 @@ class ScheduledPartition:
         """Write whether the following records are schedules. Until then, clients' records are refused."""
         is_enabled, target = self._wanted()
         mark = Begin(target, self._is_change) if is_enabled else Pause()
-        self._log.is_unmarked = False  # first, because the append pokes
+        records = self.partition.log
+        records.is_unmarked = False  # first, because the append pokes
         if not self._append([mark], acks=1):
-            self._log.is_unmarked = True
+            records.is_unmarked = True
             return
         self._marked = is_enabled, target
         self._is_change = False
@@ -164,8 +166,7 @@ class ScheduledPartition:
                 return
             if self.partition.log is not self._log:
                 await self._stop(clean=False)
-                self._log = self.partition.log
-                self._log.is_unmarked = True
+                self._log = self.partition.log  # it was moved to another directory
                 self._source = Source(self.partition.topic, self.partition.index, self._log)
             if self._index is None:
                 await self._open()
@@ -212,8 +213,8 @@ class ScheduledPartition:
             start = records.log_start_offset
             is_active = await in_slices(self._began_active())
             self._at = Positions(start, start, -1, is_active, records.config.schedule_target_topic, start)
-        self._next.clear()
-        self._next.update(await shared.call(lambda: {number: index.next_ms(number) for number in index.lanes}))
+        self._times = Times()
+        self._times.update(await shared.call(lambda: {number: index.next_ms(number) for number in index.lanes}))
         self._keep(await shared.call(index.floor))
         self._has_changed = True
 
@@ -273,7 +274,7 @@ class ScheduledPartition:
             self._leading.coming(events)
         applied = await self._shared.call(index.apply, events, at)
         self._at = at
-        self._next.update(applied.next_ms)
+        self._times.update(applied.next_ms)
         self._keep(applied.floor)
         self._has_changed = True
         if self._leading is not None:
@@ -294,7 +295,7 @@ class ScheduledPartition:
             assert self._index is not None
             name = f"{partition.topic}-{partition.index}"
             self._leading = Leading(
-                name, epoch, self._log, self._shared, self._source, self._index, self._next, self.counts,
+                name, epoch, self._log, self._shared, self._source, self._index, self._times, self.counts,
                 self._append, self._wake.set,
             )  # fmt: skip
         leading, at = self._leading, self._at
@@ -322,7 +323,7 @@ class ScheduledPartition:
 
     def late_ms(self) -> int:
         """Return for how long the record that waits longest is overdue; 0 if none is."""
-        first = min((at_ms for at_ms in self._next.values() if at_ms is not None), default=None)
+        first = self._times.first()
         return 0 if first is None else max(self._shared.clock.now_ms() - first, 0)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from kbroker.broker.own_produce import ProduceAnywhere, ProduceHere
+from kbroker.broker.own_produce import PeerPool, ProduceAnywhere, ProduceHere
 from kbroker.peers.connection import TcpPeer
 from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.compiler import encode
@@ -33,7 +33,8 @@ class Here(ProduceHere):
     def __init__(self) -> None:
         self.got: list[tuple[str, int, bytes]] = []
 
-    async def produce(self, topic: str, index: int, batch: bytearray, _topic_id: bytes | None = None) -> ErrorCode:
+    async def produce(self, topic: str, index: int, batch: bytearray, topic_id: bytes | None = None) -> ErrorCode:
+        assert topic_id is None
         self.got.append((topic, index, batch))
         return ErrorCode.NONE
 
@@ -88,6 +89,46 @@ def test_no_leader_a_lost_answer_and_one_about_something_else() -> None:
     run(scenario)
 
 
+def test_with_a_topic_id_the_leader_looks_at_it() -> None:
+    async def scenario(net: MemoryPeers, _here: Here, anywhere: ProduceAnywhere) -> None:
+        for code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID):
+            produced = asyncio.ensure_future(anywhere.produce("t", 1, BATCH, b"i" * 16))
+            asked = await net.next()
+            assert asked.version == 13
+            assert asked.request.topic_data[0].topic_id == b"i" * 16
+            partition: Any = PartitionProduceResponse(1, code, 5)
+            asked.answer(ProduceResponse([TopicProduceResponse("", b"i" * 16, [partition])]))
+            assert await produced == code
+
+    run(scenario)
+
+
+def test_here_another_topic_of_the_name_gets_nothing() -> None:
+    async def hosted_of(_: str) -> None:
+        pass
+
+    leader = SimpleNamespace(topic_id=b"j" * 16)  # it has no append
+    replicas: Any = SimpleNamespace(hosted_of=hosted_of, leader=lambda *_: leader)
+    produced = ProduceHere(replicas, ManualClock()).produce("t", 0, BATCH, b"i" * 16)
+    assert asyncio.run(produced) == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_pool_asks_by_the_connection_with_the_fewest_requests() -> None:
+    async def scenario() -> None:
+        nets = [MemoryPeers(), MemoryPeers()]
+        pool = PeerPool([PeersByNode(net, WHERE.get, "broker-1") for net in nets])
+        asking = [asyncio.ensure_future(pool.ask(2, ProduceRequest(), 9, ProduceResponse, 1000)) for _ in range(4)]
+        first = [await net.next() for net in nets]
+        assert [asked.endpoint for asked in first] == [WHERE[2], WHERE[2]]
+        first[1].answer(ProduceResponse([]))
+        second = await nets[1].next()
+        for asked in (second, first[0], await nets[0].next()):
+            asked.answer(ProduceResponse([]))
+        await asyncio.gather(*asking)
+
+    asyncio.run(scenario())
+
+
 def test_a_batch_is_not_copied() -> None:
     """A batch may have 50 MB, and each copy of it would block the loop."""
     batch = bytearray(BATCH)
@@ -100,7 +141,7 @@ def test_a_batch_is_not_copied() -> None:
     async def hosted_of(_: str) -> None:
         pass
 
-    leader = SimpleNamespace(append=append, log=SimpleNamespace(high_watermark=1), topic_id=b"t")
+    leader = SimpleNamespace(append=append, log=SimpleNamespace(high_watermark=1))
     replicas: Any = SimpleNamespace(hosted_of=hosted_of, leader=lambda *_: leader)
     assert asyncio.run(ProduceHere(replicas, ManualClock()).produce("t", 0, batch)) == ErrorCode.NONE
     assert got[0] is batch

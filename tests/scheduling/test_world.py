@@ -16,11 +16,32 @@ from tests.tries import tries
 
 async def _live(folder: Path, seed: int) -> World:
     world = World(folder, seed)
-    await world.run(30)
+    await world.run(15)
     return world
 
 
-@pytest.mark.parametrize("seed", [random.randrange(1 << 30) for _ in range(tries(40))], ids=lambda seed: "")
+async def _with_a_dead_partition(folder: Path) -> list[bytes | None]:
+    world = World(folder, 1)
+    world.targets.is_faulty = False
+    world.targets.dead.add(("a", 0))
+    for number in range(10):
+        world.schedule(b"%d" % number, None, "a", 100 + number)
+    await world.settle(lambda: len(world.targets.records) >= 9, 60)
+    found = [each.value for _, each in world.targets.records]
+    world.targets.dead.clear()
+    await world.settle(lambda: len(world.targets.records) == 10, 60)
+    await world.end()
+    assert {each.value for _, each in world.targets.records} == {b"%d" % each for each in range(10)}
+    return found
+
+
+def test_a_partition_that_does_not_answer_holds_up_only_its_own() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(_with_a_dead_partition(Path(folder)))
+    assert len(found) == 9
+
+
+@pytest.mark.parametrize("seed", [random.randrange(1 << 30) for _ in range(tries(16))], ids=lambda seed: "")
 def test_each_record_fires_once_whatever_happens(seed: int) -> None:
     print(f"seed {seed}")
     with tempfile.TemporaryDirectory() as folder:

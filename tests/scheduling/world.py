@@ -83,6 +83,8 @@ class Targets:
         self._rng = rng
         self._clock = clock
         self.is_faulty = True
+        self.dead: set[tuple[str, int]] = set()
+        """The partitions that append nothing."""
         self.records: list[tuple[int, Record]] = []
         """The time of the append by the present clock, and the record."""
         self._producers: dict[tuple[str, int, int], _Producer] = defaultdict(_Producer)
@@ -94,6 +96,8 @@ class Targets:
 
     async def produce(self, topic: str, index: int, batch: memoryview, _topic_id: bytes | None = None) -> Outcome:
         data = bytes(batch)
+        if (topic, index) in self.dead:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
         if not self.is_faulty:
             return self._append(topic, index, data)
         chance = self._rng.random()
@@ -276,6 +280,24 @@ class World:
         )
         if producer in self._log.producers.entries:
             self._partition.append(bytearray(marker), -1, self.clock.now_ms(), COORDINATOR)
+
+    def schedule(self, value: bytes, key: bytes | None, target: str, delay_ms: int) -> None:
+        """Write one record, and commit it."""
+        headers = (("x-deliver-after", b"%d" % delay_ms), ("x-deliver-to", target.encode()))
+        self._append([(key, value, headers)])
+        self._commit()
+
+    async def settle(self, holds: Callable[[], bool], seconds: float) -> None:
+        """Let time pass without faults until something holds."""
+        end = asyncio.get_running_loop().time() + seconds
+        while not holds():
+            assert asyncio.get_running_loop().time() < end
+            await asyncio.sleep(0.01)
+            self._commit()
+
+    async def end(self) -> None:
+        await self._followed.close(clean=True)
+        self._log.close()
 
     # -- replication and faults
 
