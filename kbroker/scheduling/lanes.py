@@ -136,6 +136,8 @@ def why_not(lane: Lane, topic: TopicState | None) -> str | None:
         return f"the topic {lane.topic} does not exist"
     if is_schedule_topic(topic):
         return f"the topic {lane.topic} is a schedule topic itself"
+    if topic.source is not None:
+        return f"the topic {lane.topic} is a view, which takes no records"
     return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,6 +71,8 @@ def test_why_nothing_can_go() -> None:
     assert why_not(Lane("t", 2), topic(1, 1, 1)) is None
     assert why_not(Lane("t", 3), topic(1, 1, 1)) == "the topic t has no partition 3"
     assert why_not(Lane("t", -1), None) == "the topic t does not exist"
+    view = replace(topic(1), configs={"view.source": "s"})
+    assert why_not(Lane("t", -1), view) == "the topic t is a view, which takes no records"
     assert why_not(Lane("t", -1), topic(1, schedule_enable="true")) == "the topic t is a schedule topic itself"
 
 
