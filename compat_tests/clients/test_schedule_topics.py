@@ -195,7 +195,7 @@ def test_what_a_client_writes_arrives_unchanged(broker: Broker, write: Writer, t
 def test_a_client_reads_over_the_marks(broker: Broker, read: Reader, tmp_path: Path) -> None:
     assert by_librdkafka(broker, "later", TOLD[:COUNT], tmp_path) is None
     wait_for(broker, "target", COUNT)
-    with Connection(broker.bootstrap_servers).admin() as admin:
+    with Connection(broker.bootstrap_servers, {}).admin() as admin:
         deadline = time.monotonic() + TIMEOUT_S
         while ScheduleTopic(admin, "later").count:  # until the last mark is written
             assert time.monotonic() < deadline
