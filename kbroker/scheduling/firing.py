@@ -20,6 +20,7 @@ from kbroker.schedules.language import Repeat, Schedule, ScheduleError, fired_he
 from kbroker.schedules.marks import Due, Intent
 from kbroker.scheduling.index import DueRow
 from kbroker.scheduling.raw_records import Delivered, Raw, encoded, raw_records
+from kbroker.scheduling.shared import BATCH_RECORDS
 
 _NEAR_BYTES, _FAR_BYTES = 1 << 20, 1 << 16
 _NEAR: Final = 1000
@@ -100,6 +101,7 @@ class Source:
         self._index = index
         self._log = records
         self._delivered = Delivered(topic, index)
+        self._chunk = _FIRST_CHUNK
 
     async def choose(
         self,
@@ -179,14 +181,15 @@ class Source:
 
     async def _in_order(self, rows: Sequence[DueRow]) -> AsyncIterator[tuple[DueRow, Found | None]]:
         """Yield rows with their records, in the order of the rows. Few are read ahead, so that memory has a bound."""
-        start, count = 0, _FIRST_CHUNK
+        start = 0
         while start < len(rows):
+            count = self._chunk
             chunk = rows[start : start + count]
             found, size = await self._read([row.offset for row in chunk])
             for row in chunk:
                 yield row, found.get(row.offset)
             start += len(chunk)
-            count = max(min(8 * count, _CHUNK_BYTES * len(chunk) // max(size, 1)), 1)
+            self._chunk = max(min(8 * count, _CHUNK_BYTES * len(chunk) // max(size, 1), BATCH_RECORDS), 1)
 
     async def _read(self, offsets: Sequence[int]) -> tuple[dict[int, Found], int]:
         """Return the records at some offsets, and how many bytes keep them in memory.
