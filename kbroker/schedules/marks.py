@@ -89,7 +89,7 @@ Mark = Intent | Done | Begin | Pause
 
 def build_marks(marks: Iterable[Mark], now_ms: int) -> bytes:
     """Return a control batch with these marks, in this order: the first one gets the batch's base offset."""
-    return build_batch([(now_ms, KEY, _encode(mark), ()) for mark in marks], control=True)
+    return build_batch([(now_ms, KEY, value_of(mark), ()) for mark in marks], control=True)
 
 
 def read_marks(batch: bytes | memoryview) -> Iterator[tuple[int, Mark]]:
@@ -108,12 +108,13 @@ def mark_of(record: Record) -> Mark | None:
     if record.key != KEY:
         return None
     try:
-        return _decode(record.value or b"")
+        return mark_in(record.value or b"")
     except (struct.error, UnicodeDecodeError, IndexError) as error:
         raise Malformed(f"a mark of a schedule topic at offset {record.offset} is damaged: {error}") from error
 
 
-def _encode(mark: Mark) -> bytes:
+def value_of(mark: Mark) -> bytes:
+    """Return the value of the record with a mark."""
     if isinstance(mark, Intent):
         name = mark.topic.encode()
         fields = mark.producer_id, mark.producer_epoch, mark.topic_id, mark.partition, mark.base_sequence, len(name)
@@ -127,7 +128,11 @@ def _encode(mark: Mark) -> bytes:
     return _HEAD.pack(_VERSION, _PAUSE)
 
 
-def _decode(data: bytes) -> Mark | None:
+def mark_in(data: bytes) -> Mark | None:
+    """Return the mark in the value of a record; None for one of a later version.
+
+    Raises struct.error, IndexError or UnicodeDecodeError.
+    """
     version, kind = _HEAD.unpack_from(data)
     if version != _VERSION:
         return None

@@ -7,8 +7,8 @@ at which rows are tried again on this broker. Never reads the log or a clock, an
 The file is in the partition's directory; Apache Kafka ignores its name. It is not synced to disk: SQLite's write-ahead
 log survives the end of the process, and after a loss of power (another boot of the machine) the file is not trusted.
 
-A row leaves `pending` when the intent to deliver it is replayed, and is then kept with the intent, because it may come
-back: if it repeats, or if the target refused it. It does not come back if a newer record with its key, or a tombstone,
+A row moves from `pending` to `sent` when the intent to deliver it is replayed, because it may come back: if it repeats,
+or if the target refused it. It does not come back if a newer record with its key, or a tombstone,
 has replaced it meanwhile. Such a record is counted by a hash of the key: 64 bits with a salt of this file.
 
 All methods belong to one thread, which may wait for the disk. Rows pass between Python and SQLite as JSON, many in one
@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,10 +29,10 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from kbroker.log.files import SCHEDULES, SCHEDULES_FILES, remove_quietly
-from kbroker.schedules.marks import Done, Due, Intent, Mark
+from kbroker.schedules.marks import Done, Intent, Mark, mark_in, value_of
 
 IN_MEMORY: Final = ":memory:"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _CACHE_KB: Final = 8192
 _CHECKPOINT_PAGES: Final = 4000
 _SALT_BYTES: Final = 16
@@ -42,12 +43,22 @@ CREATE TABLE pending (offset INTEGER PRIMARY KEY, lane INTEGER NOT NULL, try_ms 
     due_ms INTEGER NOT NULL, key INTEGER, tries INTEGER NOT NULL, error TEXT);
 CREATE INDEX by_time ON pending (lane, try_ms, offset);
 CREATE UNIQUE INDEX by_key ON pending (key) WHERE key IS NOT NULL;
-CREATE TABLE intents (offset INTEGER PRIMARY KEY, mark TEXT NOT NULL, rows TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE intents (offset INTEGER PRIMARY KEY, mark BLOB NOT NULL);
+CREATE TABLE sent (offset INTEGER PRIMARY KEY, lane INTEGER NOT NULL, intent INTEGER NOT NULL, due_ms INTEGER NOT NULL,
+    key INTEGER, tries INTEGER NOT NULL);
+CREATE INDEX sent_by_intent ON sent (intent);
+CREATE INDEX sent_by_key ON sent (key) WHERE key IS NOT NULL;
 """
 _FIELDS: Final = ", ".join(f"json_extract(value, '$[{place}]')" for place in range(7))
 _PUT: Final = f"INSERT OR REPLACE INTO pending SELECT {_FIELDS} FROM json_each(?)"
 _LISTED: Final = "offset IN (SELECT value FROM json_each(?))"
-_TAKEN: Final = f"SELECT json_group_array(json_array(offset, lane, due_ms, key, tries)) FROM pending WHERE {_LISTED}"
+_RANGE: Final = "offset BETWEEN ? AND ?"
+_SEND: Final = "INSERT OR REPLACE INTO sent SELECT offset, lane, ?, due_ms, key, tries FROM pending WHERE "
+_BACK: Final = (
+    "INSERT OR REPLACE INTO pending SELECT offset, lane, coalesce(?, due_ms), due_ms, key, tries + ?, ? FROM sent "
+    "WHERE intent = ?"
+)
+_AGAIN: Final = "INSERT OR REPLACE INTO pending SELECT offset, lane, ?, ?, key, 0, NULL FROM sent WHERE offset = ?"
 _DUE: Final = (
     "SELECT json_group_array(json_array(offset, due_ms, key, tries)) FROM (SELECT offset, due_ms, key, tries "
     "FROM pending WHERE lane = ? AND try_ms <= ? ORDER BY try_ms, offset LIMIT ?)"
@@ -121,24 +132,14 @@ class Positions(NamedTuple):
     """The log's start at that time."""
 
 
-class Row(NamedTuple):
-    """A row of an intent."""
-
-    offset: int
-    lane: int
-    due_ms: int
-    key: int | None
-    tries: int
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Outstanding:
     """An intent whose outcome is not known yet."""
 
     offset: int
     mark: Intent
-    rows: dict[int, Row]
-    """The rows that may come back, by offset."""
+    tries: int = 0
+    """If it has a single record: how often the record was refused before."""
 
 
 class DueRow(NamedTuple):
@@ -172,7 +173,6 @@ class Index:
         self.outstanding: dict[int, Outstanding] = {}
         """The intents without outcome, by the offsets of their marks, in the order of the log."""
         self.salt = b""
-        self._in_flight: dict[int, tuple[int, int]] = {}  # key -> (offset of the intent, offset of the record)
 
     # -- opening
 
@@ -191,8 +191,8 @@ class Index:
         self.positions = Positions(*meta["positions"])
         self._set(boot=boot, clean=False)
         self.lanes = {number: Lane(topic, index) for number, topic, index in self._db.execute("SELECT * FROM lanes")}
-        for offset, mark, rows in self._db.execute("SELECT * FROM intents ORDER BY offset"):
-            self._hold(Outstanding(offset, _intent_of(mark), {row[0]: Row(*row) for row in json.loads(rows)}))
+        for offset, mark in self._db.execute("SELECT * FROM intents ORDER BY offset").fetchall():
+            self._hold(offset, _intent_of(mark))
 
     def close(self, *, clean: bool = False) -> None:
         """Close the file. After a `clean` close with all data on disk it is trusted after another boot."""
@@ -221,7 +221,7 @@ class Index:
                 offset, lane, due_ms, key = event
                 puts.append((offset, lane, due_ms, due_ms, key, 0, None))
                 lanes[lane] = None
-                if key is not None and key in self._in_flight:
+                if key is not None and self.outstanding:
                     self._supersede(key)
                 continue
             if puts:
@@ -258,48 +258,50 @@ class Index:
             self._db.execute("DELETE FROM pending WHERE key = ?", (key,))
 
     def _supersede(self, key: int) -> None:
-        """Let the row of an intent with this key not come back."""
-        found = self._in_flight.pop(key, None)
-        if found is not None:
-            intent, offset = found
-            self.outstanding[intent].rows.pop(offset, None)
-            self._save(self.outstanding[intent])
+        """Let a row of an intent with this key not come back."""
+        self._db.execute("DELETE FROM sent WHERE key = ?", (key,))
 
     def _mark(self, event: Marked, applied: Applied, lanes: dict[int, None]) -> None:
         mark = event.mark
         if isinstance(mark, Intent):
-            offsets = json.dumps([due.offset for due in mark.records])
-            (found,) = self._db.execute(_TAKEN, (offsets,)).fetchone()
-            rows = {row[0]: Row(*row) for row in json.loads(found)}
-            self._db.execute(f"DELETE FROM pending WHERE {_LISTED}", (offsets,))
-            lanes.update(dict.fromkeys(row.lane for row in rows.values()))
-            intent = Outstanding(event.offset, mark, rows)
-            self._hold(intent)
-            self._save(intent)
-            applied.begun.append(intent)
+            offsets = sorted(due.offset for due in mark.records)
+            where = _LISTED
+            values: tuple[object, ...] = (json.dumps(offsets),)
+            if offsets and offsets[-1] - offsets[0] + 1 == len(set(offsets)):
+                where, values = _RANGE, (offsets[0], offsets[-1])
+            self._db.execute(f"{_SEND}{where}", (event.offset, *values))
+            self._db.execute(f"DELETE FROM pending WHERE {where}", values)
+            lanes.update(self._lanes_of(event.offset))
+            self._db.execute("INSERT OR REPLACE INTO intents VALUES (?, ?)", (event.offset, value_of(mark)))
+            applied.begun.append(self._hold(event.offset, mark))
         elif isinstance(mark, Done):
             ended = self.outstanding.pop(mark.intent, None)
             if ended is None:
                 return
+            lanes.update(self._lanes_of(mark.intent))
+            if mark.error_code:
+                try_ms = None if mark.retry_ms < 0 else mark.retry_ms
+                alone = int(len(ended.mark.records) == 1)
+                self._db.execute(_BACK, (try_ms, alone, mark.message or None, mark.intent))
+            named = {due.offset for due in ended.mark.records}
+            for offset, due_ms in () if mark.error_code else mark.following:
+                if offset in named:
+                    self._db.execute(_AGAIN, (due_ms, due_ms, offset))
+            self._db.execute("DELETE FROM sent WHERE intent = ?", (mark.intent,))
             self._db.execute("DELETE FROM intents WHERE offset = ?", (mark.intent,))
-            for row in ended.rows.values():
-                if row.key is not None:
-                    self._in_flight.pop(row.key, None)
-            back = list(_come_back(ended, mark))
-            self._put(back)
-            lanes.update(dict.fromkeys(row.lane for row in ended.rows.values()))
             applied.ended.append((ended, mark))
 
-    def _hold(self, intent: Outstanding) -> None:
-        self.outstanding[intent.offset] = intent
-        for row in intent.rows.values():
-            if row.key is not None:
-                self._in_flight[row.key] = intent.offset, row.offset
+    def _lanes_of(self, intent: int) -> dict[int, None]:
+        found = self._db.execute("SELECT DISTINCT lane FROM sent WHERE intent = ?", (intent,))
+        return dict.fromkeys(lane for (lane,) in found)
 
-    def _save(self, intent: Outstanding) -> None:
-        mark = json.dumps([intent.mark[0], *intent.mark[1:3], intent.mark.topic_id.hex(), *intent.mark[4:]])
-        rows = json.dumps(list(intent.rows.values()))
-        self._db.execute("INSERT OR REPLACE INTO intents VALUES (?, ?, ?)", (intent.offset, mark, rows))
+    def _hold(self, offset: int, mark: Intent) -> Outstanding:
+        tries = 0
+        if len(mark.records) == 1:
+            found = self._db.execute("SELECT MAX(tries) FROM sent WHERE intent = ?", (offset,)).fetchone()
+            tries = found[0] or 0
+        intent = self.outstanding[offset] = Outstanding(offset, mark, tries)
+        return intent
 
     # -- questions
 
@@ -351,23 +353,11 @@ def key_hash(key: bytes, salt: bytes) -> int:
     return int.from_bytes(blake2b(key, digest_size=8, key=salt).digest(), "big", signed=True)
 
 
-def _come_back(ended: Outstanding, mark: Done) -> Iterable[tuple[Any, ...]]:
-    """Yield the rows of an ended intent that are pending again."""
-    if mark.error_code:
-        alone = len(ended.mark.records) == 1
-        for row in ended.rows.values():
-            try_ms = row.due_ms if mark.retry_ms < 0 else mark.retry_ms
-            yield row.offset, row.lane, try_ms, row.due_ms, row.key, row.tries + alone, mark.message or None
-    else:
-        for offset, due_ms in mark.following:
-            known = ended.rows.get(offset)
-            if known is not None:
-                yield offset, known.lane, due_ms, due_ms, known.key, 0, None
-
-
-def _intent_of(text: str) -> Intent:
-    producer, epoch, sequence, topic_id, topic, partition, records = json.loads(text)
-    return Intent(producer, epoch, sequence, bytes.fromhex(topic_id), topic, partition, tuple(Due(*r) for r in records))
+def _intent_of(value: bytes) -> Intent:
+    mark = mark_in(value)
+    if not isinstance(mark, Intent):
+        raise IndexDamaged("an intent cannot be read")
+    return mark
 
 
 def boot_id() -> str:
@@ -401,7 +391,7 @@ def _load(path: str, boot: str) -> Index | None:
         if not boot:
             raise IndexDamaged("the system does not say whether it was started again")
         index.load(boot)
-    except (sqlite3.Error, IndexDamaged, ValueError, TypeError, KeyError):
+    except (sqlite3.Error, IndexDamaged, struct.error, IndexError, ValueError, TypeError, KeyError):
         if database is not None:
             database.close()
         return None

@@ -30,6 +30,8 @@ from kbroker.scheduling.shared import BATCH_BYTES, BATCH_RECORDS, Shared
 log = logging.getLogger(__name__)
 _LANES_AT_ONCE: Final = 8
 """The lanes for which batches are built at the same time."""
+_SENT_AT_ONCE: Final = 8
+"""The batches on their way up to which a lane without a partition of its own gets a further one."""
 _SOON_MS: Final = 100
 _MARKS_AT_ONCE: Final = 64
 _MARKS_BYTES: Final = 1 << 20
@@ -104,7 +106,7 @@ class Leading:
         self._sequences: dict[tuple[int, Target], int] = {}
         self._lanes: dict[int, LaneState] = {}
         self._building: dict[int, asyncio.Task[None]] = {}
-        self._waiting: dict[int, Intent] = {}  # the lanes with a batch without outcome
+        self._waiting: dict[int, Sent] = {}  # the lanes with a batch that the next one waits for
         self._busy: dict[Target, int] = {}  # the targets with an intent without outcome, or with a batch to come
         self._prepared: list[_Prepared] = []
         self._appended: dict[Sent, _Prepared] = {}
@@ -308,7 +310,7 @@ class Leading:
             self._busy.pop(target, None)
             return
         state.succeeded()
-        self._waiting[number] = intent
+        self._waiting[number] = _identity(intent)
         self._prepared.append(_Prepared(number, intent, chosen, batch))
 
     def _intent(self, topic: TopicState, chosen: Chosen) -> Intent:
@@ -330,6 +332,8 @@ class Leading:
         self._busy[intent.topic_id, intent.partition] = -1 if prepared is None else prepared.lane
         task = asyncio.get_running_loop().create_task(self._deliver(outstanding, prepared))
         self._sending[outstanding.offset] = task
+        if prepared is not None:
+            self._let_on(prepared.lane)
 
     async def _deliver(self, outstanding: Outstanding, prepared: _Prepared | None) -> None:
         intent = outstanding.mark
@@ -354,7 +358,19 @@ class Leading:
 
     def _let_go(self, lane: int, intent: Intent) -> None:
         """Let a lane have another batch, unless it has another one already: its rows are then still in the index."""
-        if self._waiting.get(lane) == intent:
+        if self._waiting.get(lane) == _identity(intent):
+            del self._waiting[lane]
+
+    def _let_on(self, lane: int) -> None:
+        """Let a lane have another batch if a partition is free for it, and its rows are no longer in the index."""
+        batch, known = self._waiting.get(lane), self._index.lanes[lane]
+        if batch is None or known.partition >= 0 or len(self._sending) >= _SENT_AT_ONCE:
+            return
+        if batch in self._appended or any(_identity(each.intent) == batch for each in self._prepared):
+            return
+        topic = self._shared.topic(known.topic)
+        places = () if topic is None else enumerate(topic.partitions)
+        if topic is not None and any(each.leader >= 0 and (topic.topic_id, i) not in self._busy for i, each in places):
             del self._waiting[lane]
 
     def _outcome(self, outstanding: Outstanding, code: ErrorCode, sent: Chosen | None, now_ms: int) -> Done:
@@ -369,8 +385,7 @@ class Leading:
             return Done(offset, following=tuple(following))
         retry_ms = -1
         if len(intent.records) == 1:
-            tries = max((row.tries for row in outstanding.rows.values()), default=0)
-            retry_ms = now_ms + pause_of(tries)
+            retry_ms = now_ms + pause_of(outstanding.tries)
             self._counts.failed += 1
         text = f"{code.name} from {intent.topic}-{intent.partition}"
         return Done(offset, int(code), retry_ms=retry_ms, message=text)
@@ -386,6 +401,7 @@ class Leading:
         state = None if lane is None else self._lanes.get(lane)
         if lane is not None:
             self._let_go(lane, intent)
+            self._let_on(lane)
         if not done.error_code:
             self._sequences[intent.producer_id, target] = (intent.base_sequence + count) % _SEQUENCES
             if state is not None:
