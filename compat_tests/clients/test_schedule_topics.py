@@ -36,6 +36,8 @@ from compat_tests.clients.test_delay_topics import (
 )
 from compat_tests.compared import of_kfake
 from kbroker import Broker
+from kbroker.admin.connection import Connection
+from kbroker.admin.schedules import ScheduleTopic
 from tests.figures import figure
 
 WRITERS: Final = Path(__file__).with_name("writers")
@@ -193,6 +195,11 @@ def test_what_a_client_writes_arrives_unchanged(broker: Broker, write: Writer, t
 def test_a_client_reads_over_the_marks(broker: Broker, read: Reader, tmp_path: Path) -> None:
     assert by_librdkafka(broker, "later", TOLD[:COUNT], tmp_path) is None
     wait_for(broker, "target", COUNT)
+    with Connection(broker.bootstrap_servers, {}).admin() as admin:
+        deadline = time.monotonic() + TIMEOUT_S
+        while ScheduleTopic(admin, "later").count:  # until the last mark is written
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
     values = [value for _, value, _ in TOLD[:COUNT]]
     found = read(broker, "later", COUNT, IDLE_S, tmp_path)
     assert found.values == values

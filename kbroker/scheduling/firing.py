@@ -20,6 +20,7 @@ from kbroker.schedules.language import Repeat, Schedule, ScheduleError, fired_he
 from kbroker.schedules.marks import Due, Intent
 from kbroker.scheduling.index import DueRow
 from kbroker.scheduling.raw_records import Delivered, Raw, encoded, raw_records
+from kbroker.scheduling.shared import BATCH_RECORDS
 
 _NEAR_BYTES, _FAR_BYTES = 1 << 20, 1 << 16
 _NEAR: Final = 1000
@@ -84,7 +85,7 @@ class Chosen:
         else:
             self.large = record
         self.size += size
-        due = Due(row.offset, row.due_ms)
+        due = Due._make(row[:2])
         self.dues.append(due)
         if row.key is not None:
             self.keys.append(row.key)
@@ -100,6 +101,7 @@ class Source:
         self._index = index
         self._log = records
         self._delivered = Delivered(topic, index)
+        self._chunk = _FIRST_CHUNK
 
     async def choose(
         self,
@@ -115,45 +117,60 @@ class Source:
         OSError.
         """
         chosen = Chosen(now_ms)
-        number = 0
-        async for row, found in self._in_order(rows):
-            number += 1
-            if not number % _AT_ONCE:
-                await turn
-            if found is None:
-                chosen.lost.append(row)
-                continue
-            delta = len(chosen.records)
-            repeat: Repeat | None = None
-            made: bytes | LargeRecord | None = None
-            if isinstance(found, Raw) and found.end - found.key < _LARGE:
-                made = self._delivered.short(found, row.due_ms, delta)
-            if made is None:
-                made, schedule = self._made(found, target, row.due_ms, now_ms, delta)
-                partition = partition_of(schedule.key, schedule.partition)
-                repeat = schedule.repeat
-            else:
-                assert isinstance(found, Raw)
-                partition = partition_of(found.key_bytes(), None)
-            if partition < 0 or chosen.partition not in (-1, partition):
-                continue
-            size = len(made) if isinstance(made, bytes) else most_bytes
-            if chosen.dues and chosen.size + size > most_bytes:
-                break
-            chosen.partition = partition
-            chosen.add(row, made, size, repeat)
+        async for chunk, found in self._in_order(rows):
+            for number, row in enumerate(chunk):
+                if not number % _AT_ONCE:
+                    await turn
+                record = found.get(row.offset)
+                if record is None:
+                    chosen.lost.append(row)
+                elif not self._choose_one(chosen, row, record, target, partition_of, most_bytes):
+                    return chosen
         return chosen
+
+    def _choose_one(
+        self,
+        chosen: Chosen,
+        row: DueRow,
+        record: Found,
+        target: str,
+        partition_of: Callable[[bytes | None, int | None], int],
+        most_bytes: int,
+    ) -> bool:
+        """Add a record if it goes to the batch's partition; return whether there is room for more."""
+        delta = len(chosen.records)
+        made: bytes | LargeRecord | None = None
+        repeat: Repeat | None = None
+        if isinstance(record, Raw) and record.end - record.key < _LARGE:
+            made = self._delivered.short(record, row.due_ms, delta)
+        if made is None:
+            made, schedule = self._made(record, target, row.due_ms, chosen.now_ms, delta)
+            partition = partition_of(schedule.key, schedule.partition)
+            repeat = schedule.repeat
+        else:
+            assert isinstance(record, Raw)
+            partition = partition_of(None if record.has_no_key else record.key_bytes(), None)
+        if partition < 0 or chosen.partition not in (-1, partition):
+            return True
+        size = len(made) if isinstance(made, bytes) else most_bytes
+        if chosen.dues and chosen.size + size > most_bytes:
+            return False
+        chosen.partition = partition
+        chosen.add(row, made, size, repeat)
+        return True
 
     async def again(self, intent: Intent, now_ms: int) -> Chosen:
         """Return the records of an intent. Raises SourceGone, OSError."""
         now_ms = max(now_ms, *(due.due_ms for due in intent.records))  # the clock may have gone back since
         chosen = Chosen(now_ms, intent.partition)
-        async for row, found in self._in_order([DueRow(*due, None, 0) for due in intent.records]):
-            if found is None:
-                raise SourceGone(f"the record at offset {row.offset} of {self._topic}-{self._index} is gone")
-            made, schedule = self._made(found, intent.topic, row.due_ms, now_ms, len(chosen.records))
-            chosen.add(row, made, 0, schedule.repeat)
-            await turn
+        async for chunk, found in self._in_order([DueRow(*due, None, 0) for due in intent.records]):
+            for row in chunk:
+                record = found.get(row.offset)
+                if record is None:
+                    raise SourceGone(f"the record at offset {row.offset} of {self._topic}-{self._index} is gone")
+                made, schedule = self._made(record, intent.topic, row.due_ms, now_ms, len(chosen.records))
+                chosen.add(row, made, 0, schedule.repeat)
+                await turn
         return chosen
 
     def _made(
@@ -177,16 +194,16 @@ class Source:
             return (now_ms, schedule.key, value, own), schedule
         return encoded(schedule.key, value, own, delta), schedule
 
-    async def _in_order(self, rows: Sequence[DueRow]) -> AsyncIterator[tuple[DueRow, Found | None]]:
-        """Yield rows with their records, in the order of the rows. Few are read ahead, so that memory has a bound."""
-        start, count = 0, _FIRST_CHUNK
+    async def _in_order(self, rows: Sequence[DueRow]) -> AsyncIterator[tuple[Sequence[DueRow], dict[int, Found]]]:
+        """Yield some rows with their records by offset, and then more: few are read ahead, so memory has a bound."""
+        start = 0
         while start < len(rows):
+            count = self._chunk
             chunk = rows[start : start + count]
             found, size = await self._read([row.offset for row in chunk])
-            for row in chunk:
-                yield row, found.get(row.offset)
+            yield chunk, found
             start += len(chunk)
-            count = max(min(8 * count, _CHUNK_BYTES * len(chunk) // max(size, 1)), 1)
+            self._chunk = max(min(8 * count, _CHUNK_BYTES * len(chunk) // max(size, 1), BATCH_RECORDS), 1)
 
     async def _read(self, offsets: Sequence[int]) -> tuple[dict[int, Found], int]:
         """Return the records at some offsets, and how many bytes keep them in memory.

@@ -45,6 +45,11 @@ class Raw(NamedTuple):
     """Where the headers begin, with their number."""
     end: int
 
+    @property
+    def has_no_key(self) -> bool:
+        """Whether the key is null."""
+        return self.data[self.key] == 1
+
     def key_bytes(self) -> bytes | None:
         """Return the key."""
         size, start = read_number(self.data, self.key, 5)
