@@ -530,3 +530,22 @@ def test_each_new_batch_is_opened_once_for_all_views(broker: Broker, source: str
     assert broker.node.views.shared.scanned - before == 61
     for client in clients:
         client.close()
+
+
+def test_the_test_kits_snapshots_contain_views() -> None:
+    with Broker() as broker:
+        broker.topics.create("orders", 2)
+        broker.topics.create("eu", 2, config={"view.source": "orders", "view.filter": EU})
+        put(broker, "orders", "EU", "US")
+        snapshot = broker.snapshot()
+        put(broker, "orders", "EU")
+        assert [each.offset for each in broker.topics["eu"].records()] == [0, 2]
+        broker.restore(snapshot)
+        assert [each.offset for each in broker.topics["eu"].records()] == [0]
+        broker.topics["eu"].delete()
+        broker.restore(snapshot)
+        assert [each.offset for each in broker.topics["eu"].records()] == [0]
+        broker.reset()
+        assert list(broker.topics) == []
+        broker.restore(snapshot)
+        assert [each.offset for each in broker.topics["eu"].records()] == [0]
