@@ -147,6 +147,9 @@ async def _put_logs_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, M
     logs = changed_logs(node, snapshot)
     make_files(node, (each for each in logs if each.key not in made), snapshot.state, made)
     names = {each.key[0] for each in logs}
+    decided = node.controller.decided
+    views = (topic for topic in snapshot.state.topics.values() if topic.source is not None)  # which have no logs
+    names |= {each.name for each in views if not _is_same(decided, each.name, each)}
     kept = snapshot.state.topics.keys() - names
     await reset(node, snapshot.state, kept)
     while node.controller.decided.topics.keys() - kept:  # a running request has created a topic

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kbroker.log.batch_scan import scan_batches
 from kbroker.log.partition_log import PartitionLog
@@ -166,7 +166,7 @@ class SourceScan:
             except OSError as error:
                 self.log.report_failure(error)
                 return None
-            self._scan = asyncio.get_running_loop().create_task(in_slices(self._scan_new()))
+            self._scan = asyncio.get_running_loop().create_task(_task(self._scan_new))
             self._scan.add_done_callback(self._scanned)
         return self._scan
 
@@ -288,7 +288,7 @@ class SourceScan:
         """Begin to search backwards for the last match of a filter."""
         self._searched[selection] = None
         if self._search is None or self._search.done():
-            self._search = asyncio.get_running_loop().create_task(in_slices(self._search_all()))
+            self._search = asyncio.get_running_loop().create_task(_task(self._search_all))
             self._search.add_done_callback(self._searching_ended)
 
     def _searching_ended(self, task: asyncio.Task[None]) -> None:
@@ -556,6 +556,10 @@ class SourceScan:
             self._timer.cancel()
         self.partition.waiters.pop(self, None)
         self.wake_all()
+
+
+async def _task(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    await in_slices(work())
 
 
 def _wake(selection: Selection) -> None:

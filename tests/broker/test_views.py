@@ -483,3 +483,69 @@ def test_a_stored_filter_that_cannot_be_read_shows_nothing(broker: Broker, sourc
     set_config(broker, source, "retention.ms", "-1")  # published after the other
     (data,) = data_of(wire.ask(fetch(name), 12))
     assert (data.error_code, bytes(data.records)) == (ErrorCode.INVALID_CONFIG, b"")
+
+
+# -- many views, and far ends
+
+
+def test_a_partition_that_is_far_behind_does_not_hold_up_others(broker: Broker, source: str, wire: WireClient) -> None:
+    for _ in range(300):
+        put(broker, source, "US", value="v" * 2000)
+    put(broker, source, "EU")
+    nothing, name = view(broker, source, "value.n = 1"), view(broker, source)
+    answer = wire.ask(fetch(nothing, name, wait_ms=int(PATIENCE_S * 1000)), 12)
+    found = {topic.topic: offsets_in(topic.partitions[0]) for topic in answer.responses}
+    assert found == {nothing: [], name: [300]}
+
+
+def test_a_filter_that_matches_nothing_is_scanned_once(broker: Broker, source: str, wire: WireClient) -> None:
+    for _ in range(200):
+        put(broker, source, "US", value="v" * 1000)
+    name = view(broker, source, "value.n = 1")
+    assert offset_at(wire, name, LATEST) == 0
+    before = broker.node.views.shared.scanned
+    for _ in range(5):
+        (data,) = data_of(wire.ask(fetch(name, wait_ms=50), 12))
+        assert (bytes(data.records), data.high_watermark) == (b"", 0)
+    assert broker.node.views.shared.scanned == before
+
+
+def test_each_new_batch_is_opened_once_for_all_views(broker: Broker, source: str) -> None:
+    names = [view(broker, source, f"header.region = 'C{number}'") for number in range(60)]
+    finishes = []
+    clients = [WireClient(broker.bootstrap_servers) for _ in names]
+    for client, name in zip(clients, names, strict=True):
+        finishes.append(in_thread(client, fetch(name, wait_ms=int(PATIENCE_S * 1000))))
+    partition = broker.node.replicas.get((source, 0))
+    assert partition is not None
+    scan = broker.node.views.scan_of(partition)
+    deadline = time.monotonic() + PATIENCE_S
+    while sum(bool(each.waiters) for each in list(scan.selections.values())) < len(names):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    before = broker.node.views.shared.scanned
+    put(broker, source, "other", *(f"C{number}" for number in range(60)))
+    found = [offsets_in(data_of(finish())[0]) for finish in finishes]
+    assert found == [[1 + number] for number in range(60)]
+    assert broker.node.views.shared.scanned - before == 61
+    for client in clients:
+        client.close()
+
+
+def test_the_test_kits_snapshots_contain_views() -> None:
+    with Broker() as broker:
+        broker.topics.create("orders", 2)
+        broker.topics.create("eu", 2, config={"view.source": "orders", "view.filter": EU})
+        put(broker, "orders", "EU", "US")
+        snapshot = broker.snapshot()
+        put(broker, "orders", "EU")
+        assert [each.offset for each in broker.topics["eu"].records()] == [0, 2]
+        broker.restore(snapshot)
+        assert [each.offset for each in broker.topics["eu"].records()] == [0]
+        broker.topics["eu"].delete()
+        broker.restore(snapshot)
+        assert [each.offset for each in broker.topics["eu"].records()] == [0]
+        broker.reset()
+        assert list(broker.topics) == []
+        broker.restore(snapshot)
+        assert [each.offset for each in broker.topics["eu"].records()] == [0]

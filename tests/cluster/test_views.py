@@ -8,8 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka import Consumer, KafkaException, Producer, ShareConsumer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from compat_tests.wire.client import WireClient
 from kbroker import Cluster
@@ -202,3 +211,28 @@ def test_a_new_controller_and_a_restart_keep_views(cluster: Cluster, admin: Admi
     assert [each.offset for each in cluster.topics[name].records()] == [0, 10]
     with contextlib.suppress(KafkaException):
         admin.delete_topics([name, other])[name].result(PATIENCE_S)
+
+
+def test_a_share_group_on_a_view(cluster: Cluster, admin: AdminClient) -> None:
+    name = create(cluster, admin, "jobs", partitions=3)
+    entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    group = ConfigResource(ResourceType.GROUP, "workers", incremental_configs=[entry])
+    admin.incremental_alter_configs([group])[group].result(PATIENCE_S)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    for number in range(300):
+        producer.produce("jobs", str(number), headers={"region": "US" if number % 10 else "EU"}, partition=number % 3)
+    assert not producer.flush(PATIENCE_S)
+    consumer = ShareConsumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "workers"})
+    consumer.subscribe([name])
+    found: set[int] = set()
+
+    def has_all() -> bool:
+        found.update(int(each.value()) for each in consumer.poll(0.2))
+        return found == set(range(0, 300, 10))
+
+    try:
+        until(has_all)
+        consumer.poll(0.2)  # acknowledges
+        until(lambda: cluster.groups["workers"].lag() == 0)
+    finally:
+        consumer.close()

@@ -203,3 +203,19 @@ def test_names_are_never_markup(web, cluster):
         web.do("quota-remove", user=HOSTILE, key="producer_byte_rate")
         web.do("acl-remove", **rule, confirm=rule["principal"])
         web.do("group-delete", group=HOSTILE, confirm=HOSTILE)
+
+
+def test_a_view_names_its_source_and_offers_no_writes(web, cluster):
+    orders = cluster.topics["orders"]
+    config = {"view.source": "orders", "view.filter": "header.region = '<b>EU'"}
+    topic = cluster.topics.create("orders-eu", orders.partitions, config=config)
+    try:
+        found = web.page("/topics/orders-eu")
+        assert "A view of orders" in found.words
+        assert "header.region = '<b>EU'" in found.words
+        assert 'data-dialog="grow"' not in found.text
+        assert 'data-dialog="truncate"' not in found.text
+        assert "A view of" not in web.page("/topics/orders").words
+        assert web.page("/topics/orders-eu/messages").status == 200
+    finally:
+        topic.delete()

@@ -55,6 +55,7 @@ def _looked(admin: Any, name: str) -> Facts:
     ]
     return {
         "topic": topic,
+        "view": _view(admin, name),
         "id": _id(topic),
         "parts": parts,
         "records": sum(ends[key] - begins[key] for key in ends if key in begins),
@@ -62,6 +63,16 @@ def _looked(admin: Any, name: str) -> Facts:
         "misled": sum(is_misled(p) for p in topic.partitions),
         "has_schedules": topic_config(admin, [name], ENABLE).get(name) == "true",
     }
+
+
+def _view(admin: Any, name: str) -> Facts | None:
+    """Return the source and the filter of a view; None for other topics, of a broker without views, or if refused."""
+    try:
+        found = described_configs(admin, Subject("topic", name), documentation=False)
+    except AdminError:
+        return None
+    own = {each.name: each.value for each in found}
+    return {"source": own["view.source"], "filter": own.get("view.filter")} if own.get("view.source") else None
 
 
 def _id(topic: TopicView) -> str | None:
