@@ -67,7 +67,7 @@ def test_a_key_or_a_header_decides() -> None:
 
 def test_why_nothing_can_go() -> None:
     assert why_not(Lane("t", 2), topic(1, 1, 1)) is None
-    assert why_not(Lane("t", 3), topic(1, 1, 1)) == "the topic t has no partition 3"
+    assert why_not(Lane("t", 3), topic(1, 1, 1)) is None, "a topic with fewer partitions may have replaced the target"
     assert why_not(Lane("t", -1), None) == "the topic t does not exist"
     assert why_not(Lane("t", -1), topic(1, schedule_enable="true")) == "the topic t is a schedule topic itself"
 
