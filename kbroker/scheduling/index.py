@@ -234,6 +234,7 @@ class Index:
                 found = self._db.execute("SELECT DISTINCT lane FROM pending WHERE offset < ?", (event.start,))
                 lanes.update(dict.fromkeys(lane for (lane,) in found))
                 self._db.execute("DELETE FROM pending WHERE offset < ?", (event.start,))
+                self._db.execute("DELETE FROM sent WHERE offset < ?", (event.start,))  # they may not come back
             else:
                 self.lanes[event.number] = event.lane
                 self._db.execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (event.number, *event.lane))

@@ -55,6 +55,7 @@ class ScheduledPartition:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._marked: tuple[bool, str] | None = None
+        self._was_enabled = True
         self._is_change = False
         self._is_closed = False
         self._has_changed = True
@@ -64,6 +65,7 @@ class ScheduledPartition:
     def begin(self, *, is_change: bool) -> None:
         """Start to follow. `is_change` says that the topic has just become a schedule topic."""
         self._is_change = is_change
+        self._was_enabled = self._wanted()[0]
         self._log.is_unmarked = True
         self.partition.waiters[self] = None
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -85,8 +87,11 @@ class ScheduledPartition:
 
     def reconfigured(self) -> None:
         """Note that the topic's configs may have changed: the leader then marks it before the next record."""
-        if self._marked != self._wanted():
-            self._is_change = True
+        wanted = self._wanted()
+        if self._marked != wanted:
+            if wanted[0] != self._was_enabled:
+                self._is_change = wanted[0]
+            self._was_enabled = wanted[0]
             self.partition.log.is_unmarked = True
         self.poke()
 
@@ -110,7 +115,8 @@ class ScheduledPartition:
     def _mark_state(self) -> None:
         """Write whether the following records are schedules. Until then, clients' records are refused."""
         is_enabled, target = self._wanted()
-        mark = Begin(target, self._is_change) if is_enabled else Pause()
+        # A replica that saw the change may begin to lead long after another one has written it.
+        mark = Begin(target, self._is_change and not self._at.active) if is_enabled else Pause()
         records = self.partition.log
         records.is_unmarked = False  # first, because the append pokes
         if not self._append([mark], acks=1):

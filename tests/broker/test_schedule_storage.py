@@ -87,6 +87,40 @@ def test_a_lost_index_is_rebuilt_from_the_log(tmp_path: Path) -> None:
         until(lambda: values(broker) == [b"fired", b"newer", b"far"])
 
 
+def configure(broker: Broker, **configs: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    entries = [
+        ConfigEntry(name.replace("_", "."), setting, incremental_operation=AlterConfigOpType.SET)
+        for name, setting in configs.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, "later", incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+
+
+def test_what_is_pending_outlives_another_target_old_segments_and_the_index(tmp_path: Path) -> None:
+    config = {"log.retention.check.interval.ms": "1000"}
+    with Broker(data_dir=tmp_path, config=config) as broker:
+        broker.topics.create("other")
+        created(broker, retention_ms="60000", internal_segment_bytes="1024", file_delete_delay_ms="1000")
+        for number in range(50):
+            put(broker, str(number), b"0")
+        until(lambda: len(values(broker)) == 50)
+        headers = [("x-deliver-after", b"7200000"), ("x-deliver-to", b"now")]
+        broker.topics["later"].produce("pending", headers=headers)
+        broker.clock.advance(minutes=10)
+        broker.clock.advance(seconds=2)
+        log = log_of(broker, "later")
+        until(lambda: log.log_start_offset > 0)
+        configure(broker, schedule_target_topic="other")
+        put(broker, "last", b"0")
+        until(lambda: values(broker, "other") == [b"last"])
+    for name in SCHEDULES_FILES:
+        (tmp_path / "later-0" / name).unlink(missing_ok=True)
+    with Broker(data_dir=tmp_path, config=config) as broker:
+        broker.clock.advance(hours=3)
+        until(lambda: values(broker)[-1] == b"pending")
+
+
 def test_its_files_go_with_the_topic(tmp_path: Path) -> None:
     with Broker(data_dir=tmp_path) as broker:
         created(broker, file_delete_delay_ms="0")

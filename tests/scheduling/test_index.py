@@ -61,7 +61,9 @@ class Naive:
         elif isinstance(event, Cancel):
             self._forget(event.key)
         elif isinstance(event, Cut):
-            self.pending = {each: row for each, row in self.pending.items() if each >= event.start}
+            for rows in (self.pending, *self.intents.values()):
+                for offset in [each for each in rows if each < event.start]:
+                    del rows[offset]
         elif isinstance(event, Marked):
             self._mark(event)
 
