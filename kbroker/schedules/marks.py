@@ -77,7 +77,7 @@ class Begin(NamedTuple):
 
     target: str
     is_change: bool = False
-    """Whether the topic was no schedule topic directly before. Without an earlier mark in the log, all depends on it."""
+    """Whether the topic was no schedule topic directly before. The only evidence if the log has no earlier mark."""
 
 
 class Pause(NamedTuple):
