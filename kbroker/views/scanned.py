@@ -44,7 +44,7 @@ class Ranges:
         self._uses += 1
         self._used[first:last] = [self._uses]
         if len(self._begins) > MOST_RANGES:
-            recent = sorted(self._used)[-_RECENT]
+            recent = sorted(self._used)[-min(_RECENT, MOST_RANGES)]
             old = (index for index, used in enumerate(self._used) if used < recent)
             smallest = min(old, key=lambda index: self._ends[index] - self._begins[index])
             del self._begins[smallest], self._ends[smallest], self._used[smallest]
