@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +27,7 @@ def forgotten(*states: ClusterState) -> list[Mapping[str, bytes]]:
         replica_manager=nothing, _dynamic_configs=nothing, shares=nothing,
         groups=SimpleNamespace(on_topics_deleted=found.append),
     )  # fmt: skip
-    for old, new in zip(states, states[1:], strict=False):
+    for old, new in pairwise(states):
         ClusterNode._follow(node, old, new)
     return found
 
