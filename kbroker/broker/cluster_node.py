@@ -496,8 +496,9 @@ class ClusterNode(Node):
                 self.controller.unclean_election_enabled(name)
         deleted = {name: topic.topic_id for name, topic in old.topics.items() if name not in new.topics}
         for name in (name for views in old.views.values() for name in views if name not in deleted):
-            if new.topics[name].topic_id != old.topics[name].topic_id:  # the view of a source that was created again
-                deleted[name] = old.topics[name].topic_id
+            known = old.topics[name]  # without partitions, this broker did not know the source yet, or it was deleted
+            if known.partitions and new.topics[name].topic_id != known.topic_id:  # the source was created again
+                deleted[name] = known.topic_id
         if deleted:
             self.groups.on_topics_deleted(deleted)
         if old.topic_names is not new.topic_names:

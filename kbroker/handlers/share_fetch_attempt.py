@@ -254,6 +254,8 @@ class ShareFetchAttempt:
         limits = self._share.settings.limits(self._group)
         matching = None
         try:
+            if not read.hosted.is_led():  # without its view, a record would pass no filter
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             found, aborted = await self._scan(read, read.state.most(left, read.offset, limits), limits)
             filters = self._ctx.services.views.filters_for_share(self._topics[key], self._filter)
             if filters:

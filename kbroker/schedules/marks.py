@@ -77,7 +77,7 @@ class Begin(NamedTuple):
 
     target: str
     is_change: bool = False
-    """Whether the topic was no schedule topic directly before. The only evidence if the log has no earlier mark."""
+    """Whether the topic was no schedule topic directly before. The first mark in a log decides on earlier records."""
 
 
 class Pause(NamedTuple):

@@ -148,9 +148,12 @@ class ScheduledPartition:
                 await self._restart(is_damaged=True)
 
     async def _restart(self, *, is_damaged: bool) -> None:
-        await self._stop(clean=False)
-        if is_damaged:
-            await self._shared.call(remove_index, self._log.directory)
+        try:
+            await self._stop(clean=False)
+            if is_damaged:
+                await self._shared.call(remove_index, self._log.directory)
+        except (sqlite3.Error, OSError) as error:
+            log.error("the index of %s-%d cannot be removed: %s", *self.partition.key, error)
         await asyncio.sleep(_REPAIR_PAUSE_S)
 
     async def _stop(self, *, clean: bool) -> None:

@@ -41,11 +41,11 @@ class ShareDelivery:
         settings: GroupSettings,
         clock: Clock,
         most_sessions: int,
-        is_view: Callable[[str, bytes], bool] = lambda _topic, _topic_id: False,
+        is_view: Callable[[bytes], bool] = lambda _topic_id: False,
     ) -> None:
         """`led` returns a partition that this broker leads, and raises ApiError for others.
 
-        `is_view` returns whether a topic of this name and id is a view, which has the partitions of another topic.
+        `is_view` returns whether the topic with an id is a view, which has the partitions of another topic.
         """
         self._is_view = is_view
         self.persister = persister
@@ -82,7 +82,7 @@ class ShareDelivery:
         hosted = self.get(group, topic_id, index)
         if hosted is None:
             partition = self._led(topic, index)
-            if partition.topic_id != topic_id and not self._is_view(topic, topic_id):
+            if partition.topic_id != topic_id and not self._is_view(topic_id):
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             hosted = Hosted(Key(group, topic_id, index), partition, self)
             self._hosted.setdefault(group, {})[topic_id, index] = hosted
@@ -91,8 +91,13 @@ class ShareDelivery:
             self._next_number += 1
         return hosted
 
-    def is_led(self, partition: Partition) -> bool:
-        """Whether this broker leads `partition`. The partition may have been deleted, and created again, meanwhile."""
+    def is_led(self, partition: Partition, topic_id: bytes) -> bool:
+        """Whether this broker leads `partition`, and the topic with this id still has its records.
+
+        The partition may have been deleted, and created again, meanwhile. A view may have been deleted.
+        """
+        if topic_id != partition.topic_id and not self._is_view(topic_id):
+            return False
         try:
             return partition.leading and self._led(*partition.key) is partition
         except ApiError:

@@ -72,8 +72,8 @@ class Surroundings(Protocol):
     settings: GroupSettings
     clock: Clock
 
-    def is_led(self, partition: Partition) -> bool:
-        """Whether this broker leads `partition`, which may have been deleted meanwhile."""
+    def is_led(self, partition: Partition, topic_id: bytes) -> bool:
+        """Whether this broker leads `partition`. It, or the view with this id, may have been deleted meanwhile."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work to its end, even if the client that requested it is gone."""
@@ -152,7 +152,7 @@ class Hosted:
         partition in it, and may have stored changes that this broker does not know.
         """
         epoch = self.partition.leader_epoch
-        if epoch > self._seen_epoch + 1 or not self._around.is_led(self.partition):
+        if epoch > self._seen_epoch + 1 or not self._around.is_led(self.partition, self.key.topic_id):
             return False
         self._seen_epoch = epoch
         return True

@@ -67,10 +67,9 @@ class HostedViews:
         topic = self._state().topics.get(name)
         return topic if topic is not None and topic.source is not None else None
 
-    def has_id(self, name: str, topic_id: bytes) -> bool:
-        """Whether a topic of this name and id is a view."""
-        topic = self.topic(name)
-        return topic is not None and topic.topic_id == topic_id
+    def has_id(self, topic_id: bytes) -> bool:
+        """Whether the topic with this id is a view."""
+        return self.topic(self._state().topic_names.get(topic_id, "")) is not None
 
     def filters_for_share(self, name: str, group_filter: str) -> list[Filter]:
         """Return the filters that select the records that a share group gets of a topic. Raises ApiError.

@@ -16,6 +16,8 @@ from kbroker.partition import Waiter
 
 MOST_RANGES: Final = 256
 """The most ranges that are kept; then the smallest one is forgotten, and may be scanned again."""
+_RECENT: Final = 32
+"""So many ranges that were added or used last are not forgotten: a slow scan goes on from there."""
 _MOST_UNSTABLE: Final = 10_000
 """The most batches with matches above the last stable offset that are kept."""
 
@@ -26,6 +28,8 @@ class Ranges:
     def __init__(self) -> None:
         self._begins: list[int] = []
         self._ends: list[int] = []
+        self._used: list[int] = []  # the higher, the later
+        self._uses = 0
 
     def add(self, begin: int, end: int) -> None:
         """Add a range, and join it with its neighbours."""
@@ -37,14 +41,22 @@ class Ranges:
             begin, end = min(begin, self._begins[first]), max(end, self._ends[last - 1])
         self._begins[first:last] = [begin]
         self._ends[first:last] = [end]
+        self._uses += 1
+        self._used[first:last] = [self._uses]
         if len(self._begins) > MOST_RANGES:
-            smallest = min(range(len(self._begins)), key=lambda index: self._ends[index] - self._begins[index])
-            del self._begins[smallest], self._ends[smallest]
+            recent = sorted(self._used)[-min(_RECENT, MOST_RANGES)]
+            old = (index for index, used in enumerate(self._used) if used < recent)
+            smallest = min(old, key=lambda index: self._ends[index] - self._begins[index])
+            del self._begins[smallest], self._ends[smallest], self._used[smallest]
 
     def behind(self, offset: int) -> int:
         """Return the end of the range that contains an offset; the offset itself if there is none."""
         index = bisect_right(self._begins, offset) - 1
-        return max(offset, self._ends[index]) if index >= 0 else offset
+        if index < 0 or self._ends[index] <= offset:
+            return offset
+        self._uses += 1
+        self._used[index] = self._uses
+        return self._ends[index]
 
     def __len__(self) -> int:
         return len(self._begins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 
@@ -10,7 +11,10 @@ import pytest
 from confluent_kafka import KafkaException, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from compat_tests.wire.client import WireClient
 from kbroker import Broker
+from kbroker.protocol.messages.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
+from tests.views.world import records_of
 
 PATIENCE_S = 20.0
 EU = "header.region = 'EU'"
@@ -104,6 +108,42 @@ def test_a_group_on_a_view_with_a_filter_gets_what_matches_both(broker: Broker) 
         assert take(consumer, len(wanted)) == wanted
     finally:
         consumer.close()
+
+
+def test_a_fetch_that_waits_gets_nothing_of_the_source_when_its_view_is_deleted(broker: Broker) -> None:
+    broker.topics.create("kept")
+    broker.topics.create("gone", config={"view.source": "kept", "view.filter": EU})
+    set_configs(broker, "gone-group", share_auto_offset_reset="earliest")
+    (wanted,) = put(broker, "kept", 1, every=1)
+    consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "gone-group"})
+    consumer.subscribe(["gone"])
+    assert take(consumer, 1) == [wanted]  # the group has a state for the view
+    assert broker._node is not None
+    topic_id = broker._node.metadata.state.topics["gone"].topic_id
+
+    def request(epoch: int, wait_ms: int) -> ShareFetchRequest:
+        return ShareFetchRequest(
+            group_id="gone-group", member_id="AAAAAAAAAAAAAAAAAAAAAA", share_session_epoch=epoch, min_bytes=1,
+            max_wait_ms=wait_ms, max_bytes=1 << 20, max_records=500, batch_size=500,
+            topics=[FetchTopic(topic_id, [FetchPartition(0, [])])] if not epoch else [],
+        )  # fmt: skip
+
+    with WireClient(broker.bootstrap_servers) as client:
+        assert client.ask(request(0, 0), 1).error_code == 0
+        answers = []
+        waiting = threading.Thread(target=lambda: answers.append(client.ask(request(1, 8_000), 1)))
+        waiting.start()
+        time.sleep(0.3)  # otherwise the fetch may begin after the deletion
+        broker.topics["gone"].delete()
+        broker.topics["kept"].produce("secret", headers=[("region", "US")])
+        waiting.join(PATIENCE_S)
+    consumer.close()
+    (answer,) = answers
+    for topic in answer.responses:
+        for partition in topic.partitions:
+            assert not partition.records, records_of(partition.records)
+    hosted = broker._node.services.share.of_group("gone-group")
+    assert not hosted
 
 
 def test_a_wrong_filter_of_a_group_is_refused(broker: Broker) -> None:

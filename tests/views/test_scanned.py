@@ -57,3 +57,17 @@ def test_the_ends_never_become_less() -> None:
     selection.note(20)
     assert selection.high_watermark(0) == 94
     assert selection.high_watermark(200) == 200
+
+
+def test_a_slow_reader_keeps_its_progress_beside_many_large_ranges() -> None:
+    """Each slice of a slow scan adds a little; if it was forgotten, the next one would begin at the same place."""
+    ranges = Ranges()
+    for number in range(2 * MOST_RANGES):
+        ranges.add(number * 1000, number * 1000 + 900)
+    readers = [10_000_000, 20_000_000]
+    for _ in range(20):
+        for start in readers:
+            at = ranges.behind(start)
+            ranges.add(start, at + 10)
+    assert len(ranges) == MOST_RANGES
+    assert [ranges.behind(start) - start for start in readers] == [200, 200]
