@@ -304,7 +304,9 @@ def cancel(admin: Any, connection: Connection, topic: str, keys: Sequence[bytes]
     found = {key: state.find(key) for key in keys}
     for key, places in found.items():
         if not places:
-            raise AdminError(f"nothing is pending in {topic} with the key {key.decode(errors='backslashreplace')!r}")
+            others = ", so none of the keys was cancelled" if len(found) > 1 else ""
+            text = key.decode(errors="backslashreplace")
+            raise AdminError(f"nothing is pending in {topic} with the key {text!r}{others}")
     for key, places in found.items():
         for place in places:
             write_record(connection, topic, key, None, partition=place.partition)

@@ -17,7 +17,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from kbroker.admin.connection import Connection, patiently
 from kbroker.admin.dead_letters import SHARE, topic_view
-from kbroker.admin.did_you_mean import no_such_group
+from kbroker.admin.did_you_mean import is_no_group, no_such_group
 from kbroker.admin.errors import AdminError, code_error
 from kbroker.admin.fetching import Found
 from kbroker.admin.group_offsets import committed_offsets
@@ -107,10 +107,11 @@ def plan_skip(admin: Any, group: str, place: tuple[str, int] | None, to: str | N
     found = [each for each in stuck_records(admin, [group]) if place in (None, (each.topic, each.partition))]
     if not found:
         where = "" if place is None else f" in {place[0]}-{place[1]}"
-        listed = no_such_group(admin, group)
-        raise AdminError(f"no broker reports a record that group {group} does not get past{where}; {listed}")
+        remedy = no_such_group(admin, group) if is_no_group(admin, group) else "`kbroker group stuck` lists them"
+        raise AdminError(f"no broker reports a record that group {group} does not get past{where}; {remedy}")
     if len(found) > 1:
-        raise AdminError(f"group {group} stands in {len(found)} partitions; choose one, the first is {found[0].place}")
+        named = f"--at {found[0].topic}:{found[0].partition}"
+        raise AdminError(f"group {group} stands in {len(found)} partitions; choose one, as {named}")
     stuck = found[0]
     if stuck.cause == _DELIVERED_AGAIN:
         raise AdminError(f"{group} is a share group: it gives a record up after share.delivery.count.limit deliveries")

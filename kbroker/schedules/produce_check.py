@@ -198,7 +198,8 @@ class ScheduleCheck:
             if schedule.topic not in self._topics.state.topics:
                 found.missing.add(schedule.topic)
         elif schedule.partition is not None and schedule.partition >= target.partitions:
-            text = f"{schedule.topic} has {target.partitions} partitions, and none with number {schedule.partition}"
+            number = "1 partition" if target.partitions == 1 else f"{target.partitions} partitions"
+            text = f"{schedule.topic} has {number}, and none with number {schedule.partition}"
             found.add(record.place, text)
         elif record.size + len(schedule.key or b"") + self._more > target.max_bytes:  # it may be too large
             size = self._size(record, schedule.key)

@@ -78,7 +78,7 @@ def test_a_newer_record_replaces_and_a_cancelled_one_is_gone(kbroker: CommandLin
     assert done.lines == [f"cancelled: {topic}-{n}, offset 2, due {LATE}" for n in range(2)]
     assert listed(kbroker, topic) == ["order-2"]
     refused = kbroker.fails("schedule", "cancel", topic, "order-2", "order-1")
-    assert refused == f"nothing is pending in {topic} with the key 'order-1'"
+    assert refused == f"nothing is pending in {topic} with the key 'order-1', so none of the keys was cancelled"
     assert listed(kbroker, topic) == ["order-2"]
 
 
