@@ -17,14 +17,14 @@ _NEAR: Final = 0.7
 
 
 def no_such_topic(admin: Any, name: str) -> str:
-    """Return the message that a topic does not exist, with similar names, or is a view without its source."""
+    """Return the message that a topic does not exist, with similar names, or has no partitions."""
     remedy = "`kbroker topic list` shows those there are"
     try:
         known = _topics(admin)
     except KafkaError:  # the caller may not be allowed to list the existing names
         known = []
-    if name in known:  # the broker lists it, and says of it that it has no partitions
-        return f"topic {name} has no partitions: it is a view whose source does not exist"
+    if name in known:
+        return f"topic {name} is listed without partitions, as a view is while its source does not exist"
     return f"topic {name} does not exist{_hint(name, lambda: known, remedy)}"
 
 
@@ -37,14 +37,6 @@ def no_such_group(admin: Any, name: str) -> str:
     """Return the message that a group does not exist, with similar names."""
     remedy = "`kbroker group list` shows those there are"
     return f"group {name} does not exist{_hint(name, lambda: _groups(admin), remedy)}"
-
-
-def is_no_group(admin: Any, name: str) -> bool:
-    """Tell whether the cluster lists no group of this name; False if the caller may not list groups."""
-    try:
-        return name not in _groups(admin)
-    except KafkaError:
-        return False
 
 
 def no_such_topic_config(keys: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from kbroker.admin.connection import Connection, patiently
 from kbroker.admin.dead_letters import SHARE, topic_view
-from kbroker.admin.did_you_mean import is_no_group, no_such_group
+from kbroker.admin.did_you_mean import no_such_group
 from kbroker.admin.errors import AdminError, code_error
 from kbroker.admin.fetching import Found
 from kbroker.admin.group_offsets import committed_offsets
@@ -60,10 +60,13 @@ class StuckRecord:
 def stuck_records(admin: Any, groups: Iterable[str] = ()) -> list[StuckRecord]:
     """Return the records that groups do not get past, by group; only of `groups` if there are any.
 
-    The list is empty for a Kafka that does not look for them.
+    The list is empty for a Kafka that does not look for them. Raises AdminError if one of `groups` does not exist.
     """
     wanted = set(groups)
     listed = [group for node in patiently(lambda: live_brokers(admin)) for group in _listed(admin, node)]
+    missing = wanted - {group.group_id for group in listed}
+    if missing:
+        raise AdminError(no_such_group(admin, min(missing)))
     found = [
         StuckRecord(group.group_id, one.topic, one.partition, one.offset, one.cause, one.times, one.since_ms)
         for group in listed
@@ -107,7 +110,7 @@ def plan_skip(admin: Any, group: str, place: tuple[str, int] | None, to: str | N
     found = [each for each in stuck_records(admin, [group]) if place in (None, (each.topic, each.partition))]
     if not found:
         where = "" if place is None else f" in {place[0]}-{place[1]}"
-        remedy = no_such_group(admin, group) if is_no_group(admin, group) else "`kbroker group stuck` lists them"
+        remedy = "`kbroker group stuck` lists them"
         raise AdminError(f"no broker reports a record that group {group} does not get past{where}; {remedy}")
     if len(found) > 1:
         named = f"--at {found[0].topic}:{found[0].partition}"

@@ -117,3 +117,8 @@ def test_a_group_that_has_gone_on_is_not_moved(
 def test_how_to_skip_has_to_be_said(kbroker: CommandLine, how: list[str]) -> None:
     done = kbroker("group", "skip", "g", *how)
     assert (done.status, done.err) == (2, "Error: give either --to-deadletter TOPIC or --drop\n")
+
+
+def test_a_group_that_does_not_exist(kbroker: CommandLine) -> None:
+    for verb in (["stuck", "nobody"], ["skip", "nobody", "--drop"]):
+        assert kbroker.fails("group", *verb).startswith("group nobody does not exist")
