@@ -42,6 +42,8 @@ _REPLACED: Final = [
     (re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z "), ""),
     (re.compile(r"\s+"), " "),
 ]
+_CONFIGS: Final = re.compile(r"Configs: (\S+)")
+"""The tools keep configs in a HashMap: their order depends on the number of all keys, and kbroker has some more."""
 
 
 def run(tool: str, *arguments: str, stdin: str = "", bootstrap: str = "") -> list[str]:
@@ -59,5 +61,6 @@ def run_class(main: str, *arguments: str, stdin: str = "") -> list[str]:
             continue
         for pattern, name in _REPLACED:
             line = pattern.sub(name, line)
+        line = _CONFIGS.sub(lambda found: "Configs: " + ",".join(sorted(found[1].split(","))), line)
         lines.append(line.strip())
     return lines
