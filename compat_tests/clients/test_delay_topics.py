@@ -142,23 +142,23 @@ def _run(folder: Path, broker: Broker, topic: str, count: int, idle_s: int, *com
 LONG = pytest.mark.skipif(FORM != "long", reason="fetches a client of another language: only with KBROKER_TESTS=long")
 
 
+EVERY_READER: Final = [
+    of_librdkafka,
+    of_kafka_python,
+    of_aiokafka,
+    pytest.param(of_java, marks=[pytest.mark.java, LONG]),
+    pytest.param(of_franz_go, marks=LONG),
+    pytest.param(of_kafkajs, marks=LONG),
+]
+
+
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     with Broker() as running:
         yield running
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        of_librdkafka,
-        of_kafka_python,
-        of_aiokafka,
-        pytest.param(of_java, marks=[pytest.mark.java, LONG]),
-        pytest.param(of_franz_go, marks=LONG),
-        pytest.param(of_kafkajs, marks=LONG),
-    ],
-)
+@pytest.mark.parametrize("read", EVERY_READER)
 def test_a_client_reads_what_is_old_enough(broker: Broker, read: Reader, tmp_path: Path) -> None:
     topic = broker.topics.create("later", 1, config=DELAYED)
     values = [f"v{number}" for number in range(READABLE + WAITING)]

@@ -23,16 +23,11 @@ from kafka import KafkaProducer
 
 from compat_tests.clients.java_tools.tool import run
 from compat_tests.clients.test_delay_topics import (
+    EVERY_READER,
     IDLE_S,
     LONG,
     MOST_FETCHES,
     Reader,
-    of_aiokafka,
-    of_franz_go,
-    of_java,
-    of_kafka_python,
-    of_kafkajs,
-    of_librdkafka,
 )
 from compat_tests.compared import of_kfake
 from kbroker import Broker
@@ -181,17 +176,7 @@ def test_what_a_client_writes_arrives_unchanged(broker: Broker, write: Writer, t
     figure(f"{write.__name__}, refused record", refused[:200])
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        of_librdkafka,
-        of_kafka_python,
-        of_aiokafka,
-        pytest.param(of_java, marks=[pytest.mark.java, LONG]),
-        pytest.param(of_franz_go, marks=LONG),
-        pytest.param(of_kafkajs, marks=LONG),
-    ],
-)
+@pytest.mark.parametrize("read", EVERY_READER)
 def test_a_client_reads_over_the_marks(broker: Broker, read: Reader, tmp_path: Path) -> None:
     assert by_librdkafka(broker, "later", TOLD[:COUNT], tmp_path) is None
     wait_for(broker, "target", COUNT)

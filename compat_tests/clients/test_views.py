@@ -16,17 +16,13 @@ import pytest
 from confluent_kafka import Producer
 
 from compat_tests.clients.test_delay_topics import (
+    EVERY_READER,
     IDLE_S,
     LONG,
     MOST_FETCHES,
     Found,
     Reader,
-    of_aiokafka,
-    of_franz_go,
     of_java,
-    of_kafka_python,
-    of_kafkajs,
-    of_librdkafka,
 )
 from kbroker import Broker
 from tests.figures import figure
@@ -51,17 +47,7 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-READERS: Final = [
-    of_librdkafka,
-    of_kafka_python,
-    of_aiokafka,
-    pytest.param(of_java, marks=[pytest.mark.java, LONG]),
-    pytest.param(of_franz_go, marks=LONG),
-    pytest.param(of_kafkajs, marks=LONG),
-]
-
-
-@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("read", EVERY_READER)
 def test_a_client_reads_what_matches_and_has_no_lag(broker: Broker, read: Reader, tmp_path: Path) -> None:
     idle_s = IDLE_S if read is not of_java else 3 * IDLE_S  # this also bounds the time to join the group
     stop = threading.Event()

@@ -182,11 +182,7 @@ class Letters:
         """Find the partitions' bounds; raises AdminError if the topic or a partition is missing or has no leader."""
         self.topic = topic
         self._reader = PartitionReader(admin)
-        there = sorted(each.partition_index for each in topic_view(admin, topic, self._reader).partitions)
-        chosen = tuple(dict.fromkeys(partitions or there))
-        for index in chosen:
-            if index not in there:
-                raise AdminError(f"topic {topic} has no partition {index}")
+        chosen = chosen_partitions(admin, topic, partitions, self._reader)
         self.bounds = self._reader.bounds(topic, chosen)
         """The first offset of each partition, and the offset after the last record."""
         leaders = self._reader.leaders(topic)
@@ -236,6 +232,16 @@ def topic_view(admin: Any, topic: str, reader: PartitionReader | None = None) ->
     if view is None:
         raise AdminError(no_such_topic(admin, topic))
     return view
+
+
+def chosen_partitions(admin: Any, topic: str, wanted: Iterable[int], reader: PartitionReader) -> tuple[int, ...]:
+    """Return the wanted partitions of a topic, or all of them; raise AdminError if one is missing."""
+    there = sorted(each.partition_index for each in topic_view(admin, topic, reader).partitions)
+    chosen = tuple(dict.fromkeys(wanted)) or tuple(there)
+    for index in chosen:
+        if index not in there:
+            raise AdminError(f"topic {topic} has no partition {index}")
+    return chosen
 
 
 def causes_of(letters: Iterable[DeadLetter], replayed: Mapping[int, int]) -> list[Cause]:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from kbroker.admin.cluster_view import cluster_view
 from kbroker.admin.configs import topic_config
 from kbroker.admin.connection import Connection
-from kbroker.admin.dead_letters import topic_view
+from kbroker.admin.dead_letters import chosen_partitions
 from kbroker.admin.errors import AdminError
 from kbroker.admin.fetching import Found, Piece, UnreadableBatch
 from kbroker.admin.partition_reader import PartitionReader, TopicHidden
@@ -113,11 +113,7 @@ class ScheduleTopic:
         self.topic = topic
         self._until = time.monotonic() + most_s
         self._reader = PartitionReader(admin)
-        there = sorted(each.partition_index for each in topic_view(admin, topic, self._reader).partitions)
-        chosen = tuple(dict.fromkeys(partitions or there))
-        for index in chosen:
-            if index not in there:
-                raise AdminError(f"topic {topic} has no partition {index}")
+        chosen = chosen_partitions(admin, topic, partitions, self._reader)
         if target is None:
             if topic_config(admin, [topic], ENABLE).get(topic) != "true":
                 raise AdminError(f"topic {topic} is no schedule topic: its config {ENABLE} is not true")

@@ -26,6 +26,7 @@ from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.stuck_offsets import (
     DELIVERED_AGAIN,
     DELIVERIES,
+    LEFT,
     LOOKS,
     READ_AGAIN,
     Place,
@@ -45,9 +46,9 @@ log = logging.getLogger(__name__)
 LOOK_MS: Final = 2_000
 """The time between two looks, in ms."""
 _TEXTS: Final = {
-    "left": "{} members in turn have owned the partition and left without a commit",
-    "read again": "a member has fetched the record again for some time, at least {} times",
-    "delivered again": "it was delivered {} times",
+    LEFT: "{} members in turn have owned the partition and left without a commit",
+    READ_AGAIN: "a member has fetched the record again for some time, at least {} times",
+    DELIVERED_AGAIN: "it was delivered {} times",
 }
 
 _Key = tuple[str, int]

@@ -34,8 +34,6 @@ _INTENT_FIELDS: Final = struct.Struct(">qh16siiH")
 _DONE_FIELDS: Final = struct.Struct(">qhqq")
 _COUNT: Final = struct.Struct(">i")
 _MOST: Final = 1 << 30
-OVERHEAD: Final = 512
-"""More bytes than a batch with one intent needs beside 16 bytes for each record."""
 
 
 class Due(NamedTuple):

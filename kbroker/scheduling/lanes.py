@@ -13,8 +13,9 @@ from heapq import heapify, heappop, heappush
 
 from kbroker.cluster_state import TopicState
 from kbroker.schedules.partitioner import partition_of
+from kbroker.schedules.targets import is_schedule_topic
 from kbroker.scheduling.index import Lane
-from kbroker.scheduling.shared import BATCH_RECORDS, is_schedule_topic
+from kbroker.scheduling.shared import BATCH_RECORDS
 
 _FIRST_PAUSE_MS, _MOST_PAUSE_MS, _MOST_FAILS = 1_000, 300_000, 20
 _FEW = 100
@@ -134,7 +135,7 @@ def why_not(lane: Lane, topic: TopicState | None) -> str | None:
     """Return why nothing can go to a target now."""
     if topic is None or not topic.partitions:
         return f"the topic {lane.topic} does not exist"
-    if is_schedule_topic(topic):
+    if is_schedule_topic(topic.configs):
         return f"the topic {lane.topic} is a schedule topic itself"
     if topic.source is not None:
         return f"the topic {lane.topic} is a view, which takes no records"

@@ -87,8 +87,3 @@ class Shared:
         """Return the number of partitions of a topic; 0 if it is not known."""
         known = self.topic(topic)
         return 0 if known is None else len(known.partitions)
-
-
-def is_schedule_topic(topic: TopicState) -> bool:
-    """Whether a topic's own configs make it a schedule topic."""
-    return topic.configs.get("schedule.enable", "false").strip().lower() == "true"

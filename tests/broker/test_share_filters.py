@@ -23,7 +23,8 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker() as running:
+    quick = {f"group.share.{name}heartbeat.interval.ms": "200" for name in ("min.", "")}
+    with Broker(quick) as running:
         yield running
 
 

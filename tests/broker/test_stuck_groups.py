@@ -22,7 +22,8 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker({"group.initial.rebalance.delay.ms": "0"}) as running:
+    quick = {f"group.share.{name}heartbeat.interval.ms": "200" for name in ("min.", "")}
+    with Broker({"group.initial.rebalance.delay.ms": "0", **quick}) as running:
         yield running
 
 
