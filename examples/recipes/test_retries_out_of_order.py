@@ -17,7 +17,7 @@ def test_the_first_of_three_is_tried_again(kafka: Broker, kafka_faults: Faults, 
             "enable.idempotence": idempotent,
             "batch.num.messages": 1,  # one message per request
             "linger.ms": 0,
-            "retry.backoff.ms": 100,
+            "retry.backoff.ms": 1000,  # "two" and "three" leave before the retry, even on a busy machine
             "log_level": 0,
         }
     )
