@@ -24,6 +24,8 @@ from kbroker.testing.topics import StoredRecord
 
 SCHEDULED = {"schedule.enable": "true", "message.timestamp.type": "LogAppendTime"}
 PATIENCE_S = 30.0
+SOON_MS = "20000"
+"""Longer than any request of a test takes on a busy machine; become_due moves the clock beyond it."""
 FAR = "2200-01-01T00:00:00Z"
 _numbers = itertools.count(1)
 
@@ -65,6 +67,9 @@ class Plan:
         found = self.delivered()
         assert len(found) == number
         return found
+
+    def become_due(self) -> None:
+        self.broker.clock.advance(ms=int(SOON_MS) + 1)
 
     def nothing_more_than(self, number: int) -> None:
         """Check that a later record is delivered, and nothing else meanwhile."""
@@ -149,16 +154,17 @@ def test_a_key_chooses_the_partition_as_in_kafkas_clients(plan: Plan) -> None:
 
 
 def test_a_newer_record_with_the_key_replaces(plan: Plan) -> None:
-    plan.put("k", b"old", x_delay="400")
-    plan.put("k", b"new", x_delay="500")
+    plan.put("k", b"old", x_delay=SOON_MS)
+    plan.put("k", b"new", x_delay=SOON_MS)
+    plan.become_due()
     assert [each.value for each in plan.arrive(1)] == [b"new"]
     plan.nothing_more_than(1)
 
 
 def test_a_record_without_value_cancels(plan: Plan) -> None:
-    plan.put("k", x_delay="300")
+    plan.put("k", x_delay=SOON_MS)
     plan.put("k", None)
-    time.sleep(0.4)  # the time at which it would have been due
+    plan.become_due()
     plan.nothing_more_than(0)
 
 
@@ -196,19 +202,19 @@ def test_records_of_transactions_count_when_they_are_committed(plan: Plan, broke
 
 
 def test_what_users_delete_is_cancelled(plan: Plan, broker: Broker) -> None:
-    plan.put("k", x_delay="500")
+    plan.put("k", x_delay=SOON_MS)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     partition = TopicPartition(plan.name, 0, -1)
     admin.delete_records([partition])[partition].result(PATIENCE_S)
-    time.sleep(0.6)  # the time at which it would have been due
+    plan.become_due()
     plan.nothing_more_than(0)
 
 
 def test_turned_off_it_waits_and_turned_on_it_goes_on(plan: Plan) -> None:
-    plan.put("k", x_delay="300")
+    plan.put("k", x_delay=SOON_MS)
     plan.configure(schedule_enable="false", schedule_target_topic="")
     plan.put("plain")  # an ordinary topic takes it
-    time.sleep(0.5)  # the time at which it was due
+    plan.become_due()
     assert plan.delivered() == []
     plan.configure(schedule_enable="true", schedule_target_topic=plan.target)
     assert [each.key for each in plan.arrive(1)] == [b"k"]
@@ -217,22 +223,23 @@ def test_turned_off_it_waits_and_turned_on_it_goes_on(plan: Plan) -> None:
 
 def test_a_target_that_comes_back_gets_what_is_late(plan: Plan, broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    plan.put("k", x_delay="500")
+    plan.put("k", x_delay=SOON_MS)
     plan.put("other", x_deliver_at=FAR)
     admin.delete_topics([plan.target])[plan.target].result(PATIENCE_S)
-    time.sleep(0.7)  # the time at which it was due
+    plan.become_due()
     admin.create_topics([NewTopic(plan.target, 3, 1)])[plan.target].result(PATIENCE_S)
     assert [each.key for each in plan.arrive(1)] == [b"k"]
 
 
 def test_a_refused_record_holds_no_other_up(plan: Plan, broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    plan.put("large", b"x" * 3000, x_delay="500")
+    plan.put("large", b"x" * 3000, x_delay=SOON_MS)
     for number in range(20):
-        plan.put(f"small-{number}", x_delay="500")
+        plan.put(f"small-{number}", x_delay=SOON_MS)
     entry = ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, plan.target, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+    plan.become_due()
     assert {each.key for each in plan.arrive(20)} == {f"small-{number}".encode() for number in range(20)}
     entry = ConfigEntry("max.message.bytes", "20000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, plan.target, incremental_configs=[entry])
@@ -255,10 +262,10 @@ def test_the_test_kits_clock_moves_schedules() -> None:
 def test_a_target_that_comes_back_with_fewer_partitions_gets_what_is_late(plan: Plan, broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for number in range(9):  # whose hashes had chosen each of three partitions
-        plan.put(f"key-{number}", x_delay="500")
-    plan.put("explicit", x_delay="500", x_deliver_partition="2")
+        plan.put(f"key-{number}", x_delay=SOON_MS)
+    plan.put("explicit", x_delay=SOON_MS, x_deliver_partition="2")
     admin.delete_topics([plan.target])[plan.target].result(PATIENCE_S)
-    time.sleep(0.7)  # the time at which they were due
+    plan.become_due()
     admin.create_topics([NewTopic(plan.target, 1, 1)])[plan.target].result(PATIENCE_S)
     assert {each.partition for each in plan.arrive(9)} == {0}
     admin.create_partitions([NewPartitions(plan.target, 3)])[plan.target].result(PATIENCE_S)
