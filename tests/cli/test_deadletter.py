@@ -15,6 +15,7 @@ from kbroker.admin.connection import Connection, patience
 from kbroker.admin.dead_letters import replayed_to
 from kbroker.testing.waiting import hold
 from tests.cli.conftest import CommandLine
+from tests.tries import tries
 
 WAIT_S = 20
 Header = tuple[str, bytes | None]
@@ -325,13 +326,13 @@ def test_a_topic_that_is_made_anew_is_not_replayed(anywhere: CommandLine, jobs: 
 
 
 @pytest.mark.long
-def test_ten_thousand_dead_letters_are_replayed_once_each(cli: CommandLine, name: str) -> None:
-    count, dead = 10_000, f"dlq.{name}"
+def test_many_dead_letters_are_replayed_once_each(cli: CommandLine, name: str) -> None:
+    count, dead = tries(1_000), f"dlq.{name}"  # 10,000 in make torture
     cli.ok("topic", "create", name, "-p", "3")
     cli.ok("topic", "create", dead, "-p", "3")
     letters = [(n % 3, f"k{n}", f"v{n}", died(name, n % 3, 10**6 + n)) for n in range(count)]
     write(cli, dead, *letters)
     rows = replay(cli, dead, "--execute")
-    assert sorted(rows) == [(each, count // 3 + (each == 0), name, each) for each in range(3)]
+    assert sorted(rows) == [(each, count // 3 + (each < count % 3), name, each) for each in range(3)]
     assert contents(cli, name) == sorted(f"{n % 3} k{n} v{n} " for n in range(count))
     assert replay(cli, dead, "--execute") == []
