@@ -16,6 +16,7 @@ from kbroker import Broker
 from kbroker.console.number_text import short_number
 from kbroker.console.pages import deadletters
 from kbroker.console.pages.groups import drawn
+from kbroker.console.server import ConsoleServer
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.testing.waiting import hold
 from tests.cli.test_deadletter import died, write
@@ -37,6 +38,16 @@ def joins(client: WireClient, beat: Callable[[int], Any], version: int = 1) -> C
         return answer
 
     return once
+
+
+def shown(console: ConsoleServer, web: Visitor, path: str, words: str) -> None:
+    """Wait until a page shows words. The sampler looks at once: after a slow round it would pause for a minute."""
+
+    def is_there() -> bool:
+        console.console.sampler.look_again()
+        return words in web.page(path).words
+
+    hold(is_there, 30)
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +86,13 @@ def counting(cluster: Broker) -> Iterator[str]:
         yield "counting"
 
 
-def test_a_share_group(web: Visitor, packing: str) -> None:
+def test_a_share_group(console: ConsoleServer, web: Visitor, packing: str) -> None:
     words = web.page(f"/group?name={packing}").words
     assert "share" in words
     assert re.search(r"Partitions Topic Part\. Done before Lag parcels 0 0 3", words), words
     assert "packer" in words
     assert "In flight" not in words, "this console does not know what the broker has in memory"
-    hold(lambda: f"{packing} Stable share 1 3" in web.page(f"/groups?q={packing}").words, 20)
+    shown(console, web, f"/groups?q={packing}", f"{packing} Stable share 1 3")
     assert "The group has members" in web.page(f"/group/reset?name={packing}&to=earliest").words
 
 
@@ -138,12 +149,12 @@ def failing(cluster: Broker) -> str:
     return "booking"
 
 
-def test_a_record_that_a_group_does_not_get_past(web: Visitor, failing: str) -> None:
-    hold(lambda: "stuck at a record" in web.page(f"/groups?q={failing}").words, 30)
+def test_a_record_that_a_group_does_not_get_past(console: ConsoleServer, web: Visitor, failing: str) -> None:
+    shown(console, web, f"/groups?q={failing}", "stuck at a record")
     words = web.page(f"/group?name={failing}").words
     assert re.search(r"bookings 0:0 3 members left there \S+ \S+ poison \{.seat.: 7\}", words), words
     assert f"kbroker group skip {failing} --to-deadletter TOPIC" in words
-    hold(lambda: f"Group {failing} does not get past a record" in web.page("/").words, 30)
+    shown(console, web, "/", f"Group {failing} does not get past a record")
 
 
 @pytest.fixture
