@@ -192,7 +192,7 @@ class ScheduleCheck:
         if target is None:
             target = targets[schedule.topic] = self._target(schedule.topic, may_write)
         if not target.is_allowed:
-            found.forbid(record.place, schedule.topic)
+            found.add(record.place, f"the producer has no right to write to the target {schedule.topic}")
         elif target.fault is not None:
             found.add(record.place, target.fault)
             if schedule.topic not in self._topics.state.topics:
@@ -232,16 +232,12 @@ class _Verdicts:
         self._errors: list[tuple[int, str | None]] = []
         self.missing: set[str] = set()
         """Targets that this broker does not know."""
-        self._count = self._forbidden = self._too_large = 0
+        self._count = self._too_large = 0
 
     def add(self, index: int, text: str) -> None:
         self._count += 1
         if len(self._errors) < MOST_ERRORS:
             self._errors.append((index, text))
-
-    def forbid(self, index: int, target: str) -> None:
-        self._forbidden += 1
-        self.add(index, f"the producer has no right to write to the target {target}")
 
     def is_too_large(self, index: int, target: str, size: int, most: int) -> None:
         self._too_large += 1
@@ -251,12 +247,14 @@ class _Verdicts:
         self.add(index, f"{text} (max.message.bytes)")
 
     def refuse(self) -> None:
-        """Raise AppendError if a record is bad. A batch whose bad records share a reason gets the code for it."""
+        """Raise AppendError if a record is bad: with the code for too large records if all bad ones are too large.
+
+        A missing right on a target has no code of its own: clients would believe that TOPIC_AUTHORIZATION_FAILED is
+        about the topic to which they produce.
+        """
         if not self._count:
             return
         index, text = self._errors[0]
-        if self._forbidden == self._count:
-            raise BatchRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"record {index}: {text}", self._errors)
         if self._too_large == self._count:
             raise BatchRefused(ErrorCode.MESSAGE_TOO_LARGE, f"record {index}: {text}", self._errors)
         raise invalid_records(self._errors, self._count)

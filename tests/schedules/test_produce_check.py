@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,16 @@ def is_taken(record: NewRecord, topic: str, most: int) -> bool:
             raise
         return False
     return True
+
+
+def test_a_missing_right_on_the_target_is_told_with_the_record_and_not_as_one_on_the_topic() -> None:
+    check = ScheduleCheck("later", "target", Topics(1000), lambda: 0, asyncio.Semaphore(1))  # type: ignore[arg-type]
+    batch = build_batch([(0, b"k", b"v", (("x-delay", b"5"),))] * 2)
+    with pytest.raises(AppendError) as refused:
+        asyncio.run(check.judge(memoryview(batch), RULES, lambda _topic: False))
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+    text = "the producer has no right to write to the target target"
+    assert refused.value.record_errors == [(0, text), (1, text)]
 
 
 @given(DATA, st.binary(max_size=300), HEADERS, DATA, st.booleans(), st.text("abc", min_size=1, max_size=40))
