@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
