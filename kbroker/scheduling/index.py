@@ -22,14 +22,15 @@ import json
 import os
 import sqlite3
 import struct
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from kbroker.log.files import SCHEDULES, SCHEDULES_FILES, remove_quietly
-from kbroker.schedules.marks import Done, Intent, Mark, mark_in, value_of
+from kbroker.schedules.marks import Done, Dues, Intent, Mark, mark_in, value_of
 
 IN_MEMORY: Final = ":memory:"
 _FORMAT: Final = 2
@@ -59,10 +60,12 @@ _BACK: Final = (
     "WHERE intent = ?"
 )
 _AGAIN: Final = "INSERT OR REPLACE INTO pending SELECT offset, lane, ?, ?, key, 0, NULL FROM sent WHERE offset = ?"
-_DUE: Final = (
-    "SELECT json_group_array(json_array(offset, due_ms, key, tries)) FROM (SELECT offset, due_ms, key, tries "
-    "FROM pending WHERE lane = ? AND try_ms <= ? ORDER BY try_ms, offset LIMIT ?)"
+_FIRST: Final = (
+    "FROM (SELECT offset, due_ms, key, tries FROM pending WHERE lane = ? AND try_ms <= ? "
+    "ORDER BY try_ms, offset LIMIT ?)"
 )
+_DUE: Final = f"SELECT json_group_array(offset), json_group_array(due_ms), COUNT(key), MAX(tries) {_FIRST}"
+_DUE_MORE: Final = f"SELECT json_group_array(key), json_group_array(tries) {_FIRST}"
 
 
 class IndexDamaged(Exception):  # noqa: N818 - an outcome: the index is rebuilt
@@ -138,6 +141,8 @@ class Outstanding:
 
     offset: int
     mark: Intent
+    first: int
+    """The smallest offset of its records, or its own if it has none."""
     tries: int = 0
     """If it has a single record: how often the record was refused before."""
 
@@ -149,6 +154,42 @@ class DueRow(NamedTuple):
     due_ms: int
     key: int | None
     tries: int
+
+
+class DueRows:
+    """Rows that may fire, as columns, because there are many."""
+
+    __slots__ = ("_keys", "_tries", "offsets", "times")
+
+    def __init__(
+        self, offsets: array[int], times: array[int], keys: list[int | None] | None, tries: list[int] | None
+    ) -> None:
+        """Without `keys`, no row has one; without `tries`, no row was tried."""
+        self.offsets = offsets
+        self.times = times
+        """When the rows were due."""
+        self._keys = keys
+        self._tries = tries
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, place: int) -> DueRow:
+        key = None if self._keys is None else self._keys[place]
+        return DueRow(self.offsets[place], self.times[place], key, 0 if self._tries is None else self._tries[place])
+
+    def __iter__(self) -> Iterator[DueRow]:
+        return (self[place] for place in range(len(self)))
+
+    def part(self, begin: int, end: int) -> DueRows:
+        """Return the rows from number `begin` to before `end`."""
+        keys = None if self._keys is None else self._keys[begin:end]
+        tries = None if self._tries is None else self._tries[begin:end]
+        return DueRows(self.offsets[begin:end], self.times[begin:end], keys, tries)
+
+    def keys(self, places: Iterable[int]) -> list[int]:
+        """Return the keys of rows that have one."""
+        return [] if self._keys is None else [key for place in places if (key := self._keys[place]) is not None]
 
 
 @dataclass(slots=True)
@@ -265,7 +306,7 @@ class Index:
     def _mark(self, event: Marked, applied: Applied, lanes: dict[int, None]) -> None:
         mark = event.mark
         if isinstance(mark, Intent):
-            offsets = sorted(due.offset for due in mark.records)
+            offsets = sorted(Dues.of(mark.records).offsets)
             where = _LISTED
             values: tuple[object, ...] = (json.dumps(offsets),)
             if offsets and offsets[-1] - offsets[0] + 1 == len(set(offsets)):
@@ -284,8 +325,9 @@ class Index:
                 try_ms = None if mark.retry_ms < 0 else mark.retry_ms
                 alone = int(len(ended.mark.records) == 1)
                 self._db.execute(_BACK, (try_ms, alone, mark.message or None, mark.intent))
-            named = {due.offset for due in ended.mark.records}
-            for offset, due_ms in () if mark.error_code else mark.following:
+            following = () if mark.error_code else mark.following
+            named = set(Dues.of(ended.mark.records).offsets) if following else ()
+            for offset, due_ms in following:
                 if offset in named:
                     self._db.execute(_AGAIN, (due_ms, due_ms, offset))
             self._db.execute("DELETE FROM sent WHERE intent = ?", (mark.intent,))
@@ -301,7 +343,9 @@ class Index:
         if len(mark.records) == 1:
             found = self._db.execute("SELECT MAX(tries) FROM sent WHERE intent = ?", (offset,)).fetchone()
             tries = found[0] or 0
-        intent = self.outstanding[offset] = Outstanding(offset, mark, tries)
+        intent = self.outstanding[offset] = Outstanding(
+            offset, mark, min(Dues.of(mark.records).offsets, default=offset), tries
+        )
         return intent
 
     # -- questions
@@ -316,14 +360,15 @@ class Index:
         """Return the first offset that the log must keep: of a pending record, or of an intent and its records."""
         (first,) = self._db.execute("SELECT MIN(offset) FROM pending").fetchone()
         kept = [] if first is None else [first]
-        for intent in self.outstanding.values():
-            kept += [due.offset for due in intent.mark.records]
-        return min(kept, default=None)
+        return min([*kept, *(intent.first for intent in self.outstanding.values())], default=None)
 
-    def due(self, lane: int, now_ms: int, most: int) -> list[DueRow]:
+    def due(self, lane: int, now_ms: int, most: int) -> DueRows:
         """Return rows of a lane that may fire, those first that waited longest."""
-        (found,) = self._db.execute(_DUE, (lane, now_ms, most)).fetchone()
-        return [DueRow(*row) for row in json.loads(found)]
+        offsets, times, keyed, tried = self._db.execute(_DUE, (lane, now_ms, most)).fetchone()
+        keys = tries = None
+        if keyed or tried:
+            keys, tries = map(json.loads, self._db.execute(_DUE_MORE, (lane, now_ms, most)).fetchone())
+        return DueRows(array("q", json.loads(offsets)), array("q", json.loads(times)), keys, tries)
 
     def counts(self, now_ms: int) -> tuple[int, int]:
         """Return the numbers of rows: all, and those that may fire. This reads a whole index."""

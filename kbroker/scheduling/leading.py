@@ -20,7 +20,7 @@ from kbroker.failpoints import passed
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import in_slices
 from kbroker.protocol.errors import ApiError, ErrorCode, known_error
-from kbroker.schedules.marks import Done, Due, Intent, Mark
+from kbroker.schedules.marks import Done, Due, Dues, Intent, Mark
 from kbroker.scheduling.delivery import OF_THE_PRODUCER, Delivery
 from kbroker.scheduling.firing import Chosen, Source
 from kbroker.scheduling.index import Applied, Cancel, Cut, Event, Index, Outstanding, Put
@@ -227,7 +227,7 @@ class Leading:
         """Remove batches that may not go now: something was cancelled, the clock went back, or the topic is paused."""
         now_ms = self._shared.clock.now_ms()
         for each in list(self._prepared):
-            is_early = any(due.due_ms > now_ms for due in each.chosen.dues)
+            is_early = max(each.chosen.dues.times, default=now_ms) > now_ms
             if each.is_cancelled or is_early or not self._is_enabled:
                 self._prepared.remove(each)
                 self._let_go(each.lane, each.intent)
@@ -319,7 +319,7 @@ class Leading:
             self._producer_id = self._shared.producer_ids.next()
         target = topic.topic_id, chosen.partition
         sequence = self._sequences.get((self._producer_id, target), 0)
-        return Intent(self._producer_id, 0, sequence, *target[:1], topic.name, chosen.partition, tuple(chosen.dues))
+        return Intent(self._producer_id, 0, sequence, *target[:1], topic.name, chosen.partition, chosen.dues)
 
     # -- deliveries
 
@@ -346,7 +346,7 @@ class Leading:
         self._done.append(self._outcome(outstanding, code, sent, now_ms))
         if code is ErrorCode.NONE:
             self._counts.fired += len(intent.records)
-            self._counts.lateness_ms = max(now_ms - min(due.due_ms for due in intent.records), 0)
+            self._counts.lateness_ms = max(now_ms - min(Dues.of(intent.records).times), 0)
         self._wake()
 
     def _failed(self, offset: int, intent: Intent) -> None:
@@ -421,7 +421,7 @@ def _identity(intent: Intent) -> Sent:
 
 def _has_lost(chosen: Chosen, keys: set[int], start: int) -> bool:
     """Whether records of a batch were replaced, cancelled or deleted."""
-    return not keys.isdisjoint(chosen.keys) or any(due.offset < start for due in chosen.dues)
+    return not keys.isdisjoint(chosen.keys) or min(chosen.dues.offsets, default=start) < start
 
 
 def _size_of(mark: Mark) -> int:

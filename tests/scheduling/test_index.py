@@ -152,8 +152,8 @@ def test_it_is_what_the_rules_say_wherever_the_replay_stops(events: list[Event],
 def test_what_waits_longest_comes_first() -> None:
     index = opened(Put(1, 0, 30, None), Put(2, 0, 10, None), Put(3, 0, 20, None), Put(4, 1, 5, None), Put(5, 0, 10, 9))
     assert [each.offset for each in index.due(0, 25, 10)] == [2, 5, 3]
-    assert index.due(0, 25, 1) == [DueRow(2, 10, None, 0)]
-    assert index.due(0, 9, 10) == []
+    assert list(index.due(0, 25, 1)) == [DueRow(2, 10, None, 0)]
+    assert list(index.due(0, 9, 10)) == []
     assert (index.next_ms(0), index.next_ms(1)) == (10, 5)
     assert index.counts(10) == (5, 3)
 
@@ -164,8 +164,8 @@ def test_a_refused_record_is_tried_later_and_counts_its_tries() -> None:
         index.apply([Marked(10 + number, intent(Due(1, 10)))], Positions(2, 2))
         index.apply([Marked(20 + number, Done(10 + number, ERROR, retry_ms=100, message="no"))], Positions(2, 2))
     assert index.rows() == [(1, 0, 100, 10, None, 3, "no")]
-    assert index.due(0, 99, 10) == []
-    assert index.due(0, 100, 10) == [DueRow(1, 10, None, 3)]
+    assert list(index.due(0, 99, 10)) == []
+    assert list(index.due(0, 100, 10)) == [DueRow(1, 10, None, 3)]
 
 
 def test_a_try_that_is_put_off_here_is_no_event() -> None:
