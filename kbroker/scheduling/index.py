@@ -33,7 +33,7 @@ from kbroker.log.files import SCHEDULES, SCHEDULES_FILES, remove_quietly
 from kbroker.schedules.marks import Done, Dues, Intent, Mark, mark_in, value_of
 
 IN_MEMORY: Final = ":memory:"
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _CACHE_KB: Final = 8192
 _CHECKPOINT_PAGES: Final = 4000
 _SALT_BYTES: Final = 16
@@ -45,21 +45,24 @@ CREATE TABLE pending (offset INTEGER PRIMARY KEY, lane INTEGER NOT NULL, try_ms 
 CREATE INDEX by_time ON pending (lane, try_ms, offset);
 CREATE UNIQUE INDEX by_key ON pending (key) WHERE key IS NOT NULL;
 CREATE TABLE intents (offset INTEGER PRIMARY KEY, mark BLOB NOT NULL);
-CREATE TABLE sent (offset INTEGER PRIMARY KEY, lane INTEGER NOT NULL, intent INTEGER NOT NULL, due_ms INTEGER NOT NULL,
-    key INTEGER, tries INTEGER NOT NULL);
-CREATE INDEX sent_by_intent ON sent (intent);
+CREATE TABLE sent (intent INTEGER NOT NULL, offset INTEGER NOT NULL, lane INTEGER NOT NULL, due_ms INTEGER NOT NULL,
+    key INTEGER, tries INTEGER NOT NULL, PRIMARY KEY (intent, offset)) WITHOUT ROWID;
 CREATE INDEX sent_by_key ON sent (key) WHERE key IS NOT NULL;
 """
 _FIELDS: Final = ", ".join(f"json_extract(value, '$[{place}]')" for place in range(7))
 _PUT: Final = f"INSERT OR REPLACE INTO pending SELECT {_FIELDS} FROM json_each(?)"
 _LISTED: Final = "offset IN (SELECT value FROM json_each(?))"
 _RANGE: Final = "offset BETWEEN ? AND ?"
-_SEND: Final = "INSERT OR REPLACE INTO sent SELECT offset, lane, ?, due_ms, key, tries FROM pending WHERE "
+_SEND: Final = "INSERT OR REPLACE INTO sent SELECT ?, offset, lane, due_ms, key, tries FROM pending WHERE "
 _BACK: Final = (
     "INSERT OR REPLACE INTO pending SELECT offset, lane, coalesce(?, due_ms), due_ms, key, tries + ?, ? FROM sent "
     "WHERE intent = ?"
 )
-_AGAIN: Final = "INSERT OR REPLACE INTO pending SELECT offset, lane, ?, ?, key, 0, NULL FROM sent WHERE offset = ?"
+_AGAIN: Final = (
+    "INSERT OR REPLACE INTO pending SELECT offset, lane, ?, ?, key, 0, NULL FROM sent WHERE intent = ? AND offset = ?"
+)
+_TAKE_KEYS: Final = "DELETE FROM pending WHERE key IN (SELECT value FROM json_each(?))"
+_COUNT_DUE: Final = "SELECT COUNT(*) FROM json_each(?), pending WHERE lane = value AND try_ms <= ?"
 _FIRST: Final = (
     "FROM (SELECT offset, due_ms, key, tries FROM pending WHERE lane = ? AND try_ms <= ? "
     "ORDER BY try_ms, offset LIMIT ?)"
@@ -214,6 +217,8 @@ class Index:
         self.outstanding: dict[int, Outstanding] = {}
         """The intents without outcome, by the offsets of their marks, in the order of the log."""
         self.salt = b""
+        self.pending = 0
+        """The number of pending rows."""
 
     # -- opening
 
@@ -221,7 +226,7 @@ class Index:
         """Create the tables of an empty index."""
         self._db.executescript(_TABLES)
         self.salt = salt
-        self._set(format=_FORMAT, salt=salt.hex(), boot=boot, positions=list(self.positions))
+        self._set(format=_FORMAT, salt=salt.hex(), boot=boot, positions=list(self.positions), pending=0)
 
     def load(self, boot: str) -> None:
         """Read what is kept in memory; raise IndexDamaged if the file is of another form or boot."""
@@ -230,6 +235,7 @@ class Index:
             raise IndexDamaged("the machine was started again without a clean stop")
         self.salt = bytes.fromhex(meta["salt"])
         self.positions = Positions(*meta["positions"])
+        self.pending = meta["pending"]
         self._set(boot=boot, clean=False)
         self.lanes = {number: Lane(topic, index) for number, topic, index in self._db.execute("SELECT * FROM lanes")}
         for offset, mark in self._db.execute("SELECT * FROM intents ORDER BY offset").fetchall():
@@ -255,18 +261,22 @@ class Index:
         """Replay events in the order of the log, up to new positions. After sqlite3.Error it must be opened again."""
         applied = Applied()
         lanes: dict[int, None] = {}
-        puts: list[tuple[object, ...]] = []
+        puts: dict[int, tuple[object, ...]] = {}
+        keys: dict[int, int] = {}
         self._db.execute("BEGIN IMMEDIATE")
         for event in events:
             if isinstance(event, Put):
                 offset, lane, due_ms, key = event
-                puts.append((offset, lane, due_ms, due_ms, key, 0, None))
+                if key is not None:
+                    puts.pop(keys.get(key, -1), None)
+                    keys[key] = offset
+                    if self.outstanding:
+                        self._supersede(key)
+                puts[offset] = offset, lane, due_ms, due_ms, key, 0, None
                 lanes[lane] = None
-                if key is not None and self.outstanding:
-                    self._supersede(key)
                 continue
             if puts:
-                self._put(puts)
+                self._put(puts, keys)
             if isinstance(event, Cancel):
                 self._cancel(event.key, lanes)
             elif isinstance(event, Marked):
@@ -274,30 +284,40 @@ class Index:
             elif isinstance(event, Cut):
                 found = self._db.execute("SELECT DISTINCT lane FROM pending WHERE offset < ?", (event.start,))
                 lanes.update(dict.fromkeys(lane for (lane,) in found))
-                self._db.execute("DELETE FROM pending WHERE offset < ?", (event.start,))
+                self._remove("offset < ?", event.start)
                 self._db.execute("DELETE FROM sent WHERE offset < ?", (event.start,))  # they may not come back
             else:
                 self.lanes[event.number] = event.lane
                 self._db.execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (event.number, *event.lane))
         if puts:
-            self._put(puts)
+            self._put(puts, keys)
         self.positions = positions
-        self._set(positions=list(positions))
+        self._set(positions=list(positions), pending=self.pending)
         self._db.execute("COMMIT")
         applied.floor = self.floor()
         applied.next_ms = {lane: self.next_ms(lane) for lane in lanes}
         return applied
 
-    def _put(self, puts: list[tuple[object, ...]]) -> None:
-        self._db.execute(_PUT, (json.dumps(puts),))
+    def _put(self, puts: dict[int, tuple[object, ...]], keys: dict[int, int]) -> None:
+        """Add rows, and remove those that they replace."""
+        if keys:
+            self.pending -= self._db.execute(_TAKE_KEYS, (json.dumps(list(keys)),)).rowcount
+            keys.clear()
+        self._add(_PUT, json.dumps(list(puts.values())))
         puts.clear()
+
+    def _add(self, insert: str, *values: object) -> None:
+        self.pending += self._db.execute(insert, values).rowcount
+
+    def _remove(self, where: str, *values: object) -> None:
+        self.pending -= self._db.execute(f"DELETE FROM pending WHERE {where}", values).rowcount
 
     def _cancel(self, key: int, lanes: dict[int, None]) -> None:
         self._supersede(key)
         found = self._db.execute("SELECT lane FROM pending WHERE key = ?", (key,)).fetchone()
         if found is not None:
             lanes[found[0]] = None
-            self._db.execute("DELETE FROM pending WHERE key = ?", (key,))
+            self._remove("key = ?", key)
 
     def _supersede(self, key: int) -> None:
         """Let a row of an intent with this key not come back."""
@@ -312,7 +332,7 @@ class Index:
             if offsets and offsets[-1] - offsets[0] + 1 == len(set(offsets)):
                 where, values = _RANGE, (offsets[0], offsets[-1])
             self._db.execute(f"{_SEND}{where}", (event.offset, *values))
-            self._db.execute(f"DELETE FROM pending WHERE {where}", values)
+            self._remove(where, *values)
             lanes.update(self._lanes_of(event.offset))
             self._db.execute("INSERT OR REPLACE INTO intents VALUES (?, ?)", (event.offset, value_of(mark)))
             applied.begun.append(self._hold(event.offset, mark))
@@ -324,19 +344,19 @@ class Index:
             if mark.error_code:
                 try_ms = None if mark.retry_ms < 0 else mark.retry_ms
                 alone = int(len(ended.mark.records) == 1)
-                self._db.execute(_BACK, (try_ms, alone, mark.message or None, mark.intent))
+                self._add(_BACK, try_ms, alone, mark.message or None, mark.intent)
             following = () if mark.error_code else mark.following
             named = set(Dues.of(ended.mark.records).offsets) if following else ()
             for offset, due_ms in following:
                 if offset in named:
-                    self._db.execute(_AGAIN, (due_ms, due_ms, offset))
+                    self._add(_AGAIN, due_ms, due_ms, mark.intent, offset)
             self._db.execute("DELETE FROM sent WHERE intent = ?", (mark.intent,))
             self._db.execute("DELETE FROM intents WHERE offset = ?", (mark.intent,))
             applied.ended.append((ended, mark))
 
     def _lanes_of(self, intent: int) -> dict[int, None]:
-        found = self._db.execute("SELECT DISTINCT lane FROM sent WHERE intent = ?", (intent,))
-        return dict.fromkeys(lane for (lane,) in found)
+        text = "SELECT json_group_array(DISTINCT lane) FROM sent WHERE intent = ?"
+        return dict.fromkeys(json.loads(self._db.execute(text, (intent,)).fetchone()[0]))
 
     def _hold(self, offset: int, mark: Intent) -> Outstanding:
         tries = 0
@@ -370,11 +390,10 @@ class Index:
             keys, tries = map(json.loads, self._db.execute(_DUE_MORE, (lane, now_ms, most)).fetchone())
         return DueRows(array("q", json.loads(offsets)), array("q", json.loads(times)), keys, tries)
 
-    def counts(self, now_ms: int) -> tuple[int, int]:
-        """Return the numbers of rows: all, and those that may fire. This reads a whole index."""
-        (pending,) = self._db.execute("SELECT COUNT(*) FROM pending").fetchone()
-        text = "SELECT COUNT(*) FROM pending WHERE lane = ? AND try_ms <= ?"
-        return pending, sum(self._db.execute(text, (lane, now_ms)).fetchone()[0] for lane in self.lanes)
+    def due_count(self, lanes: Sequence[int], now_ms: int) -> int:
+        """Return the number of rows in some lanes that may fire. This takes some ns for each of them."""
+        count: int = self._db.execute(_COUNT_DUE, (json.dumps(lanes), now_ms)).fetchone()[0]
+        return count
 
     def try_later(self, rows: Iterable[tuple[int, int, str]]) -> dict[int, int | None]:
         """Note for offsets the time of the next try, and the error. Return the lanes that changed, as `Applied`."""

@@ -35,6 +35,8 @@ from kbroker.scheduling.shared import Shared
 log = logging.getLogger(__name__)
 _LONGEST_WAIT_S: Final = 60.0
 _REPAIR_PAUSE_S: Final = 1.0
+_COUNT_PAUSES: Final = 20
+"""A count rests for this multiple of the time that it took."""
 
 
 class ScheduledPartition:
@@ -59,6 +61,7 @@ class ScheduledPartition:
         self._is_change = False
         self._is_closed = False
         self._has_changed = True
+        self._count_after = 0.0
 
     # -- lifecycle
 
@@ -319,16 +322,19 @@ class ScheduledPartition:
     # -- counts
 
     async def count(self) -> None:
-        """Count what is pending and due, if it may have changed."""
+        """Count what is pending and due, if it may have changed. What takes long is done less often."""
         index = self._index
-        if index is None or not (self._has_changed or self.late_ms()):
+        now = self._shared.clock.monotonic_ms()
+        if index is None or now < self._count_after or not (self._has_changed or self.late_ms()):
             return
         self._has_changed = False
+        now_ms = self._shared.clock.now_ms()
         try:
-            counts = await self._shared.call(index.counts, self._shared.clock.now_ms())
+            due = await self._shared.call(index.due_count, self._times.reached(now_ms), now_ms)
         except sqlite3.Error:
             return  # it is opened again
-        self.counts.pending, self.counts.due = counts
+        self._count_after = now + _COUNT_PAUSES * (self._shared.clock.monotonic_ms() - now)
+        self.counts.pending, self.counts.due = index.pending, due
 
     def late_ms(self) -> int:
         """Return for how long the record that waits longest is overdue; 0 if none is."""
