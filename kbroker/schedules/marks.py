@@ -8,8 +8,8 @@ value begins with its own version and the kind of the mark. Numbers are big-endi
 
     INTENT   these records are due, and go to this partition with this producer id, epoch and sequence, in one batch
     DONE     the outcome of an intent: delivered, with the next times of those that repeat, or refused and not appended
-    BEGIN    from here on, the records of the topic are schedules; with the topic's default target
-    PAUSE    from here on they are not, because schedule.enable was removed
+    BEGIN    from here on, the records of the topic are schedules; with the topic's default target, and the one before
+    PAUSE    from here on they are not, because schedule.enable was removed; with the default target before
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _HEAD: Final = struct.Struct(">bb")
 _INTENT_FIELDS: Final = struct.Struct(">qh16siiH")
 _DONE_FIELDS: Final = struct.Struct(">qhqq")
 _COUNT: Final = struct.Struct(">i")
+_BEFORE: Final = b"\0"
+"""Stands before the earlier target, if it is known: no name of a topic contains it."""
 _MOST: Final = 1 << 30
 
 
@@ -130,10 +132,14 @@ class Begin(NamedTuple):
     target: str
     is_change: bool = False
     """Whether the topic was no schedule topic directly before. The first mark in a log decides on earlier records."""
+    before: str | None = None
+    """The target directly before, which counts for earlier records if their own mark is deleted; None if not known."""
 
 
 class Pause(NamedTuple):
-    """The following records are no schedules."""
+    """The following records are no schedules. `before` is that of `Begin`."""
+
+    before: str | None = None
 
 
 Mark = Intent | Done | Begin | Pause
@@ -176,8 +182,10 @@ def value_of(mark: Mark) -> bytes:
         text = mark.message.encode()
         return _HEAD.pack(_VERSION, _DONE) + _DONE_FIELDS.pack(*fields_of_done) + _pack_dues(mark.following) + text
     if isinstance(mark, Begin):
-        return _HEAD.pack(_VERSION, _BEGIN) + bytes((mark.is_change,)) + mark.target.encode()
-    return _HEAD.pack(_VERSION, _PAUSE)
+        head = _HEAD.pack(_VERSION, _BEGIN) + bytes((mark.is_change,)) + mark.target.encode()
+    else:
+        head = _HEAD.pack(_VERSION, _PAUSE)
+    return head if mark.before is None else head + _BEFORE + mark.before.encode()
 
 
 def mark_in(data: bytes) -> Mark | None:
@@ -200,8 +208,12 @@ def mark_in(data: bytes) -> Mark | None:
         following, position = _unpack_dues(data, position + _DONE_FIELDS.size)
         return Done(intent, code, base_offset, retry_ms, following, data[position:].decode())
     if kind == _BEGIN:
-        return Begin(data[position + 1 :].decode(), bool(data[position]))
-    return Pause() if kind == _PAUSE else None
+        target, separator, before = data[position + 1 :].partition(_BEFORE)
+        return Begin(target.decode(), bool(data[position]), before.decode() if separator else None)
+    if kind == _PAUSE:
+        _, separator, before = data[position:].partition(_BEFORE)
+        return Pause(before.decode() if separator else None)
+    return None
 
 
 def _pack_dues(dues: Sequence[Due]) -> bytes:

@@ -122,6 +122,8 @@ class PendingRecords:
                 self.failures[due.offset] = Failure(mark.error_code, mark.message, mark.retry_ms)
 
     def _toggle(self, offset: int, mark: Begin | Pause) -> None:
+        if not self._has_toggled and mark.before is not None:
+            self._targets[0] = 0, mark.before  # earlier records were written with it
         if isinstance(mark, Begin):
             if not self._has_toggled and mark.is_change:
                 self._clear()

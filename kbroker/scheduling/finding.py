@@ -6,6 +6,7 @@ Owns what is read from the log, in which pieces, and how much is read ahead. Nev
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
@@ -107,9 +108,7 @@ class Finder:
 
     async def _take(self, batch: memoryview, header: BatchHeader, wanted: array[int], place: int, found: Found) -> int:
         """Add the wanted records of a batch. Return the place of the first wanted record after the batch."""
-        end = place
-        while end < len(wanted) and wanted[end] <= header.last_offset:
-            end += 1
+        end = bisect_right(wanted, header.last_offset, place)
         found.size += header.size
         try:
             if header.codec == NONE:

@@ -21,7 +21,7 @@ from kbroker.schedules.language import Repeat, Schedule, ScheduleError, fired_he
 from kbroker.schedules.marks import Due, Dues, Intent
 from kbroker.scheduling.finding import NUMBER_SHIFT, Finder, Found
 from kbroker.scheduling.index import DueRow, DueRows
-from kbroker.scheduling.lanes import Choice
+from kbroker.scheduling.lanes import MISSING, Choice
 from kbroker.scheduling.raw_records import Delivered, Raw, encoded
 
 _LARGE: Final = 1 << 17
@@ -51,6 +51,8 @@ class Chosen:
     size: int = HEADER_SIZE
     lost: list[DueRow] = field(default_factory=list)
     """Rows whose records cannot be read."""
+    homeless: list[DueRow] = field(default_factory=list)
+    """Rows whose records name a partition that the target lacks."""
 
     async def batch(self, producer_id: int, base_sequence: int) -> memoryview:
         """Return the batch."""
@@ -186,6 +188,8 @@ class Source:
         else:
             assert isinstance(record, Raw)
             partition = choice(None if record.has_no_key else record.key_bytes(), None)
+        if partition == MISSING:
+            chosen.homeless.append(row)
         if partition < 0 or chosen.partition not in (-1, partition):
             return True
         size = len(made) if isinstance(made, bytes) else most_bytes

@@ -49,6 +49,9 @@ CREATE TABLE sent (intent INTEGER NOT NULL, offset INTEGER NOT NULL, lane INTEGE
     key INTEGER, tries INTEGER NOT NULL, PRIMARY KEY (intent, offset)) WITHOUT ROWID;
 CREATE INDEX sent_by_key ON sent (key) WHERE key IS NOT NULL;
 """
+_LACKS: Final = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR_WRITE}
+)
 _FIELDS: Final = ", ".join(f"json_extract(value, '$[{place}]')" for place in range(7))
 _PUT: Final = f"INSERT OR REPLACE INTO pending SELECT {_FIELDS} FROM json_each(?)"
 _LISTED: Final = "offset IN (SELECT value FROM json_each(?))"
@@ -62,6 +65,15 @@ _AGAIN: Final = (
     "INSERT OR REPLACE INTO pending SELECT offset, lane, ?, ?, key, 0, NULL FROM sent WHERE intent = ? AND offset = ?"
 )
 _TAKE_KEYS: Final = "DELETE FROM pending WHERE key IN (SELECT value FROM json_each(?))"
+_TRY_LATER: Final = (
+    "UPDATE pending SET try_ms = later.try_ms, error = later.error, tries = tries + 1 FROM (SELECT "
+    "json_extract(value, '$[0]') AS place, json_extract(value, '$[1]') AS try_ms, json_extract(value, '$[2]') AS error "
+    "FROM json_each(?)) AS later WHERE offset = later.place"
+)
+_LANES_LISTED: Final = (
+    "SELECT json_group_array(DISTINCT lane) FROM pending "
+    "WHERE offset IN (SELECT json_extract(value, '$[0]') FROM json_each(?))"
+)
 _COUNT_DUE: Final = "SELECT COUNT(*) FROM json_each(?), pending WHERE lane = value AND try_ms <= ?"
 _FIRST: Final = (
     "FROM (SELECT offset, due_ms, key, tries FROM pending WHERE lane = ? AND try_ms <= ? "
@@ -397,16 +409,12 @@ class Index:
 
     def try_later(self, rows: Iterable[tuple[int, int, str]]) -> dict[int, int | None]:
         """Note for offsets the time of the next try, and the error. Return the lanes that changed, as `Applied`."""
-        lanes: dict[int, None] = {}
+        listed = json.dumps(list(rows))
         self._db.execute("BEGIN IMMEDIATE")
-        for offset, try_ms, error in rows:
-            found = self._db.execute("SELECT lane FROM pending WHERE offset = ?", (offset,)).fetchone()
-            if found is not None:
-                lanes[found[0]] = None
-                text = "UPDATE pending SET try_ms = ?, error = ?, tries = tries + 1 WHERE offset = ?"
-                self._db.execute(text, (try_ms, error, offset))
+        (lanes,) = self._db.execute(_LANES_LISTED, (listed,)).fetchone()
+        self._db.execute(_TRY_LATER, (listed,))
         self._db.execute("COMMIT")
-        return {lane: self.next_ms(lane) for lane in lanes}
+        return {lane: self.next_ms(lane) for lane in json.loads(lanes)}
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return all rows in the order of their offsets, for tests."""
@@ -456,11 +464,19 @@ def _load(path: str, boot: str) -> Index | None:
         if not boot:
             raise IndexDamaged("the system does not say whether it was started again")
         index.load(boot)
-    except (sqlite3.Error, IndexDamaged, struct.error, IndexError, ValueError, TypeError, KeyError):
+    except (sqlite3.Error, IndexDamaged, struct.error, IndexError, ValueError, TypeError, KeyError) as error:
         if database is not None:
             database.close()
+        if isinstance(error, sqlite3.Error) and lacks_resources(error):
+            raise
         return None
     return index
+
+
+def lacks_resources(error: sqlite3.Error) -> bool:
+    """Whether an error is about the disk's room, descriptors or memory, so that the file itself is not damaged."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and (code in _LACKS or code & 0xFF in _LACKS)
 
 
 def remove_index(directory: str) -> None:

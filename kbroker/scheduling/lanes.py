@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from kbroker.cluster_state import TopicState
 from kbroker.schedules.partitioner import partition_of
@@ -106,8 +107,14 @@ class Times:
         return self._coming[0][0] if self._coming else None
 
 
+MISSING: Final = -2
+
+
 class Choice:
-    """Chooses the partition of a target for the records of one batch: -1 for a record that cannot go now."""
+    """Chooses the partition of a target for the records of one batch.
+
+    -1 stands for a record that cannot go now, MISSING for one whose partition does not exist.
+    """
 
     def __init__(self, topic: TopicState, busy: Container[Target], state: LaneState) -> None:
         self._topic = topic
@@ -124,7 +131,7 @@ class Choice:
 
     def __call__(self, key: bytes | None, wanted: int | None) -> int:
         if wanted is not None:
-            partition = wanted if wanted < self.count else -1
+            partition = wanted if wanted < self.count else MISSING
         elif key is not None:
             partition = partition_of(key, self.count)
         else:
