@@ -450,8 +450,13 @@ def open_index(directory: str, boot: str) -> Index:
         if known is not None:
             return known
         remove_index(directory)
-    index = Index(_connect(path))
-    index.create(os.urandom(_SALT_BYTES), boot)
+    database = _connect(path)
+    try:
+        index = Index(database)
+        index.create(os.urandom(_SALT_BYTES), boot)
+    except sqlite3.Error:
+        database.close()  # otherwise its lock would last
+        raise
     return index
 
 
