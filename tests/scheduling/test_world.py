@@ -140,7 +140,12 @@ def test_a_full_disk_is_waited_for_with_growing_pauses_and_one_line(
 
     removed: list[str] = []
     monkeypatch.setattr(index_module, "_connect", connected)
-    monkeypatch.setattr(scheduled, "remove_index", lambda folder: (removed.append(folder), remove(folder)))
+
+    def removing(folder: str) -> None:
+        removed.append(folder)
+        remove(folder)
+
+    monkeypatch.setattr(scheduled, "remove_index", removing)
 
     async def live(folder: Path) -> None:
         nonlocal is_full
