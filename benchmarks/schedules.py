@@ -2,8 +2,8 @@
 
 First, records that are due in an hour are written: the broker's memory and its next start are measured with and without
 them. Then all records of a burst become due within one second, while a quiet client produces every few ms: the table
-says how late the last one is, and how long the quiet client waits. This is repeated for each number of targets, which the
-records take in turn, and with keys. Prints tables and saves them; asserts no times.
+says how late the last one is, and how long the quiet client waits. This is repeated for each number of targets, which
+the records take in turn, and with keys. Prints tables and saves them; asserts no times.
 
     python -m benchmarks.schedules [--pending 1000000] [--burst 500000] [--targets 1 10 100]
 """

@@ -51,7 +51,7 @@ places: Prefixes | None = None
 Borders = Callable[[bytes, int, int], bytes | None]
 borders: Borders | None = None
 """The compiled function that finds where records begin; None if `scan` is None."""
-Find = Callable[[bytes, int, int, int, Buffer], tuple[bytes, int, int]]
+Find = Callable[[bytes | memoryview, int, int, int, Buffer], tuple[bytes, int, int]]
 find: Find | None = None
 """The compiled function that finds records by their offsets; None if `scan` is None."""
 Deliver = Callable[

@@ -19,7 +19,7 @@ from kbroker.protocol.large_batch import LargeRecord, build_in_turns
 from kbroker.protocol.records import HEADER_SIZE, Record, enclose
 from kbroker.schedules.language import Repeat, Schedule, ScheduleError, fired_headers, read_schedule
 from kbroker.schedules.marks import Due, Dues, Intent
-from kbroker.scheduling.finding import NUMBER_SHIFT, Finder, Found
+from kbroker.scheduling.finding import Finder, Found
 from kbroker.scheduling.index import DueRow, DueRows
 from kbroker.scheduling.lanes import MISSING, Choice
 from kbroker.scheduling.raw_records import Delivered, Raw, encoded
@@ -116,7 +116,12 @@ class Source:
 
         Raises OSError.
         """
-        chosen = Chosen(now_ms)
+        chosen = Chosen(max([now_ms, *rows.times]))  # the clock may have gone back since a row was tried
+        with self._finder:
+            await self._choose(chosen, rows, target, choice, most_bytes)
+        return chosen
+
+    async def _choose(self, chosen: Chosen, rows: DueRows, target: str, choice: Choice, most_bytes: int) -> None:
         async for chunk, found in self._finder.in_order(rows):
             places = array("q", [found.places.get(offset, -1) for offset in chunk.offsets])
             number = 0
@@ -132,8 +137,7 @@ class Source:
                 if record is None:
                     chosen.lost.append(row)
                 elif not self._choose_one(chosen, row, record, target, choice, most_bytes):
-                    return chosen
-        return chosen
+                    return
 
     def _choose_many(
         self,
@@ -150,7 +154,7 @@ class Source:
         if record_walk.deliver is None or chosen.partition < 0 or places[begin] < 0 or room <= 0:
             return 0
         records, fates = record_walk.deliver(
-            found.batches[places[begin] >> NUMBER_SHIFT].data,
+            found.data(places[begin]),
             places,
             rows.offsets,
             rows.times,

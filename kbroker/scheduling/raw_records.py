@@ -157,14 +157,16 @@ def raw_at(data: bytes, position: int, header: BatchHeader) -> Raw | None:
         return None
 
 
-def find(data: bytes, position: int, count: int, base: int, wanted: array[int]) -> tuple[bytes, int, int]:
+def find(data: bytes | memoryview, position: int, count: int, base: int, wanted: array[int]) -> tuple[bytes, int, int]:
     """Return where the records with some offsets begin, as `find` of _record_scan.c does, and as it says."""
     if record_walk.find is not None:
         return record_walk.find(data, position, count, base, wanted)
     return find_in_python(data, position, count, base, wanted)
 
 
-def find_in_python(data: bytes, position: int, count: int, base: int, wanted: array[int]) -> tuple[bytes, int, int]:
+def find_in_python(
+    data: bytes | memoryview, position: int, count: int, base: int, wanted: array[int]
+) -> tuple[bytes, int, int]:
     """Do the same without the compiled module, with fewer records in one call."""
     places, many = array("q"), len(wanted)
     passed = min(count, _FOUND_AT_ONCE)
