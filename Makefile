@@ -96,19 +96,19 @@ fmt: .venv/.stamp
 	$(BIN)/ruff format .
 
 # Base dependencies only: what a user gets.
-.venv-run/.stamp: pyproject.toml hatch_build.py kbroker/log/_record_scan.c
+.venv-run/.stamp: pyproject.toml hatch_build.py $(wildcard kbroker/log/_record_*.[ch])
 	@echo "making a virtual environment (once, some 40 s) ..."
 	$(PYTHON) -m venv .venv-run
 	.venv-run/bin/pip install --quiet --editable .
 	touch $@
 
 # The version of Spark is that of the connector, compat_tests/parts/spark.xml.
-.venv-demo/.stamp: pyproject.toml hatch_build.py kbroker/log/_record_scan.c compat_tests/parts/spark.xml
+.venv-demo/.stamp: pyproject.toml hatch_build.py $(wildcard kbroker/log/_record_*.[ch]) compat_tests/parts/spark.xml
 	$(PYTHON) -m venv .venv-demo
 	.venv-demo/bin/pip install --quiet --editable '.[spark]' pyspark==4.0.0
 	touch $@
 
-.venv/.stamp: pyproject.toml hatch_build.py kbroker/log/_record_scan.c
+.venv/.stamp: pyproject.toml hatch_build.py $(wildcard kbroker/log/_record_*.[ch])
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --editable '.[test,dev]'
 	touch $@

@@ -1,4 +1,4 @@
-"""Build step of the package: compiles kbroker's one extension, the scan of a batch's records.
+"""Build step of the package: compiles kbroker's one extension, the scan of a batch's records and the way of a schedule's.
 
 Where there is no compiler, or it fails, the package is built without it, and says so; kbroker then reads records in
 Python, with the same verdicts and more time. The extension uses the stable ABI: one wheel serves all Pythons
@@ -18,7 +18,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = "kbroker/log/_record_scan.c"
+SOURCES = ("kbroker/log/_record_scan.c", "kbroker/log/_record_delivery.c")
 MODULE = "kbroker.log._record_scan"
 
 
@@ -55,7 +55,7 @@ def compile_extension(root: Path, scratch: Path, *, in_place: bool) -> Path:
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
-    extension = Extension(MODULE, [str(root / SOURCE)], py_limited_api=True)
+    extension = Extension(MODULE, [str(root / each) for each in SOURCES], py_limited_api=True)
     command = build_ext(Distribution({"name": "kbroker", "ext_modules": [extension]}))
     command.build_temp = str(scratch)
     command.build_lib = str(root if in_place else scratch)

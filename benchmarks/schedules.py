@@ -1,10 +1,11 @@
 """Schedule topics on one broker: a burst that is due within one second, many pending records, and a start with them.
 
 First, records that are due in an hour are written: the broker's memory and its next start are measured with and without
-them. Then all records of a burst become due within one second, while a quiet client asks every few ms: the table says
-how late the last one is, and how long the quiet client waits. Prints a table and saves it; asserts no times.
+them. Then all records of a burst become due within one second, while a quiet client produces every few ms: the table
+says how late the last one is, and how long the quiet client waits. This is repeated for each number of targets, which
+the records take in turn, and with keys. Prints tables and saves them; asserts no times.
 
-    python -m benchmarks.schedules [--pending 1000000] [--burst 500000] [--targets 1]
+    python -m benchmarks.schedules [--pending 1000000] [--burst 500000] [--targets 1 10 100]
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def produce(client: WireClient, topic: str, batch: bytes) -> None:
     assert not answer.partition_responses[0].error_code, answer
 
 
-def schedule(client: WireClient, count: int, first_ms: int, over_ms: int, targets: int) -> float:
+def schedule(
+    client: WireClient, count: int, first_ms: int, over_ms: int, targets: int, *, keyed: bool = False
+) -> float:
     """Write records that are due within `over_ms` after a time; return how many s it took."""
     began = time.monotonic()
     for start in range(0, count, AT_ONCE):
@@ -53,15 +56,20 @@ def schedule(client: WireClient, count: int, first_ms: int, over_ms: int, target
         for number in range(start, min(start + AT_ONCE, count)):
             due = b"%d" % (first_ms + number * over_ms // count)
             headers = (("x-deliver-at", due), ("x-deliver-to", b"now%d" % (number % targets)))
-            records.append((0, None, b"x" * SIZE, headers))
+            records.append((0, b"%d" % number if keyed else None, b"x" * SIZE, headers))
         produce(client, SOURCE, build_batch(records))
     return time.monotonic() - began
 
 
-def ends(client: WireClient, topic: str, count: int) -> list[int]:
-    wanted = [ListOffsetsTopic(topic, [ListOffsetsPartition(each, -1, -1) for each in range(count)])]
-    (answer,) = client.ask(ListOffsetsRequest(-1, 0, wanted), 7).topics
-    return [each.offset for each in answer.partitions]
+def ends(client: WireClient, topics: list[str], count: int) -> list[list[int]]:
+    """Return the ends of the partitions of some topics."""
+    places = [ListOffsetsPartition(each, -1, -1) for each in range(count)]
+    wanted = [ListOffsetsTopic(topic, places) for topic in topics]
+    found = {
+        answer.name: {each.partition_index: each.offset for each in answer.partitions}
+        for answer in client.ask(ListOffsetsRequest(-1, 0, wanted), 7).topics
+    }
+    return [[found[topic][each] for each in range(count)] for topic in topics]
 
 
 def last_time(client: WireClient, topic: str, partition: int, end: int) -> int:
@@ -105,23 +113,61 @@ def started(broker: KBroker) -> float:
     return time.monotonic() - began
 
 
+def burst(broker: KBroker, client: WireClient, count: int, targets: int, pace_us: int, *, keyed: bool) -> str:
+    """Let a burst become due; return a line of the table."""
+    names = [f"now{each}" for each in range(targets)]
+
+    def delivered() -> int:
+        return sum(map(sum, ends(client, names, PARTITIONS)))
+
+    want = delivered() + count
+    first_ms = int((time.time() + LEAD_S + count * pace_us / 1e6) * 1000)
+    schedule(client, count, first_ms, 1000, targets, keyed=keyed)
+    if time.time() > first_ms / 1000:
+        print("the burst was due before it was written")
+    time.sleep(max(first_ms / 1000 - time.time() - 1, 0))
+    quiet = Quiet(broker.bootstrap)
+    quiet.start()
+    cpu = cpu_seconds(broker.pid)
+    deadline = time.monotonic() + PATIENCE_S
+    while delivered() < want:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    cpu = cpu_seconds(broker.pid) - cpu
+    quiet.over.set()
+    quiet.join()
+    last = 0
+    for name, found in zip(names, ends(client, names, PARTITIONS), strict=True):
+        for partition, end in enumerate(found):
+            if end:
+                last = max(last, last_time(client, name, partition, end))
+    waits = sorted(quiet.waits)
+    p50, p99 = (waits[min(int(len(waits) * share), len(waits) - 1)] for share in (0.5, 0.99))
+    late_s, each_us = (last - first_ms - 1000) / 1000, cpu / count * 1e6
+    return (
+        f"| {targets}{', with keys' if keyed else ''} | {late_s:.2f} s | {each_us:.1f} us "
+        f"| {p50:.1f} ms | {p99:.1f} ms | {waits[-1]:.1f} ms |"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pending", type=int, default=1_000_000)
     parser.add_argument("--burst", type=int, default=500_000)
-    parser.add_argument("--targets", type=int, default=1)
+    parser.add_argument("--targets", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--pace-us", type=int, default=200, help="at most so long takes the writing of a record")
     options = parser.parse_args()
     lines = ["| what | measured |", "|---|---|"]
+    most = max(options.targets)
     with TemporaryDirectory() as folder:
         broker = KBroker(Path(folder))
         broker.start()
         with WireClient(broker.bootstrap) as client:
             create(client, QUIET, 1, {})
             create(client, SOURCE, 1, SCHEDULED)
-            for number in range(options.targets):
+            for number in range(most):
                 create(client, f"now{number}", PARTITIONS, {})
-            schedule(client, AT_ONCE, int(time.time() * 1000), 1, options.targets)
+            schedule(client, AT_ONCE, int(time.time() * 1000), 1, 1)
             time.sleep(1)
         broker.stop()
         empty_s = started(broker)
@@ -130,7 +176,7 @@ def main() -> None:
         if options.pending:
             with WireClient(broker.bootstrap) as client:
                 cpu = cpu_seconds(broker.pid)
-                took = schedule(client, options.pending, int(time.time() * 1000) + 3_600_000, 1000_000, options.targets)
+                took = schedule(client, options.pending, int(time.time() * 1000) + 3_600_000, 1000_000, 1)
                 time.sleep(5)
                 cpu = cpu_seconds(broker.pid) - cpu
             each_us = cpu / options.pending * 1e6
@@ -141,39 +187,15 @@ def main() -> None:
             lines.append(f"| start with them | {full_s:.2f} s, without them {empty_s:.2f} s |")
             time.sleep(2)
             lines.append(f"| memory after this start | {memory_mb(broker.pid) - empty_mb:+.1f} MB |")
+        lines += ["", f"A burst of {options.burst:,} records that are due within 1 s:", ""]
+        lines.append("| targets | the last record is late by | CPU of each | quiet client: p50 | p99 | longest |")
+        lines.append("|---|---|---|---|---|---|")
         with WireClient(broker.bootstrap) as client:
-            before = [sum(ends(client, f"now{each}", PARTITIONS)) for each in range(options.targets)]
-            rate_guess_s = options.burst * options.pace_us / 1e6
-            first_ms = int((time.time() + LEAD_S + rate_guess_s) * 1000)
-            took = schedule(client, options.burst, first_ms, 1000, options.targets)
-            lines.append(f"| {options.burst:,} records of the burst written | {took:.1f} s |")
-            time.sleep(max(first_ms / 1000 - time.time() - 1, 0))
-            if time.time() > first_ms / 1000:
-                print("the burst was due before it was written")
-            quiet = Quiet(broker.bootstrap)
-            quiet.start()
-            cpu = cpu_seconds(broker.pid)
-            deadline = time.monotonic() + PATIENCE_S
-            want = sum(before) + options.burst
-            while sum(sum(ends(client, f"now{each}", PARTITIONS)) for each in range(options.targets)) < want:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            cpu = cpu_seconds(broker.pid) - cpu
-            quiet.over.set()
-            quiet.join()
-            last = 0
-            for each in range(options.targets):
-                for partition, end in enumerate(ends(client, f"now{each}", PARTITIONS)):
-                    if end:
-                        last = max(last, last_time(client, f"now{each}", partition, end))
-        waits = sorted(quiet.waits)
-        late_s = (last - first_ms - 1000) / 1000
-        each_us = cpu / options.burst * 1e6
-        lines.append(f"| burst due within 1 s | the last record {late_s:.2f} s late, {each_us:.1f} us of CPU each |")
-        p50, p99 = (waits[min(int(len(waits) * share), len(waits) - 1)] for share in (0.5, 0.99))
-        lines.append(f"| a quiet client meanwhile | p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {waits[-1]:.1f} ms |")
+            for targets, keyed in [*((each, False) for each in options.targets), (options.targets[0], True)]:
+                lines.append(burst(broker, client, options.burst, targets, options.pace_us, keyed=keyed))
+                print(lines[-1])
         log = broker.log_tail(1000)
-        lines += [each for each in log.splitlines() if "event loop" in each][-3:]
+        lines += ["", *[each for each in log.splitlines() if "event loop" in each][-3:]]
         broker.stop()
     save("schedules", "Schedule topics", "schedules", lines)
 

@@ -9,66 +9,16 @@
  * which bytes do the keys or values begin, and where are they? They tell nothing if they are not sure, and
  * schema_tokens.py reads the records.
  *
+ * `find` and `deliver` belong to schedule topics (_record_delivery.c).
+ *
  * The caller bounds a call's work by `most`; a record costs some nanoseconds, whatever its size. The stable ABI of
  * CPython 3.11 is used, so one build serves all later versions.
  */
 
-#define Py_LIMITED_API 0x030B0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <string.h>
+#include "_record_scan.h"
 
 /* Most headers in one call, about 20 us; a record with more is left to the caller. */
 #define MOST_HEADERS 4096
-
-typedef struct {
-    const uint8_t *at;
-    const uint8_t *end;
-} cursor;
-
-/* Read a varint of at most 5 bytes; the bits above the 32nd are ignored, as in Kafka's ByteUtils. 0: cut off or endless. */
-static inline int read_int(cursor *in, int32_t *value)
-{
-    uint32_t bits = 0;
-    for (int shift = 0; shift < 35 && in->at < in->end; shift += 7) {
-        uint8_t byte = *in->at++;
-        bits |= (uint32_t)(byte & 0x7F) << shift;
-        if (byte < 0x80) {
-            *value = (int32_t)((bits >> 1) ^ (0 - (bits & 1)));
-            return 1;
-        }
-    }
-    return 0;
-}
-
-/* Read a varlong of at most 10 bytes; 0 if it is cut off or endless. */
-static inline int read_long(cursor *in, int64_t *value)
-{
-    uint64_t bits = 0;
-    for (int shift = 0; shift < 70 && in->at < in->end; shift += 7) {
-        uint8_t byte = *in->at++;
-        bits |= (uint64_t)(byte & 0x7F) << shift;
-        if (byte < 0x80) {
-            *value = (int64_t)((bits >> 1) ^ (0 - (bits & 1)));
-            return 1;
-        }
-    }
-    return 0;
-}
-
-/* Skip a field with its size in front, negative for null; 0 if it reaches beyond the record. */
-static inline int pass_field(cursor *in, int32_t *size)
-{
-    if (!read_int(in, size))
-        return 0;
-    if (*size > 0) {
-        if (*size > in->end - in->at)
-            return 0;
-        in->at += *size;
-    }
-    return 1;
-}
 
 static int pass_headers(cursor *in, int32_t count)
 {
@@ -426,6 +376,8 @@ static PyMethodDef methods[] = {
     {"prefixes", (PyCFunction)(void (*)(void))prefixes, METH_FASTCALL, prefixes_doc},
     {"places", (PyCFunction)(void (*)(void))places, METH_FASTCALL, places_doc},
     {"borders", (PyCFunction)(void (*)(void))borders, METH_FASTCALL, borders_doc},
+    {"find", (PyCFunction)(void (*)(void))find_records, METH_FASTCALL, find_doc},
+    {"deliver", (PyCFunction)(void (*)(void))deliver_records, METH_FASTCALL, deliver_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from typing import Final
+from typing import Final, TypeAlias
 
 from kbroker.log.record_runs import Run, find_run, read_varint
 from kbroker.protocol.compression import NONE, unpack
@@ -35,6 +36,7 @@ _HEADER_BYTES: Final = 8192  # the bytes of small records' headers that are read
 
 _KEPT: Final = 65536  # the bytes that are kept, so that they are not uncompressed twice
 
+Buffer: TypeAlias = "bytes | memoryview | array[int]"
 Scan = Callable[[bytes | memoryview, int, int, int], tuple[int, int, int, int, int, bool, bool, int]]
 scan: Scan | None = None
 """The compiled scan over well-formed records (_record_scan.c).
@@ -49,12 +51,21 @@ places: Prefixes | None = None
 Borders = Callable[[bytes, int, int], bytes | None]
 borders: Borders | None = None
 """The compiled function that finds where records begin; None if `scan` is None."""
+Find = Callable[[bytes | memoryview, int, int, int, Buffer], tuple[bytes, int, int]]
+find: Find | None = None
+"""The compiled function that finds records by their offsets; None if `scan` is None."""
+Deliver = Callable[
+    [bytes, Buffer, Buffer, Buffer, int, tuple[bytes, bytes, bytes], int, int, bool, int, int], tuple[bytes, bytes]
+]
+deliver: Deliver | None = None
+"""The compiled function that gives records of a schedule topic other headers; None if `scan` is None."""
 _PURE = bool(os.environ.get("KBROKER_PURE_PYTHON"))
 if not _PURE:
     with suppress(ImportError):
         _compiled = import_module("kbroker.log._record_scan")
         scan = _compiled.scan
         borders = getattr(_compiled, "borders", None)
+        find, deliver = getattr(_compiled, "find", None), getattr(_compiled, "deliver", None)
         prefixes, places = getattr(_compiled, "prefixes", None), getattr(_compiled, "places", None)
 
 logger = logging.getLogger(__name__)

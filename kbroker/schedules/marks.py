@@ -8,15 +8,17 @@ value begins with its own version and the kind of the mark. Numbers are big-endi
 
     INTENT   these records are due, and go to this partition with this producer id, epoch and sequence, in one batch
     DONE     the outcome of an intent: delivered, with the next times of those that repeat, or refused and not appended
-    BEGIN    from here on, the records of the topic are schedules; with the topic's default target
-    PAUSE    from here on they are not, because schedule.enable was removed
+    BEGIN    from here on, the records of the topic are schedules; with the topic's default target, and the one before
+    PAUSE    from here on they are not, because schedule.enable was removed; with the default target before
 """
 
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, overload
 
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import Record, build_batch, read_records
@@ -33,6 +35,8 @@ _HEAD: Final = struct.Struct(">bb")
 _INTENT_FIELDS: Final = struct.Struct(">qh16siiH")
 _DONE_FIELDS: Final = struct.Struct(">qhqq")
 _COUNT: Final = struct.Struct(">i")
+_BEFORE: Final = b"\0"
+"""Stands before the earlier target, if it is known: no name of a topic contains it."""
 _MOST: Final = 1 << 30
 
 
@@ -41,6 +45,58 @@ class Due(NamedTuple):
 
     offset: int
     due_ms: int
+
+
+class Dues(Sequence[Due]):
+    """Many records and times as two columns, which take no object for each. Compares as a tuple of them."""
+
+    __slots__ = ("offsets", "times")
+
+    def __init__(self, offsets: array[int] | None = None, times: array[int] | None = None) -> None:
+        """Both have the type `q`, and the same length."""
+        self.offsets: array[int] = array("q") if offsets is None else offsets
+        self.times: array[int] = array("q") if times is None else times
+        """When the records at the same places were due."""
+
+    @classmethod
+    def of(cls, dues: Iterable[Due]) -> Dues:
+        """Return the columns of some records."""
+        if isinstance(dues, Dues):
+            return dues
+        made = cls()
+        for due in dues:
+            made.append(due)
+        return made
+
+    def append(self, due: Due) -> None:
+        self.offsets.append(due.offset)
+        self.times.append(due.due_ms)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @overload
+    def __getitem__(self, place: int) -> Due: ...
+    @overload
+    def __getitem__(self, place: slice) -> Dues: ...
+    def __getitem__(self, place: int | slice) -> Due | Dues:
+        if isinstance(place, slice):
+            return Dues(self.offsets[place], self.times[place])
+        return Due(self.offsets[place], self.times[place])
+
+    def __iter__(self) -> Iterator[Due]:
+        return map(Due, self.offsets, self.times)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Dues):
+            return self.offsets == other.offsets and self.times == other.times
+        return isinstance(other, tuple) and tuple(self) == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
 
 
 class Intent(NamedTuple):
@@ -52,7 +108,7 @@ class Intent(NamedTuple):
     topic_id: bytes
     topic: str
     partition: int
-    records: tuple[Due, ...]
+    records: Sequence[Due]
 
 
 class Done(NamedTuple):
@@ -65,7 +121,7 @@ class Done(NamedTuple):
     """The offset of the first record in the target, -1 if it is not known or nothing was appended."""
     retry_ms: int = -1
     """After an error: the time from which on the records are tried again."""
-    following: tuple[Due, ...] = ()
+    following: Sequence[Due] = ()
     """The records that repeat, with their next times."""
     message: str = ""
 
@@ -76,10 +132,14 @@ class Begin(NamedTuple):
     target: str
     is_change: bool = False
     """Whether the topic was no schedule topic directly before. The first mark in a log decides on earlier records."""
+    before: str | None = None
+    """The target directly before, which counts for earlier records if their own mark is deleted; None if not known."""
 
 
 class Pause(NamedTuple):
-    """The following records are no schedules."""
+    """The following records are no schedules. `before` is that of `Begin`."""
+
+    before: str | None = None
 
 
 Mark = Intent | Done | Begin | Pause
@@ -122,8 +182,10 @@ def value_of(mark: Mark) -> bytes:
         text = mark.message.encode()
         return _HEAD.pack(_VERSION, _DONE) + _DONE_FIELDS.pack(*fields_of_done) + _pack_dues(mark.following) + text
     if isinstance(mark, Begin):
-        return _HEAD.pack(_VERSION, _BEGIN) + bytes((mark.is_change,)) + mark.target.encode()
-    return _HEAD.pack(_VERSION, _PAUSE)
+        head = _HEAD.pack(_VERSION, _BEGIN) + bytes((mark.is_change,)) + mark.target.encode()
+    else:
+        head = _HEAD.pack(_VERSION, _PAUSE)
+    return head if mark.before is None else head + _BEFORE + mark.before.encode()
 
 
 def mark_in(data: bytes) -> Mark | None:
@@ -146,19 +208,33 @@ def mark_in(data: bytes) -> Mark | None:
         following, position = _unpack_dues(data, position + _DONE_FIELDS.size)
         return Done(intent, code, base_offset, retry_ms, following, data[position:].decode())
     if kind == _BEGIN:
-        return Begin(data[position + 1 :].decode(), bool(data[position]))
-    return Pause() if kind == _PAUSE else None
+        target, separator, before = data[position + 1 :].partition(_BEFORE)
+        return Begin(target.decode(), bool(data[position]), before.decode() if separator else None)
+    if kind == _PAUSE:
+        _, separator, before = data[position:].partition(_BEFORE)
+        return Pause(before.decode() if separator else None)
+    return None
 
 
 def _pack_dues(dues: Sequence[Due]) -> bytes:
-    numbers = [number for due in dues for number in due]
-    return _COUNT.pack(len(dues)) + struct.pack(f">{len(numbers)}q", *numbers)
+    columns = Dues.of(dues)
+    numbers = array("q", bytes(16 * len(columns)))
+    numbers[::2], numbers[1::2] = columns.offsets, columns.times
+    return _COUNT.pack(len(columns)) + _swapped(numbers).tobytes()
 
 
-def _unpack_dues(data: bytes, position: int) -> tuple[tuple[Due, ...], int]:
+def _unpack_dues(data: bytes, position: int) -> tuple[Dues, int]:
     (count,) = _COUNT.unpack_from(data, position)
     position += _COUNT.size
     if not 0 <= count <= (len(data) - position) // 16:
         raise struct.error(f"it claims {count} records")
-    numbers = struct.unpack_from(f">{2 * count}q", data, position)
-    return tuple(map(Due, numbers[::2], numbers[1::2])), position + 16 * count
+    end = position + 16 * count
+    numbers = _swapped(array("q", data[position:end]))
+    return Dues(numbers[::2], numbers[1::2]), end
+
+
+def _swapped(numbers: array[int]) -> array[int]:
+    """Return big-endian numbers as native ones, or the other way."""
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers

@@ -10,6 +10,7 @@ was no schedule topic then.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.protocol.records import Headers
@@ -48,7 +49,7 @@ class PendingRecords:
         """The default targets, each with the offset from which on it counts."""
         self._by_key: dict[int, int] = {}
         self._keys: dict[int, int] = {}
-        self._intents: dict[int, tuple[Due, ...]] = {}
+        self._intents: dict[int, Sequence[Due]] = {}
         self._replaced: set[int] = set()
         """Records that are being delivered, and do not come back."""
 
@@ -121,6 +122,8 @@ class PendingRecords:
                 self.failures[due.offset] = Failure(mark.error_code, mark.message, mark.retry_ms)
 
     def _toggle(self, offset: int, mark: Begin | Pause) -> None:
+        if not self._has_toggled and mark.before is not None:
+            self._targets[0] = 0, mark.before  # earlier records were written with it
         if isinstance(mark, Begin):
             if not self._has_toggled and mark.is_change:
                 self._clear()

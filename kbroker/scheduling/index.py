@@ -22,17 +22,18 @@ import json
 import os
 import sqlite3
 import struct
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from kbroker.log.files import SCHEDULES, SCHEDULES_FILES, remove_quietly
-from kbroker.schedules.marks import Done, Intent, Mark, mark_in, value_of
+from kbroker.schedules.marks import Done, Dues, Intent, Mark, mark_in, value_of
 
 IN_MEMORY: Final = ":memory:"
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _CACHE_KB: Final = 8192
 _CHECKPOINT_PAGES: Final = 4000
 _SALT_BYTES: Final = 16
@@ -44,25 +45,42 @@ CREATE TABLE pending (offset INTEGER PRIMARY KEY, lane INTEGER NOT NULL, try_ms 
 CREATE INDEX by_time ON pending (lane, try_ms, offset);
 CREATE UNIQUE INDEX by_key ON pending (key) WHERE key IS NOT NULL;
 CREATE TABLE intents (offset INTEGER PRIMARY KEY, mark BLOB NOT NULL);
-CREATE TABLE sent (offset INTEGER PRIMARY KEY, lane INTEGER NOT NULL, intent INTEGER NOT NULL, due_ms INTEGER NOT NULL,
-    key INTEGER, tries INTEGER NOT NULL);
-CREATE INDEX sent_by_intent ON sent (intent);
+CREATE TABLE sent (intent INTEGER NOT NULL, offset INTEGER NOT NULL, lane INTEGER NOT NULL, due_ms INTEGER NOT NULL,
+    key INTEGER, tries INTEGER NOT NULL, PRIMARY KEY (intent, offset)) WITHOUT ROWID;
 CREATE INDEX sent_by_key ON sent (key) WHERE key IS NOT NULL;
 """
+_LACKS: Final = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_IOERR_WRITE}
+)
 _FIELDS: Final = ", ".join(f"json_extract(value, '$[{place}]')" for place in range(7))
 _PUT: Final = f"INSERT OR REPLACE INTO pending SELECT {_FIELDS} FROM json_each(?)"
 _LISTED: Final = "offset IN (SELECT value FROM json_each(?))"
 _RANGE: Final = "offset BETWEEN ? AND ?"
-_SEND: Final = "INSERT OR REPLACE INTO sent SELECT offset, lane, ?, due_ms, key, tries FROM pending WHERE "
+_SEND: Final = "INSERT OR REPLACE INTO sent SELECT ?, offset, lane, due_ms, key, tries FROM pending WHERE "
 _BACK: Final = (
     "INSERT OR REPLACE INTO pending SELECT offset, lane, coalesce(?, due_ms), due_ms, key, tries + ?, ? FROM sent "
     "WHERE intent = ?"
 )
-_AGAIN: Final = "INSERT OR REPLACE INTO pending SELECT offset, lane, ?, ?, key, 0, NULL FROM sent WHERE offset = ?"
-_DUE: Final = (
-    "SELECT json_group_array(json_array(offset, due_ms, key, tries)) FROM (SELECT offset, due_ms, key, tries "
-    "FROM pending WHERE lane = ? AND try_ms <= ? ORDER BY try_ms, offset LIMIT ?)"
+_AGAIN: Final = (
+    "INSERT OR REPLACE INTO pending SELECT offset, lane, ?, ?, key, 0, NULL FROM sent WHERE intent = ? AND offset = ?"
 )
+_TAKE_KEYS: Final = "DELETE FROM pending WHERE key IN (SELECT value FROM json_each(?))"
+_TRY_LATER: Final = (
+    "UPDATE pending SET try_ms = later.try_ms, error = later.error, tries = tries + 1 FROM (SELECT "
+    "json_extract(value, '$[0]') AS place, json_extract(value, '$[1]') AS try_ms, json_extract(value, '$[2]') AS error "
+    "FROM json_each(?)) AS later WHERE offset = later.place"
+)
+_LANES_LISTED: Final = (
+    "SELECT json_group_array(DISTINCT lane) FROM pending "
+    "WHERE offset IN (SELECT json_extract(value, '$[0]') FROM json_each(?))"
+)
+_COUNT_DUE: Final = "SELECT COUNT(*) FROM json_each(?), pending WHERE lane = value AND try_ms <= ?"
+_FIRST: Final = (
+    "FROM (SELECT offset, due_ms, key, tries FROM pending WHERE lane = ? AND try_ms <= ? "
+    "ORDER BY try_ms, offset LIMIT ?)"
+)
+_DUE: Final = f"SELECT json_group_array(offset), json_group_array(due_ms), COUNT(key), MAX(tries) {_FIRST}"
+_DUE_MORE: Final = f"SELECT json_group_array(key), json_group_array(tries) {_FIRST}"
 
 
 class IndexDamaged(Exception):  # noqa: N818 - an outcome: the index is rebuilt
@@ -138,6 +156,8 @@ class Outstanding:
 
     offset: int
     mark: Intent
+    first: int
+    """The smallest offset of its records, or its own if it has none."""
     tries: int = 0
     """If it has a single record: how often the record was refused before."""
 
@@ -149,6 +169,42 @@ class DueRow(NamedTuple):
     due_ms: int
     key: int | None
     tries: int
+
+
+class DueRows:
+    """Rows that may fire, as columns, because there are many."""
+
+    __slots__ = ("_keys", "_tries", "offsets", "times")
+
+    def __init__(
+        self, offsets: array[int], times: array[int], keys: list[int | None] | None, tries: list[int] | None
+    ) -> None:
+        """Without `keys`, no row has one; without `tries`, no row was tried."""
+        self.offsets = offsets
+        self.times = times
+        """When the rows were due."""
+        self._keys = keys
+        self._tries = tries
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, place: int) -> DueRow:
+        key = None if self._keys is None else self._keys[place]
+        return DueRow(self.offsets[place], self.times[place], key, 0 if self._tries is None else self._tries[place])
+
+    def __iter__(self) -> Iterator[DueRow]:
+        return (self[place] for place in range(len(self)))
+
+    def part(self, begin: int, end: int) -> DueRows:
+        """Return the rows from number `begin` to before `end`."""
+        keys = None if self._keys is None else self._keys[begin:end]
+        tries = None if self._tries is None else self._tries[begin:end]
+        return DueRows(self.offsets[begin:end], self.times[begin:end], keys, tries)
+
+    def keys(self, places: Iterable[int]) -> list[int]:
+        """Return the keys of rows that have one."""
+        return [] if self._keys is None else [key for place in places if (key := self._keys[place]) is not None]
 
 
 @dataclass(slots=True)
@@ -173,6 +229,8 @@ class Index:
         self.outstanding: dict[int, Outstanding] = {}
         """The intents without outcome, by the offsets of their marks, in the order of the log."""
         self.salt = b""
+        self.pending = 0
+        """The number of pending rows."""
 
     # -- opening
 
@@ -180,7 +238,7 @@ class Index:
         """Create the tables of an empty index."""
         self._db.executescript(_TABLES)
         self.salt = salt
-        self._set(format=_FORMAT, salt=salt.hex(), boot=boot, positions=list(self.positions))
+        self._set(format=_FORMAT, salt=salt.hex(), boot=boot, positions=list(self.positions), pending=0)
 
     def load(self, boot: str) -> None:
         """Read what is kept in memory; raise IndexDamaged if the file is of another form or boot."""
@@ -189,6 +247,7 @@ class Index:
             raise IndexDamaged("the machine was started again without a clean stop")
         self.salt = bytes.fromhex(meta["salt"])
         self.positions = Positions(*meta["positions"])
+        self.pending = meta["pending"]
         self._set(boot=boot, clean=False)
         self.lanes = {number: Lane(topic, index) for number, topic, index in self._db.execute("SELECT * FROM lanes")}
         for offset, mark in self._db.execute("SELECT * FROM intents ORDER BY offset").fetchall():
@@ -214,18 +273,22 @@ class Index:
         """Replay events in the order of the log, up to new positions. After sqlite3.Error it must be opened again."""
         applied = Applied()
         lanes: dict[int, None] = {}
-        puts: list[tuple[object, ...]] = []
+        puts: dict[int, tuple[object, ...]] = {}
+        keys: dict[int, int] = {}
         self._db.execute("BEGIN IMMEDIATE")
         for event in events:
             if isinstance(event, Put):
                 offset, lane, due_ms, key = event
-                puts.append((offset, lane, due_ms, due_ms, key, 0, None))
+                if key is not None:
+                    puts.pop(keys.get(key, -1), None)
+                    keys[key] = offset
+                    if self.outstanding:
+                        self._supersede(key)
+                puts[offset] = offset, lane, due_ms, due_ms, key, 0, None
                 lanes[lane] = None
-                if key is not None and self.outstanding:
-                    self._supersede(key)
                 continue
             if puts:
-                self._put(puts)
+                self._put(puts, keys)
             if isinstance(event, Cancel):
                 self._cancel(event.key, lanes)
             elif isinstance(event, Marked):
@@ -233,30 +296,40 @@ class Index:
             elif isinstance(event, Cut):
                 found = self._db.execute("SELECT DISTINCT lane FROM pending WHERE offset < ?", (event.start,))
                 lanes.update(dict.fromkeys(lane for (lane,) in found))
-                self._db.execute("DELETE FROM pending WHERE offset < ?", (event.start,))
+                self._remove("offset < ?", event.start)
                 self._db.execute("DELETE FROM sent WHERE offset < ?", (event.start,))  # they may not come back
             else:
                 self.lanes[event.number] = event.lane
                 self._db.execute("INSERT OR REPLACE INTO lanes VALUES (?, ?, ?)", (event.number, *event.lane))
         if puts:
-            self._put(puts)
+            self._put(puts, keys)
         self.positions = positions
-        self._set(positions=list(positions))
+        self._set(positions=list(positions), pending=self.pending)
         self._db.execute("COMMIT")
         applied.floor = self.floor()
         applied.next_ms = {lane: self.next_ms(lane) for lane in lanes}
         return applied
 
-    def _put(self, puts: list[tuple[object, ...]]) -> None:
-        self._db.execute(_PUT, (json.dumps(puts),))
+    def _put(self, puts: dict[int, tuple[object, ...]], keys: dict[int, int]) -> None:
+        """Add rows, and remove those that they replace."""
+        if keys:
+            self.pending -= self._db.execute(_TAKE_KEYS, (json.dumps(list(keys)),)).rowcount
+            keys.clear()
+        self._add(_PUT, json.dumps(list(puts.values())))
         puts.clear()
+
+    def _add(self, insert: str, *values: object) -> None:
+        self.pending += self._db.execute(insert, values).rowcount
+
+    def _remove(self, where: str, *values: object) -> None:
+        self.pending -= self._db.execute(f"DELETE FROM pending WHERE {where}", values).rowcount
 
     def _cancel(self, key: int, lanes: dict[int, None]) -> None:
         self._supersede(key)
         found = self._db.execute("SELECT lane FROM pending WHERE key = ?", (key,)).fetchone()
         if found is not None:
             lanes[found[0]] = None
-            self._db.execute("DELETE FROM pending WHERE key = ?", (key,))
+            self._remove("key = ?", key)
 
     def _supersede(self, key: int) -> None:
         """Let a row of an intent with this key not come back."""
@@ -265,13 +338,13 @@ class Index:
     def _mark(self, event: Marked, applied: Applied, lanes: dict[int, None]) -> None:
         mark = event.mark
         if isinstance(mark, Intent):
-            offsets = sorted(due.offset for due in mark.records)
+            offsets = sorted(Dues.of(mark.records).offsets)
             where = _LISTED
             values: tuple[object, ...] = (json.dumps(offsets),)
             if offsets and offsets[-1] - offsets[0] + 1 == len(set(offsets)):
                 where, values = _RANGE, (offsets[0], offsets[-1])
             self._db.execute(f"{_SEND}{where}", (event.offset, *values))
-            self._db.execute(f"DELETE FROM pending WHERE {where}", values)
+            self._remove(where, *values)
             lanes.update(self._lanes_of(event.offset))
             self._db.execute("INSERT OR REPLACE INTO intents VALUES (?, ?)", (event.offset, value_of(mark)))
             applied.begun.append(self._hold(event.offset, mark))
@@ -283,25 +356,28 @@ class Index:
             if mark.error_code:
                 try_ms = None if mark.retry_ms < 0 else mark.retry_ms
                 alone = int(len(ended.mark.records) == 1)
-                self._db.execute(_BACK, (try_ms, alone, mark.message or None, mark.intent))
-            named = {due.offset for due in ended.mark.records}
-            for offset, due_ms in () if mark.error_code else mark.following:
+                self._add(_BACK, try_ms, alone, mark.message or None, mark.intent)
+            following = () if mark.error_code else mark.following
+            named = set(Dues.of(ended.mark.records).offsets) if following else ()
+            for offset, due_ms in following:
                 if offset in named:
-                    self._db.execute(_AGAIN, (due_ms, due_ms, offset))
+                    self._add(_AGAIN, due_ms, due_ms, mark.intent, offset)
             self._db.execute("DELETE FROM sent WHERE intent = ?", (mark.intent,))
             self._db.execute("DELETE FROM intents WHERE offset = ?", (mark.intent,))
             applied.ended.append((ended, mark))
 
     def _lanes_of(self, intent: int) -> dict[int, None]:
-        found = self._db.execute("SELECT DISTINCT lane FROM sent WHERE intent = ?", (intent,))
-        return dict.fromkeys(lane for (lane,) in found)
+        text = "SELECT json_group_array(DISTINCT lane) FROM sent WHERE intent = ?"
+        return dict.fromkeys(json.loads(self._db.execute(text, (intent,)).fetchone()[0]))
 
     def _hold(self, offset: int, mark: Intent) -> Outstanding:
         tries = 0
         if len(mark.records) == 1:
             found = self._db.execute("SELECT MAX(tries) FROM sent WHERE intent = ?", (offset,)).fetchone()
             tries = found[0] or 0
-        intent = self.outstanding[offset] = Outstanding(offset, mark, tries)
+        intent = self.outstanding[offset] = Outstanding(
+            offset, mark, min(Dues.of(mark.records).offsets, default=offset), tries
+        )
         return intent
 
     # -- questions
@@ -316,33 +392,29 @@ class Index:
         """Return the first offset that the log must keep: of a pending record, or of an intent and its records."""
         (first,) = self._db.execute("SELECT MIN(offset) FROM pending").fetchone()
         kept = [] if first is None else [first]
-        for intent in self.outstanding.values():
-            kept += [due.offset for due in intent.mark.records]
-        return min(kept, default=None)
+        return min([*kept, *(intent.first for intent in self.outstanding.values())], default=None)
 
-    def due(self, lane: int, now_ms: int, most: int) -> list[DueRow]:
+    def due(self, lane: int, now_ms: int, most: int) -> DueRows:
         """Return rows of a lane that may fire, those first that waited longest."""
-        (found,) = self._db.execute(_DUE, (lane, now_ms, most)).fetchone()
-        return [DueRow(*row) for row in json.loads(found)]
+        offsets, times, keyed, tried = self._db.execute(_DUE, (lane, now_ms, most)).fetchone()
+        keys = tries = None
+        if keyed or tried:
+            keys, tries = map(json.loads, self._db.execute(_DUE_MORE, (lane, now_ms, most)).fetchone())
+        return DueRows(array("q", json.loads(offsets)), array("q", json.loads(times)), keys, tries)
 
-    def counts(self, now_ms: int) -> tuple[int, int]:
-        """Return the numbers of rows: all, and those that may fire. This reads a whole index."""
-        (pending,) = self._db.execute("SELECT COUNT(*) FROM pending").fetchone()
-        text = "SELECT COUNT(*) FROM pending WHERE lane = ? AND try_ms <= ?"
-        return pending, sum(self._db.execute(text, (lane, now_ms)).fetchone()[0] for lane in self.lanes)
+    def due_count(self, lanes: Sequence[int], now_ms: int) -> int:
+        """Return the number of rows in some lanes that may fire. This takes some ns for each of them."""
+        count: int = self._db.execute(_COUNT_DUE, (json.dumps(lanes), now_ms)).fetchone()[0]
+        return count
 
     def try_later(self, rows: Iterable[tuple[int, int, str]]) -> dict[int, int | None]:
         """Note for offsets the time of the next try, and the error. Return the lanes that changed, as `Applied`."""
-        lanes: dict[int, None] = {}
+        listed = json.dumps(list(rows))
         self._db.execute("BEGIN IMMEDIATE")
-        for offset, try_ms, error in rows:
-            found = self._db.execute("SELECT lane FROM pending WHERE offset = ?", (offset,)).fetchone()
-            if found is not None:
-                lanes[found[0]] = None
-                text = "UPDATE pending SET try_ms = ?, error = ?, tries = tries + 1 WHERE offset = ?"
-                self._db.execute(text, (try_ms, error, offset))
+        (lanes,) = self._db.execute(_LANES_LISTED, (listed,)).fetchone()
+        self._db.execute(_TRY_LATER, (listed,))
         self._db.execute("COMMIT")
-        return {lane: self.next_ms(lane) for lane in lanes}
+        return {lane: self.next_ms(lane) for lane in json.loads(lanes)}
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return all rows in the order of their offsets, for tests."""
@@ -378,8 +450,13 @@ def open_index(directory: str, boot: str) -> Index:
         if known is not None:
             return known
         remove_index(directory)
-    index = Index(_connect(path))
-    index.create(os.urandom(_SALT_BYTES), boot)
+    database = _connect(path)
+    try:
+        index = Index(database)
+        index.create(os.urandom(_SALT_BYTES), boot)
+    except sqlite3.Error:
+        database.close()  # otherwise its lock would last
+        raise
     return index
 
 
@@ -392,11 +469,19 @@ def _load(path: str, boot: str) -> Index | None:
         if not boot:
             raise IndexDamaged("the system does not say whether it was started again")
         index.load(boot)
-    except (sqlite3.Error, IndexDamaged, struct.error, IndexError, ValueError, TypeError, KeyError):
+    except (sqlite3.Error, IndexDamaged, struct.error, IndexError, ValueError, TypeError, KeyError) as error:
         if database is not None:
             database.close()
+        if isinstance(error, sqlite3.Error) and lacks_resources(error):
+            raise
         return None
     return index
+
+
+def lacks_resources(error: sqlite3.Error) -> bool:
+    """Whether an error is about the disk's room, descriptors or memory, so that the file itself is not damaged."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and (code in _LACKS or code & 0xFF in _LACKS)
 
 
 def remove_index(directory: str) -> None:

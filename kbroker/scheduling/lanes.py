@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from kbroker.cluster_state import TopicState
 from kbroker.schedules.partitioner import partition_of
@@ -106,26 +107,33 @@ class Times:
         return self._coming[0][0] if self._coming else None
 
 
+MISSING: Final = -2
+
+
 class Choice:
-    """Chooses the partition of a target for the records of one batch: -1 for a record that cannot go now."""
+    """Chooses the partition of a target for the records of one batch.
+
+    -1 stands for a record that cannot go now, MISSING for one whose partition does not exist.
+    """
 
     def __init__(self, topic: TopicState, busy: Container[Target], state: LaneState) -> None:
         self._topic = topic
-        self._count = len(topic.partitions)
+        self.count = len(topic.partitions)
+        """The number of partitions."""
         self._busy = busy
         self._any = -1
-        for step in range(self._count):
-            partition = (state.next_partition + step) % self._count
+        for step in range(self.count):
+            partition = (state.next_partition + step) % self.count
             if topic.partitions[partition].leader >= 0 and (topic.topic_id, partition) not in busy:
                 self._any = partition
                 break
-        state.next_partition = (self._any + 1) % self._count
+        state.next_partition = (self._any + 1) % self.count
 
     def __call__(self, key: bytes | None, wanted: int | None) -> int:
         if wanted is not None:
-            partition = wanted if wanted < self._count else -1
+            partition = wanted if wanted < self.count else MISSING
         elif key is not None:
-            partition = partition_of(key, self._count)
+            partition = partition_of(key, self.count)
         else:
             return self._any
         return -1 if (self._topic.topic_id, partition) in self._busy else partition

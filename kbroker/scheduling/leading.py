@@ -20,7 +20,7 @@ from kbroker.failpoints import passed
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import in_slices
 from kbroker.protocol.errors import ApiError, ErrorCode, known_error
-from kbroker.schedules.marks import Done, Due, Intent, Mark
+from kbroker.schedules.marks import Done, Due, Dues, Intent, Mark
 from kbroker.scheduling.delivery import OF_THE_PRODUCER, Delivery
 from kbroker.scheduling.firing import Chosen, Source
 from kbroker.scheduling.index import Applied, Cancel, Cut, Event, Index, Outstanding, Put
@@ -113,6 +113,7 @@ class Leading:
         self._sending: dict[int, asyncio.Task[None]] = {}  # by the offset of the intent
         self._lane_of: dict[int, int] = {}
         self._done: list[Done] = []
+        self._absent: dict[int, None] = {}  # the lanes whose target was not there at the last try
         self._served = 0
         self._append_after = 0.0
 
@@ -152,6 +153,15 @@ class Leading:
             if coming is not None:
                 waits.append(coming - now_ms)
         return min(waits, default=None)
+
+    def look_again(self) -> None:
+        """Let lanes go on whose target is there again, before their pause is over."""
+        for number in list(self._absent):
+            lane = self._index.lanes[number]
+            topic = self._shared.topic(lane.topic)
+            if topic is not None and why_not(lane, topic) is None:
+                del self._absent[number]
+                self._lanes[number].not_before = 0.0
 
     @property
     def _is_enabled(self) -> bool:
@@ -227,7 +237,7 @@ class Leading:
         """Remove batches that may not go now: something was cancelled, the clock went back, or the topic is paused."""
         now_ms = self._shared.clock.now_ms()
         for each in list(self._prepared):
-            is_early = any(due.due_ms > now_ms for due in each.chosen.dues)
+            is_early = max(each.chosen.dues.times, default=now_ms) > now_ms
             if each.is_cancelled or is_early or not self._is_enabled:
                 self._prepared.remove(each)
                 self._let_go(each.lane, each.intent)
@@ -276,6 +286,7 @@ class Leading:
         topic = shared.topic(lane.topic)
         why = why_not(lane, topic)
         if why is not None or topic is None:
+            self._absent[number] = None
             self._put_off(state, why or "")
             return
         now_ms = shared.clock.now_ms()
@@ -288,14 +299,17 @@ class Leading:
         most_bytes = min(shared.most_bytes(topic), BATCH_BYTES)
         choice = Choice(topic, self._busy, state)
         chosen = await in_slices(self._source.choose(rows, lane.topic, choice, most_bytes, now_ms))
-        if chosen.lost:
+        if chosen.lost or chosen.homeless:
+            missing = f"the topic {lane.topic} lacks the partition that a record names"
             again = [(row.offset, now_ms + pause_of(row.tries), "the record cannot be read") for row in chosen.lost]
+            again += [(row.offset, now_ms + pause_of(row.tries), missing) for row in chosen.homeless]
             self._times.update(await shared.call(index.try_later, again))
+            if chosen.homeless and state.error != missing:
+                state.error = missing
+                log.warning("schedules of %s wait: %s", self._name, missing)
         target = topic.topic_id, chosen.partition
         if not chosen.dues or target in self._busy:
-            if not chosen.lost and not chosen.dues and lane.partition >= len(topic.partitions):
-                self._put_off(state, f"the topic {lane.topic} has no partition {lane.partition}")
-            elif not chosen.lost:
+            if not (chosen.lost or chosen.homeless):
                 self._put_off(state, f"all partitions of {lane.topic} wait", _SOON_MS * 2 ** min(state.fails, 5))
                 state.fails += 1
             return
@@ -319,7 +333,7 @@ class Leading:
             self._producer_id = self._shared.producer_ids.next()
         target = topic.topic_id, chosen.partition
         sequence = self._sequences.get((self._producer_id, target), 0)
-        return Intent(self._producer_id, 0, sequence, *target[:1], topic.name, chosen.partition, tuple(chosen.dues))
+        return Intent(self._producer_id, 0, sequence, *target[:1], topic.name, chosen.partition, chosen.dues)
 
     # -- deliveries
 
@@ -346,7 +360,7 @@ class Leading:
         self._done.append(self._outcome(outstanding, code, sent, now_ms))
         if code is ErrorCode.NONE:
             self._counts.fired += len(intent.records)
-            self._counts.lateness_ms = max(now_ms - min(due.due_ms for due in intent.records), 0)
+            self._counts.lateness_ms = max(now_ms - min(Dues.of(intent.records).times), 0)
         self._wake()
 
     def _failed(self, offset: int, intent: Intent) -> None:
@@ -421,7 +435,7 @@ def _identity(intent: Intent) -> Sent:
 
 def _has_lost(chosen: Chosen, keys: set[int], start: int) -> bool:
     """Whether records of a batch were replaced, cancelled or deleted."""
-    return not keys.isdisjoint(chosen.keys) or any(due.offset < start for due in chosen.dues)
+    return not keys.isdisjoint(chosen.keys) or min(chosen.dues.offsets, default=start) < start
 
 
 def _size_of(mark: Mark) -> int:

@@ -7,9 +7,11 @@ both ways give the same bytes. Records were checked when they were appended, so 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from kbroker.log import record_walk
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import BatchHeader, Headers, put_number, read_number
 from kbroker.schedules.language import AFTER, AT, DELAY, FIRED_PREFIX, TO
@@ -22,12 +24,21 @@ _FIRED: Final = FIRED_PREFIX.encode()
 _RESERVED: Final = (b"x-deliver-", b"x-schedule", b"x-delay")
 
 
+_FOUND_AT_ONCE: Final = 32
+
+
 def _number(value: int) -> bytes:
     out = bytearray()
     put_number(out, value)
     return bytes(out)
 
 
+_RULES: Final = b"".join(
+    kind + bytes((len(name),)) + name
+    for kind, names in ((b"-=", sorted(_DROPPED)), (b"-*", (_FIRED,)), (b"?*", _RESERVED))
+    for name in names
+)
+"""What to do with the headers whose names begin so, for `deliver` of _record_scan.c."""
 _NUMBERS: Final = tuple(_number(value) for value in range(4096))
 
 
@@ -138,6 +149,52 @@ def raw_records(data: bytes, position: int, header: BatchHeader, begin: int) -> 
         raise Malformed("a batch ends within a record") from error
 
 
+def raw_at(data: bytes, position: int, header: BatchHeader) -> Raw | None:
+    """Return the record that begins at a position; None if it cannot be read."""
+    try:
+        return next(raw_records(data, position, header, 0), None)
+    except Malformed:
+        return None
+
+
+def find(data: bytes | memoryview, position: int, count: int, base: int, wanted: array[int]) -> tuple[bytes, int, int]:
+    """Return where the records with some offsets begin, as `find` of _record_scan.c does, and as it says."""
+    if record_walk.find is not None:
+        return record_walk.find(data, position, count, base, wanted)
+    return find_in_python(data, position, count, base, wanted)
+
+
+def find_in_python(
+    data: bytes | memoryview, position: int, count: int, base: int, wanted: array[int]
+) -> tuple[bytes, int, int]:
+    """Do the same without the compiled module, with fewer records in one call."""
+    places, many = array("q"), len(wanted)
+    passed = min(count, _FOUND_AT_ONCE)
+    for _ in range(passed):
+        begin = position
+        try:
+            size, start = read_number(data, position, 5)
+            _, place = read_number(data, start + 1, 10)
+            delta, place = read_number(data, place, 5)
+        except (IndexError, Malformed):
+            size = -1
+        if size < 0 or start + size > len(data) or place > start + size:
+            count = passed
+            break
+        position = start + size
+        while len(places) < many and wanted[len(places)] < base + delta:
+            places.append(-1)
+        if len(places) < many and wanted[len(places)] == base + delta:
+            places.append(begin)
+        if len(places) == many:
+            count = passed
+            break
+    left = count - passed
+    if not left:
+        places.extend([-1] * (many - len(places)))
+    return places.tobytes(), position, left
+
+
 class Delivered:
     """Builds the records that one partition of a schedule topic delivers."""
 
@@ -145,6 +202,8 @@ class Delivered:
         first = _header(f"{FIRED_PREFIX}topic", topic.encode()) + _header(f"{FIRED_PREFIX}partition", b"%d" % index)
         self._before_offset = first + _name(f"{FIRED_PREFIX}offset")
         self._before_at = _name(f"{FIRED_PREFIX}at")
+        self.shape = _RULES, self._before_offset, self._before_at
+        """The same for `deliver` of _record_scan.c."""
 
     def short(self, raw: Raw, due_ms: int, delta: int) -> bytes | None:
         """Return the record, number `delta` of its batch, as `encoded` does; None if a header needs a closer look."""

@@ -36,7 +36,6 @@ T = TypeVar("T")
 _READ_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 1000
 """The events that are replayed together."""
-_RECORDS_A_TURN: Final = 8
 
 
 @dataclass(slots=True)
@@ -179,26 +178,18 @@ def _marks(header: BatchHeader, batch: memoryview) -> list[tuple[int, Mark]]:
 async def _take_records(
     header: BatchHeader, batch: memoryview, at: Positions, context: Context, events: list[Event]
 ) -> None:
-    count = 0
     try:
         if header.codec == NONE:
             for raw in raw_records(bytes(batch), HEADER_SIZE, header, at.records_to):
-                count += 1
-                if not count % _RECORDS_A_TURN:
-                    await turn
+                await turn
                 if raw is not None:
                     key, headers = raw.key_bytes(), raw.read_headers() if raw.has_value() else ()
                     value = b"" if raw.has_value() else None
                     take_record(Record(raw.offset, raw.stamp_ms, key, value, headers), at.target, context, events)
             return
         for record in stream_records(batch, max_bytes=context.most_bytes, begin=at.records_to):
-            count += 1
-            if record is None:
-                await turn
-                continue
-            if not count % _RECORDS_A_TURN:
-                await turn
-            if record.offset >= at.records_to:
+            await turn
+            if record is not None and record.offset >= at.records_to:
                 take_record(record, at.target, context, events)
     except Malformed as error:
         context.unreadable += 1

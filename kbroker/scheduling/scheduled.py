@@ -26,7 +26,7 @@ from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError
 from kbroker.schedules.marks import Begin, Mark, Pause, build_marks
 from kbroker.scheduling.firing import Source
-from kbroker.scheduling.index import Cut, Event, Index, Positions, open_index, remove_index
+from kbroker.scheduling.index import Cut, Event, Index, Positions, lacks_resources, open_index, remove_index
 from kbroker.scheduling.lanes import Times
 from kbroker.scheduling.leading import Counts, Leading
 from kbroker.scheduling.reading import Context, first_toggle, read_events, read_marks_ahead
@@ -34,7 +34,10 @@ from kbroker.scheduling.shared import Shared
 
 log = logging.getLogger(__name__)
 _LONGEST_WAIT_S: Final = 60.0
-_REPAIR_PAUSE_S: Final = 1.0
+_FIRST_PAUSE_S, _MOST_PAUSE_S, _MOST_FAILURES = 1.0, 60.0, 10
+"""The pauses in seconds after failures in a row, as with a full disk: each is twice the last one."""
+_COUNT_PAUSES: Final = 20
+"""A count rests for this multiple of the time that it took."""
 
 
 class ScheduledPartition:
@@ -59,6 +62,10 @@ class ScheduledPartition:
         self._is_change = False
         self._is_closed = False
         self._has_changed = True
+        self._count_after = 0.0
+        self._failures = 0
+        """How often in a row it was to be opened again."""
+        self._error = ""
 
     # -- lifecycle
 
@@ -102,7 +109,9 @@ class ScheduledPartition:
         self._wake.set()
 
     def tick(self) -> None:
-        """Look at the clock again, which may have jumped."""
+        """Look at the clock again, which may have jumped, and for targets that are there again."""
+        if self._leading is not None:
+            self._leading.look_again()
         if self.partition.log.is_unmarked or self._is_due:
             self.poke()
 
@@ -116,7 +125,8 @@ class ScheduledPartition:
         """Write whether the following records are schedules. Until then, clients' records are refused."""
         is_enabled, target = self._wanted()
         # A replica that saw the change may begin to lead long after another one has written it.
-        mark = Begin(target, self._is_change and not self._at.active) if is_enabled else Pause()
+        before = self._target_before()
+        mark = Begin(target, self._is_change and not self._at.active, before) if is_enabled else Pause(before)
         records = self.partition.log
         records.is_unmarked = False  # first, because the append pokes
         if not self._append([mark], acks=1):
@@ -125,11 +135,18 @@ class ScheduledPartition:
         self._marked = is_enabled, target
         self._is_change = False
 
+    def _target_before(self) -> str | None:
+        """Return the default target of the last records in the log; None if it is not known."""
+        if self._marked is not None:
+            return self._marked[1]
+        is_known = self._index is not None and self._at.records_to >= self._log.log_end_offset
+        return self._at.target if is_known else None
+
     def _append(self, marks: list[Mark], acks: int = -1) -> bool:
         now_ms = self._shared.clock.now_ms()
         try:
             self.partition.append(build_marks(marks, now_ms), acks, now_ms, COORDINATOR)
-        except (AppendError, ApiError) as error:
+        except (AppendError, ApiError, OSError) as error:  # with a full disk, too, it is tried again
             log.debug("marks of %s-%d: %s", *self.partition.key, error)
             return False
         return True
@@ -141,20 +158,34 @@ class ScheduledPartition:
             try:
                 await self._follow()
             except (sqlite3.Error, OSError, ApiError) as error:
-                log.error("schedules of %s-%d are read again: %s", *self.partition.key, error)
-                await self._restart(is_damaged=isinstance(error, sqlite3.Error))
+                self._complain(error)
+                await self._restart(is_damaged=isinstance(error, sqlite3.Error) and not lacks_resources(error))
             except Exception:
                 log.exception("schedules of %s-%d are read again", *self.partition.key)
                 await self._restart(is_damaged=True)
 
+    def _complain(self, error: Exception) -> None:
+        """Log an error, unless it is that of the last try."""
+        level = logging.DEBUG if str(error) == self._error else logging.ERROR
+        self._error = str(error)
+        log.log(level, "schedules of %s-%d wait, and are read again: %s", *self.partition.key, error)
+
     async def _restart(self, *, is_damaged: bool) -> None:
+        """Close the index, and remove it if it is damaged. After each failure in a row, wait longer."""
         try:
             await self._stop(clean=False)
             if is_damaged:
                 await self._shared.call(remove_index, self._log.directory)
         except (sqlite3.Error, OSError) as error:
             log.error("the index of %s-%d cannot be removed: %s", *self.partition.key, error)
-        await asyncio.sleep(_REPAIR_PAUSE_S)
+        pause_s = min(_FIRST_PAUSE_S * 2**self._failures, _MOST_PAUSE_S)
+        self._failures = min(self._failures + 1, _MOST_FAILURES)
+        await asyncio.sleep(pause_s)
+
+    def _works_again(self) -> None:
+        if self._failures:
+            log.warning("schedules of %s-%d go on", *self.partition.key)
+            self._failures, self._error = 0, ""
 
     async def _stop(self, *, clean: bool) -> None:
         if self._timer is not None:
@@ -187,6 +218,7 @@ class ScheduledPartition:
                 continue
             self._lead()
             if not is_behind:
+                self._works_again()
                 self._set_timer()
                 await self._wake.wait()
 
@@ -220,8 +252,8 @@ class ScheduledPartition:
         self._context = Context(index.salt, numbers, shared.partitions, records.config.max_decompressed_message_bytes)
         if at == Positions():
             start = records.log_start_offset
-            is_active = await in_slices(self._began_active())
-            self._at = Positions(start, start, -1, is_active, records.config.schedule_target_topic, start)
+            is_active, target = await in_slices(self._state_at_start())
+            self._at = Positions(start, start, -1, is_active, target, start)
         self._times = Times()
         self._times.update(await shared.call(lambda: {number: index.next_ms(number) for number in index.lanes}))
         self._keep(await shared.call(index.floor))
@@ -235,16 +267,21 @@ class ScheduledPartition:
         last = at.marks_to - 1
         return last < records.log_start_offset or at.epoch in (-1, records.leader_epochs.epoch_for_offset(last))
 
-    async def _began_active(self) -> bool:
-        """Return whether the first records of the log are schedules; the first mark about it says what was before."""
+    async def _state_at_start(self) -> tuple[bool, str]:
+        """Return whether the first records of the log are schedules, and their default target.
+
+        The first mark about it says what was before: the mark of the first records may be deleted.
+        """
         records = self._log
+        target = records.config.schedule_target_topic
         if not records.log_start_offset:
-            return False  # a mark precedes the first record of a schedule topic
+            return False, target  # a mark precedes the first record of a schedule topic
         for mark in first_toggle(records, records.log_end_offset):
             if mark is not None:
-                return isinstance(mark, Pause) or not mark.is_change
+                known = mark.target if isinstance(mark, Begin) else target
+                return isinstance(mark, Pause) or not mark.is_change, known if mark.before is None else mark.before
             await turn
-        return records.config.schedule_enable
+        return records.config.schedule_enable, target
 
     def _keep(self, floor: int | None) -> None:
         self._log.kept_from = self._at.records_to if floor is None else min(floor, self._at.records_to)
@@ -319,16 +356,19 @@ class ScheduledPartition:
     # -- counts
 
     async def count(self) -> None:
-        """Count what is pending and due, if it may have changed."""
+        """Count what is pending and due, if it may have changed. What takes long is done less often."""
         index = self._index
-        if index is None or not (self._has_changed or self.late_ms()):
+        now = self._shared.clock.monotonic_ms()
+        if index is None or now < self._count_after or not (self._has_changed or self.late_ms()):
             return
         self._has_changed = False
+        now_ms = self._shared.clock.now_ms()
         try:
-            counts = await self._shared.call(index.counts, self._shared.clock.now_ms())
+            due = await self._shared.call(index.due_count, self._times.reached(now_ms), now_ms)
         except sqlite3.Error:
             return  # it is opened again
-        self.counts.pending, self.counts.due = counts
+        self._count_after = now + _COUNT_PAUSES * (self._shared.clock.monotonic_ms() - now)
+        self.counts.pending, self.counts.due = index.pending, due
 
     def late_ms(self) -> int:
         """Return for how long the record that waits longest is overdue; 0 if none is."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
@@ -97,7 +98,11 @@ def configure(broker: Broker, **configs: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
 
 
-def test_what_is_pending_outlives_another_target_old_segments_and_the_index(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [True, False], ids=["target in the record", "target of the topic"])
+@pytest.mark.parametrize("turned_off", [True, False], ids=["turned off and on", "another target"])
+def test_what_is_pending_outlives_another_target_old_segments_and_the_index(
+    tmp_path: Path, named: bool, turned_off: bool
+) -> None:
     config = {"log.retention.check.interval.ms": "1000"}
     with Broker(data_dir=tmp_path, config=config) as broker:
         broker.topics.create("other")
@@ -105,12 +110,15 @@ def test_what_is_pending_outlives_another_target_old_segments_and_the_index(tmp_
         for number in range(50):
             put(broker, str(number), b"0")
         until(lambda: len(values(broker)) == 50)
-        headers = [("x-deliver-after", b"7200000"), ("x-deliver-to", b"now")]
+        headers = [("x-deliver-after", b"7200000"), *([("x-deliver-to", b"now")] if named else [])]
         broker.topics["later"].produce("pending", headers=headers)
         broker.clock.advance(minutes=10)
         broker.clock.advance(seconds=2)
         log = log_of(broker, "later")
         until(lambda: log.log_start_offset > 0)
+        if turned_off:
+            configure(broker, schedule_enable="false", schedule_target_topic="")
+            configure(broker, schedule_enable="true", schedule_target_topic="other")
         configure(broker, schedule_target_topic="other")
         put(broker, "last", b"0")
         until(lambda: values(broker, "other") == [b"last"])

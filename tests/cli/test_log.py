@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from confluent_kafka import Producer
 
 from kbroker import Broker
 from kbroker.controller.embedded_store import EmbeddedStore
@@ -16,6 +19,8 @@ from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
+from kbroker.schedules.marks import CONTROL_TYPE
+from kbroker.schedules.marks import KEY as CONTROL_KEY
 from tests.cli.conftest import CommandLine
 from tests.log.builders import NOW, batch, committed
 
@@ -214,3 +219,43 @@ def test_what_was_not_adopted_is_neither_served_nor_touched(data: Path) -> None:
     with Broker(data_dir=str(data)) as broker:
         assert CommandLine(broker.bootstrap_servers).ok("topic", "list", "--json").json == []
     assert {path: path.read_bytes() for path in (data / "orders-0").iterdir()} == before
+
+
+def test_a_schedule_topic_with_its_marks_is_well_and_a_damaged_mark_is_damage(
+    offline: CommandLine, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    with Broker(data_dir=data) as broker:
+        broker.topics.create("now")
+        config = {"schedule.enable": "true", "message.timestamp.type": "LogAppendTime", "schedule.target.topic": "now"}
+        broker.topics.create("later", config=config)
+        for number in range(20):
+            headers = [("x-deliver-after", "0" if number % 2 else "3600000")]
+            broker.topics["later"].produce(f"v{number}", key=f"k{number}", headers=headers)
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"})
+        producer.init_transactions(30)
+        for end in (producer.commit_transaction, producer.abort_transaction):
+            producer.begin_transaction()
+            producer.produce("later", "v", headers=[("x-deliver-after", "0")])
+            assert producer.flush(30) == 0
+            end(30)
+        producer.close()
+        deadline = time.monotonic() + 30
+        while len(broker.topics["now"].records()) < 11:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        killed = tmp_path / "killed"
+        shutil.copytree(data, killed)  # as after the end of the process
+    for directory in (data, killed):
+        assert "all is well" in offline.ok("log", "check", str(directory)).text
+        assert offline.ok("log", "check", str(directory), "--json").json == []
+    path = data / "later-0" / f"{0:020}.log"
+    dumped = offline.ok("log", "dump", "--deep-iteration", "--print-data-log", str(path)).text
+    assert dumped.count(f" controlType: {CONTROL_TYPE}\n") >= 3
+    content = bytearray(path.read_bytes())
+    place = content.rindex(CONTROL_KEY)
+    content[place + len(CONTROL_KEY) + 5] ^= 0xFF
+    path.write_bytes(content)
+    done = offline("log", "check", str(data))
+    assert done.status != 0
+    assert "CRC" in done.text

@@ -32,7 +32,8 @@ DATA = {
     "kbroker/config/client_metrics_keys.txt",
     "kbroker/metrics/names.txt",
 }
-SOURCE, COMPILED = "kbroker/log/_record_scan.c", "kbroker/log/_record_scan.abi3.so"
+SOURCES = {f"kbroker/log/{name}" for name in ("_record_scan.c", "_record_scan.h", "_record_delivery.c")}
+COMPILED = "kbroker/log/_record_scan.abi3.so"
 
 pytestmark = pytest.mark.long
 
@@ -81,7 +82,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
     assert {Path(name).name for name in manual} == {each.name for each in (ROOT / "man").iterdir()}
     package = {name for name in names - manual if ".dist-info/" not in name}
     compiled = {COMPILED} if shutil.which("cc") else set()
-    assert package == sources() - {SOURCE} | compiled
+    assert package == sources() - SOURCES | compiled
     assert {name for name in package if not name.endswith(".py")} == DATA | compiled
     info = {name.partition(".dist-info/")[2] for name in names - manual - package}
     assert info == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}

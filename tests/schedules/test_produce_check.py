@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from kbroker.log.append_info import AppendError
 from kbroker.log.append_validation import BatchRules
 from kbroker.log.log_config import LogConfig
 from kbroker.log.record_check import may_write_anywhere
+from kbroker.long_work import step
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import HEADER_SIZE, NewRecord, build_batch, read_records
 from kbroker.schedules.language import fired_headers, read_schedule, size_of_fired_headers
@@ -60,6 +62,16 @@ def is_taken(record: NewRecord, topic: str, most: int) -> bool:
     return True
 
 
+def test_a_missing_right_on_the_target_is_told_with_the_record_and_not_as_one_on_the_topic() -> None:
+    check = ScheduleCheck("later", "target", Topics(1000), lambda: 0, asyncio.Semaphore(1))  # type: ignore[arg-type]
+    batch = build_batch([(0, b"k", b"v", (("x-delay", b"5"),))] * 2)
+    with pytest.raises(AppendError) as refused:
+        asyncio.run(check.judge(memoryview(batch), RULES, lambda _topic: False))
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+    text = "the producer has no right to write to the target target"
+    assert refused.value.record_errors == [(0, text), (1, text)]
+
+
 @given(DATA, st.binary(max_size=300), HEADERS, DATA, st.booleans(), st.text("abc", min_size=1, max_size=40))
 def test_a_record_is_taken_if_its_delivery_surely_fits(
     key: bytes | None,
@@ -86,3 +98,44 @@ def test_our_headers_have_no_more_than_they_say(headers: list[tuple[str, bytes |
     kept = [each for each in headers if not each[0].startswith("x-")]
     after = build_batch([(0, None, None, fired_headers(kept, topic, 2**31 - 1, 2**63 - 1, LATEST_MS))])
     assert len(after) - len(before) <= size_of_fired_headers(topic)
+
+
+def test_long_names_count_with_their_bytes() -> None:
+    headers = [("é" * 400, b"v"), ("n" * 100_000, b"w" * 100_000), ("x-delay", b"5")]
+    largest = build_batch([(0, b"k" * 5000, b"v", fired_headers(headers, "later", 2**31 - 1, 2**63 - 1, LATEST_MS))])
+    record = (0, b"k" * 5000, b"v", headers)
+    assert is_taken(record, "later", len(largest) + 16)
+    assert not is_taken(record, "later", len(largest) - 1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "most"),
+    [
+        ([("x-delay", b"5")], 40),
+        ([("x-delay", b"5"), *[("h", b"1")] * 900], 1),
+        ([("x-delay", b"5"), ("h" * 1_000_000, b"1")], 4),
+        ([("x-schedule", b"0 0 29 2 *")], 1),
+    ],
+    ids=["small", "many headers", "long names", "cron"],
+)
+def test_costly_records_are_checked_in_small_pieces(
+    headers: list[tuple[str, bytes]], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = ScheduleCheck("later", "target", Topics(1 << 30), lambda: 0, asyncio.Semaphore(1))  # type: ignore[arg-type]
+    judged = 0
+    judge = check._judge
+
+    def counted(*args: Any) -> None:
+        nonlocal judged
+        judged += 1
+        judge(*args)
+
+    monkeypatch.setattr(check, "_judge", counted)
+    batch = build_batch([(0, b"k", b"v", headers)] * 20)
+    work = check.judge(memoryview(batch), RULES, may_write_anywhere)
+    pieces: list[int] = []
+    while not step(work):
+        pieces.append(judged)
+        judged = 0
+    assert sum([*pieces, judged]) == 20
+    assert max([*pieces, judged]) <= most

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.cluster_state import PartitionState, TopicState
 from kbroker.protocol.errors import ErrorCode
-from kbroker.schedules.marks import Due, Intent
+from kbroker.schedules.marks import Due, Dues, Intent
 from kbroker.scheduling.delivery import LINGERING_MS, Delivery
 from kbroker.scheduling.firing import Chosen, Source, SourceGone
 from kbroker.scheduling.shared import Outcome, Shared
@@ -49,7 +49,7 @@ class Records:
         self.reads += 1
         if self._is_gone:
             raise SourceGone("gone")
-        return Chosen(now_ms, 0, list(intent.records), [b"\x0c\0\0\0\x01\x01\0", b"\x0c\0\0\x02\x01\x01\0"])
+        return Chosen(now_ms, 0, Dues.of(intent.records), [b"\x0c\0\0\0\x01\x01\0", b"\x0c\0\0\x02\x01\x01\0"])
 
 
 class Case:

@@ -91,6 +91,10 @@ def content(index: Index) -> dict[int, tuple[int, int, int | None]]:
     return {offset: (lane, due_ms, key) for offset, lane, _, due_ms, key, _, _ in index.rows()}
 
 
+def tries(index: Index) -> dict[int, tuple[int, int, int | None]]:
+    return {offset: (lane, try_ms, key) for offset, lane, try_ms, _, key, _, _ in index.rows()}
+
+
 @st.composite
 def stories(draw: st.DrawFn) -> list[Event]:
     """Return events in the order of a log: offsets grow, and outcomes follow their intents."""
@@ -138,6 +142,8 @@ def test_it_is_what_the_rules_say_wherever_the_replay_stops(events: list[Event],
             index = open_index(folder, "boot")
             assert index.positions.records_to == stop
         assert content(index) == naive.pending
+        assert index.pending == len(naive.pending)
+        assert index.due_count([0, 1], 60) == sum(due_ms <= 60 for _, due_ms, _ in tries(index).values())
         sent = {(intent, offset) for offset, intent in index._db.execute("SELECT offset, intent FROM sent")}
         assert sent == {(each, offset) for each, rows in naive.intents.items() for offset in rows}
         assert index.outstanding.keys() == naive.intents.keys()
@@ -152,10 +158,12 @@ def test_it_is_what_the_rules_say_wherever_the_replay_stops(events: list[Event],
 def test_what_waits_longest_comes_first() -> None:
     index = opened(Put(1, 0, 30, None), Put(2, 0, 10, None), Put(3, 0, 20, None), Put(4, 1, 5, None), Put(5, 0, 10, 9))
     assert [each.offset for each in index.due(0, 25, 10)] == [2, 5, 3]
-    assert index.due(0, 25, 1) == [DueRow(2, 10, None, 0)]
-    assert index.due(0, 9, 10) == []
+    assert list(index.due(0, 25, 1)) == [DueRow(2, 10, None, 0)]
+    assert list(index.due(0, 9, 10)) == []
     assert (index.next_ms(0), index.next_ms(1)) == (10, 5)
-    assert index.counts(10) == (5, 3)
+    assert index.pending == 5
+    assert index.due_count([0, 1], 10) == 3
+    assert index.due_count([1], 10) == 1
 
 
 def test_a_refused_record_is_tried_later_and_counts_its_tries() -> None:
@@ -164,8 +172,8 @@ def test_a_refused_record_is_tried_later_and_counts_its_tries() -> None:
         index.apply([Marked(10 + number, intent(Due(1, 10)))], Positions(2, 2))
         index.apply([Marked(20 + number, Done(10 + number, ERROR, retry_ms=100, message="no"))], Positions(2, 2))
     assert index.rows() == [(1, 0, 100, 10, None, 3, "no")]
-    assert index.due(0, 99, 10) == []
-    assert index.due(0, 100, 10) == [DueRow(1, 10, None, 3)]
+    assert list(index.due(0, 99, 10)) == []
+    assert list(index.due(0, 100, 10)) == [DueRow(1, 10, None, 3)]
 
 
 def test_a_try_that_is_put_off_here_is_no_event() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sqlite3
 import tempfile
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from kbroker.schedules.partitioner import partition_of
+from kbroker.scheduling import index as index_module
 from kbroker.scheduling import scheduled
 from kbroker.scheduling.index import Index
 from tests.figures import figure
@@ -77,3 +80,98 @@ def test_each_record_fires_once_whatever_happens(seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = run(_live(Path(folder), seed), within_s=3600)
     figure(f"a world of schedules, seed {seed}", f"{len(world.targets.records)} fired, {dict(world.targets.counts)}")
+
+
+def test_records_for_a_partition_that_is_missing_hold_no_other_of_their_lane() -> None:
+    """A target was created again with fewer partitions: keys whose hashes had chosen the third go to others."""
+
+    async def live(folder: Path) -> list[bytes | None]:
+        world = World(folder, 1)
+        world.targets.is_faulty = False
+        world.resize("a", 3)
+        key = next(b"%d" % each for each in range(100) if partition_of(b"%d" % each, 3) == 2)
+        for number in range(1100):
+            world.schedule(b"named", None, "a", 100 + number, partition=2)
+        world.schedule(b"hashed", key, "a", 5000)
+        await world.settle(lambda: world.has_replayed, 60)
+        world.resize("a", 2)
+        await world.settle(lambda: len(world.targets.records) == 1, 30)
+        found = [each.value for _, each in world.targets.records]
+        world.resize("a", 3)
+        await world.settle(lambda: len(world.targets.records) == 1101, 600)
+        await world.end()
+        return found
+
+    with tempfile.TemporaryDirectory() as folder:
+        assert run(live(Path(folder)), within_s=3600) == [b"hashed"]
+
+
+def test_a_target_that_is_there_again_gets_what_is_late_at_once() -> None:
+    async def live(folder: Path) -> float:
+        world = World(folder, 1)
+        world.targets.is_faulty = False
+        world.resize("a", 0)
+        world.schedule(b"v", None, "a", 100)
+        await asyncio.sleep(1000)  # the pauses are minutes by now
+        world.resize("a", 2)
+        began = asyncio.get_running_loop().time()
+        await world.settle(lambda: len(world.targets.records) == 1, 600)
+        await world.end()
+        return asyncio.get_running_loop().time() - began
+
+    with tempfile.TemporaryDirectory() as folder:
+        assert run(live(Path(folder)), within_s=3600) < 1
+
+
+@pytest.mark.parametrize("lifted", [True, False], ids=["room comes back", "room was never there"])
+def test_a_full_disk_is_waited_for_with_growing_pauses_and_one_line(
+    lifted: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened: list[float] = []
+    is_full = True
+    connect, remove = index_module._connect, scheduled.remove_index
+
+    def connected(path: str) -> sqlite3.Connection:
+        database = connect(path)
+        opened.append(asyncio.get_running_loop().time())
+        if is_full:
+            database.execute("PRAGMA max_page_count = 1")
+        return database
+
+    removed: list[str] = []
+    monkeypatch.setattr(index_module, "_connect", connected)
+
+    def removing(folder: str) -> None:
+        removed.append(folder)
+        remove(folder)
+
+    monkeypatch.setattr(scheduled, "remove_index", removing)
+
+    async def live(folder: Path) -> None:
+        nonlocal is_full
+        if lifted:
+            is_full = False
+        world = World(folder, 1)
+        world.targets.is_faulty = False
+        world.schedule(b"v", None, "a", 400_000)
+        if lifted:
+            await world.settle(lambda: world.has_replayed, 60)
+            is_full = True
+            opened.clear()
+            world.fill_up()
+        removed.clear()
+        for number in range(300):
+            world.schedule(b"%d" % number, b"k%d" % number, "b", 100)
+        await asyncio.sleep(300)
+        assert not world.targets.records
+        assert 5 <= len(set(opened)) <= 14, opened
+        assert removed == []
+        assert (
+            len([each for each in caplog.records if "and are read again" in each.message and each.levelno >= 40]) == 1
+        )
+        is_full = False
+        await world.settle(lambda: len(world.targets.records) == 301, 600)
+        await world.end()
+
+    with tempfile.TemporaryDirectory() as folder:
+        run(live(Path(folder)), within_s=3600)

@@ -135,14 +135,17 @@ class Targets:
         return ErrorCode.NONE
 
 
+def topic_of(name: str, partitions: int) -> TopicState:
+    return TopicState(name, name.encode() * 16, (PartitionState((1,), (1,), 1, 0),) * partitions, {})
+
+
 class Inline(Shared):
     """Does the work of the index at once, or a little later."""
 
     def __init__(self, rng: random.Random, clock: Clock, targets: Targets, ids: Ids) -> None:
-        state = tuple(PartitionState((1,), (1,), 1, 0) for _ in range(PARTITIONS))
-        topics = {name: TopicState(name, name.encode() * 16, state, {}) for name in TARGETS}
+        self.topics = {name: topic_of(name, PARTITIONS) for name in TARGETS}
         super().__init__(
-            clock, topics.get, lambda _topic: 2000, ids, targets, Places(), lambda partition: partition.leader == 1
+            clock, self.topics.get, lambda _topic: 2000, ids, targets, Places(), lambda partition: partition.leader == 1
         )
         self._rng = rng
         self._free = 0.0
@@ -281,9 +284,15 @@ class World:
         if producer in self._log.producers.entries:
             self._partition.append(bytearray(marker), -1, self.clock.now_ms(), COORDINATOR)
 
-    def schedule(self, value: bytes, key: bytes | None, target: str, delay_ms: int) -> None:
+    def schedule(
+        self, value: bytes, key: bytes | None, target: str, delay_ms: int, partition: int | None = None
+    ) -> None:
         """Write one record, and commit it."""
-        headers = (("x-deliver-after", b"%d" % delay_ms), ("x-deliver-to", target.encode()))
+        headers: tuple[tuple[str, bytes], ...] = (
+            ("x-deliver-after", b"%d" % delay_ms), ("x-deliver-to", target.encode()),
+        )  # fmt: skip
+        if partition is not None:
+            headers = (*headers, ("x-deliver-partition", b"%d" % partition))
         self._append([(key, value, headers)])
         self._commit()
 
@@ -294,6 +303,24 @@ class World:
             assert asyncio.get_running_loop().time() < end
             await asyncio.sleep(0.01)
             self._commit()
+            self._followed.tick()
+
+    def resize(self, target: str, partitions: int) -> None:
+        """Give a target another number of partitions; with 0, it does not exist."""
+        if partitions:
+            self._shared.topics[target] = topic_of(target, partitions)
+        else:
+            self._shared.topics.pop(target, None)
+
+    @property
+    def has_replayed(self) -> bool:
+        """Whether the index has all records."""
+        return self._followed._at.records_to == self._log.log_end_offset
+
+    def fill_up(self) -> None:
+        """Let the index find no room on its disk any more."""
+        assert self._followed._index is not None
+        self._followed._index._db.execute("PRAGMA max_page_count = 1")
 
     async def end(self) -> None:
         await self._followed.close(clean=True)

@@ -1,0 +1,55 @@
+"""The reading of a schedule topic's log: no record is read in one piece with another one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.log.append_info import COORDINATOR
+from kbroker.long_work import step
+from kbroker.protocol.compression import GZIP
+from kbroker.protocol.records import build_batch
+from kbroker.schedules.marks import Begin, build_marks
+from kbroker.scheduling import reading
+from kbroker.scheduling.index import Event, Positions, Put
+from kbroker.scheduling.reading import Context, read_events
+from tests.log.builders import NOW, open_log
+from tests.scheduling.world import CONFIG
+
+
+@pytest.mark.parametrize("codec", [0, GZIP])
+def test_other_work_has_a_turn_after_each_record(tmp_path: Path, codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path, config=replace(CONFIG, segment_bytes=1 << 20))
+    log.append_as_leader(bytearray(build_marks([Begin("a", is_change=True)], NOW)), 0, NOW, origin=COORDINATOR)
+    headers = (("x-delay", b"5"), *[("h", b"1")] * 900)
+    log.append_as_leader(
+        bytearray(build_batch([(NOW, None, b"v", headers)] * 20, codec=codec)), 0, NOW, origin=COORDINATOR
+    )
+    log.set_high_watermark(log.log_end_offset)
+    taken = 0
+    take = reading.take_record
+
+    def counted(*args: Any) -> None:
+        nonlocal taken
+        taken += 1
+        take(*args)
+
+    monkeypatch.setattr(reading, "take_record", counted)
+    found: list[Event] = []
+
+    async def read() -> None:
+        context = Context(b"salt", {}, lambda _topic: 1, 1 << 20)
+        async for events, _ in read_events(log, Positions(), log.last_stable_offset, context):
+            found.extend(events)
+
+    work = read()
+    pieces: list[int] = []
+    while not step(work):
+        pieces.append(taken)
+        taken = 0
+    log.close()
+    assert len([each for each in found if isinstance(each, Put)]) == 20
+    assert max([*pieces, taken]) == 1
