@@ -162,7 +162,8 @@ class World:
         """Read from an offset, and compare the answer with the naive filter. Return it, and the offset behind it."""
         bound, wanted = self.bound(committed=committed), selection.filter
         known = list(self.stored(wanted))
-        found = await in_slices(self.scan.read(selection, start, limit, bound, min_one=True, has_time=lambda: True))
+        reading = self.scan.reader.read(selection, start, limit, bound, min_one=True, has_time=lambda: True)
+        found = await in_slices(reading)
         expected = [
             each for each in known if each.matches and each.matches[-1] >= start and each.header.last_offset < bound
         ]
