@@ -184,6 +184,7 @@ class Node(LogEvents, ABC):
             lambda: self._share,
             lambda: metadata.state,
             clock,
+            self.views,
             others.rereads,
         )
         self.groups.stuck, self.groups.rereads = self.stuck_groups.stuck, self.stuck_groups.rereads

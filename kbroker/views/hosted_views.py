@@ -16,7 +16,7 @@ from kbroker.cluster_state import VIEW_FILTER, ClusterState, TopicState
 from kbroker.filters.filtering import Filter, compile_filter
 from kbroker.filters.tokens import FilterError
 from kbroker.long_work import FewAtOnce
-from kbroker.partition import Partition
+from kbroker.partition import MOST_CLIENTS, Client, Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.topic_metrics import TopicMetrics, Traffic
 from kbroker.views.scanned import Selection
@@ -61,6 +61,7 @@ class HostedViews:
         self._filters: dict[str, Filter] = {}
         self.traffic: dict[str, Traffic] = {}
         """The traffic of each view that was read."""
+        self._fetched: dict[tuple[str, int], dict[Client, int]] = {}
 
     def topic(self, name: str) -> TopicState | None:
         """Return the state of a view; None if the topic is no view or does not exist."""
@@ -135,6 +136,17 @@ class HostedViews:
                 self._filters.clear()
             self._filters[text] = found
         return found
+
+    def note_fetch(self, name: str, index: int, client: Client, offset: int) -> None:
+        """Note that a client got records of a view's partition from an offset on."""
+        fetched = self._fetched.setdefault((name, index), {})
+        if len(fetched) < MOST_CLIENTS or client in fetched:
+            fetched[client] = offset
+
+    def take_fetched(self) -> dict[tuple[str, int], dict[Client, int]]:
+        """Return the last offset from which clients got records, by partition, since the last call."""
+        taken, self._fetched = self._fetched, {}
+        return taken
 
     @property
     def scans(self) -> list[SourceScan]:
