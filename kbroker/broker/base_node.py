@@ -162,8 +162,9 @@ class Node(LogEvents, ABC):
         self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
         self._refused = self.record_checks.letters = RefusedRecords(metadata, own)
         self.views = HostedViews(
-            replicas.get, replicas.why_missing, clock, lambda: metadata.state, replicas.openings, replicas.traffic
-        )
+            replicas.get, replicas.why_missing, clock, lambda: metadata.state, replicas.openings, replicas.traffic,
+            lambda: replicas,
+        )  # fmt: skip
         persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states, clock)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")

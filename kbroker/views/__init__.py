@@ -8,6 +8,7 @@
     source_scan.py   the filters in use on one partition, and the scan of new batches, once for all of them
     last_matches.py  the search backwards for the last match of each filter
     reading.py       what a consumer reads of one partition through a filter
+    header_indexes.py  the indexes of headers of closed segments, by which scans pass over what cannot match
     hosted_views.py  the views of this broker: start here
 
 A view stores nothing. Its partitions, offsets and leaders are those of its source (cluster_state.py derives them), and

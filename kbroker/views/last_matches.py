@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from kbroker.log.batch_scan import scan_batches
+from kbroker.log.segment.header_index import HeaderIndex
 from kbroker.long_work import in_slices, turn
 from kbroker.protocol.errors import ApiError
 from kbroker.views import source
@@ -107,15 +108,19 @@ class LastMatches:
                 self._found_last(each)
             if not pending:
                 return
-            begin, found = await self._search_piece(pending, end, stable)
-            for selection, last in found.items():
+            last, index, bits = await self._source.last_possible([each.filter for each in pending], end)
+            if last < end:
+                end = last
+                continue
+            begin, found = await self._search_piece(pending, end, stable, index, bits)
+            for selection, there in found.items():
                 if not pending[selection]:
-                    selection.empty.add(last.batch_end, top)
-                    selection.note(last.match)
+                    selection.empty.add(there.batch_end, top)
+                    selection.note(there.match)
                 pending[selection] = True
-                selection.note_unstable(last.unstable)
-                if last.stable >= 0:
-                    selection.note_stable(last.stable)
+                selection.note_unstable(there.unstable)
+                if there.stable >= 0:
+                    selection.note_stable(there.stable)
                     del pending[selection]
                     self._found_last(selection)
             end = min(begin, end - 1)
@@ -126,14 +131,17 @@ class LastMatches:
         selection.wake()
 
     async def _search_piece(
-        self, pending: Iterable[Selection], end: int, stable: int
+        self, pending: Iterable[Selection], end: int, stable: int, index: HeaderIndex | None, bits: int
     ) -> tuple[int, dict[Selection, _Last]]:
         """Scan about a megabyte before `end`; return its first offset, and the last matches that it has."""
         segments = self._source.log.segments
         segment = segments[segments.index_at(end - 1)]
         place = segment.find(end)
         stop = segment.size if place is None else place[0]
-        start = segment.boundary_before(stop - source.PIECE) if stop > source.PIECE else 0
+        if index is not None:
+            start = _begin(index, bits, end, stop)
+        else:
+            start = segment.boundary_before(stop - source.PIECE) if stop > source.PIECE else 0
         begin = segment.base_offset
         by_filter = {each.filter: each for each in pending}
         dispatch = Dispatch(by_filter)
@@ -143,6 +151,8 @@ class LastMatches:
                 begin = header.base_offset
             if header.base_offset >= end:
                 break
+            if index is not None and not bits >> index.block_at(header.base_offset) & 1:
+                continue
             if header.record_count and not header.is_control:
                 one = await self._source.open(header, batch)
                 for wanted in dispatch.candidates(one.data):
@@ -159,3 +169,11 @@ class LastMatches:
                 self._source.shared.scanned += header.record_count
             await turn
         return begin, found
+
+
+def _begin(index: HeaderIndex, bits: int, end: int, stop: int) -> int:
+    """Return where the last blocks before `end` begin that may have a match, all in about a megabyte."""
+    block = index.block_at(end - 1)
+    while block and bits >> (block - 1) & 1 and stop - index.position_of(block - 1) <= source.PIECE:
+        block -= 1
+    return index.position_of(block)

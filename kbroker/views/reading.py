@@ -56,12 +56,15 @@ class Reader:
         empty_from = start
         while position < bound and self._source.is_current:
             skipped = selection.skip(max(position, self._source.log.log_start_offset), self._source.upto)
+            size_there = source.PIECE
+            if skipped < bound:
+                skipped, size_there = await self._source.next_possible(selection.filter, skipped, bound, has_time)
             if skipped >= bound:
                 position = bound
                 break
             if skipped > position:
                 markers += await self._markers_in(position, skipped)
-            piece = self._source.log.read(skipped, source.PIECE, bound, min_one=True)
+            piece = self._source.log.read(skipped, size_there, bound, min_one=True)
             if not piece.size:
                 break
             position = skipped
@@ -125,9 +128,10 @@ class Reader:
         position = start
         while position < bound and self._source.is_current:
             position = selection.skip(max(position, self._source.log.log_start_offset), self._source.upto)
+            position, size = await self._source.next_possible(selection.filter, position, bound, has_time)
             if position >= bound:
                 return None
-            piece = self._source.log.read(position, source.PIECE, bound, min_one=True)
+            piece = self._source.log.read(position, size, bound, min_one=True)
             if not piece.size:
                 return None
             for header, batch in complete(piece.view()):

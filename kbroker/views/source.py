@@ -6,10 +6,12 @@ decides what is scanned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.segment.header_index import HeaderIndex
+from kbroker.long_work import turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import BatchHeader, iter_batches
@@ -48,6 +50,67 @@ class Source:
         if source.maturity is not None:
             end = min(end, source.mature_end(self.shared.clock.now_ms()))
         return end
+
+    # -- where matches may be
+
+    async def next_possible(
+        self, wanted: Filter, offset: int, bound: int, has_time: Callable[[], bool]
+    ) -> tuple[int, int]:
+        """Return the first offset, from `offset` on, that may be a match, and how many bytes from there may have some.
+
+        Raises OSError.
+        """
+        while offset < bound and has_time() and self.is_current:
+            segments = self.log.segments
+            place = segments.index_at(offset)
+            segment = segments[place]
+            plan = None if segment is segments.active else self.shared.indexes.plan(self.log, segment, wanted)
+            if plan is None:
+                break
+            index, bits = plan
+            block = index.block_at(offset)
+            rest = bits >> block
+            if rest:
+                skipped = (rest & -rest).bit_length() - 1
+                if skipped:
+                    block += skipped
+                    rest >>= skipped
+                    offset = index.offset_of(block)
+                following = block + ((rest + 1) & ~rest).bit_length() - 1
+                return offset, min(index.position_of(following) - index.position_of(block), PIECE)
+            offset = segments.bases[place + 1]
+            await turn
+        return offset, PIECE
+
+    async def last_possible(self, wanted: Iterable[Filter], end: int) -> tuple[int, HeaderIndex | None, int]:
+        """Return the end of the last block before `end` that may have a match of one of several filters.
+
+        Also return the index of its segment, and the blocks that may have matches, if they are known. Raises OSError.
+        """
+        every = list(wanted)
+        while end > self.log.log_start_offset and self.is_current:
+            segments = self.log.segments
+            segment = segments[segments.index_at(end - 1)]
+            bits = 0
+            index: HeaderIndex | None = None
+            for each in [] if segment is segments.active else every:
+                plan = self.shared.indexes.plan(self.log, segment, each)
+                if plan is None:
+                    return end, None, 0
+                index = plan[0]
+                bits |= plan[1]
+            if index is None:
+                break
+            block = index.block_at(end - 1)
+            below = bits & (2 << block) - 1
+            if below:
+                last = below.bit_length() - 1
+                return (end if last == block else index.offset_of(last + 1)), index, bits
+            end = segment.base_offset
+            await turn
+        return end, None, 0
+
+    # -- batches
 
     async def open(self, header: BatchHeader, batch: memoryview) -> OpenedBatch:
         """Open a batch; large ones a few at a time. Raises ApiError."""

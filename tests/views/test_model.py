@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log import header_indexing
 from kbroker.views import dispatch, scanned, source, source_scan
 from tests.tries import tries
 from tests.views.world import FILTERS, World
@@ -23,6 +24,7 @@ def test_a_view_is_the_log_without_what_does_not_match(
         monkeypatch.setattr(source_scan, "FAR", 1500)
         monkeypatch.setattr(scanned, "MOST_RANGES", 4)
         monkeypatch.setattr(dispatch, "FEW", 1)
+        monkeypatch.setattr(header_indexing, "BLOCK", 300)
     if seed % 3 == 2:
         monkeypatch.setattr(source_scan, "IDLE_MS", 20)  # each filter is given up soon
     asyncio.run(_compare(World(tmp_path, seed)))
@@ -41,6 +43,8 @@ async def _compare(world: World) -> None:
             world.compact()
         elif step < 0.5:
             world.delete_some()
+        elif step < 0.6:
+            await world.index()
         selection = world.selection(rng.choice(FILTERS))
         if rng.random() < 0.5:
             world.scan.scan()
@@ -56,6 +60,7 @@ async def _compare(world: World) -> None:
     for text in FILTERS:
         await _read_committed(world, text)
     world.scan.close()
+    world.indexes.close()
     await asyncio.sleep(0)
 
 

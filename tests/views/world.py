@@ -26,6 +26,7 @@ from kbroker.protocol.records import (
     read_marker,
     read_records,
 )
+from kbroker.views.header_indexes import HeaderIndexes
 from kbroker.views.scanned import Selection
 from kbroker.views.shared import Shared
 from kbroker.views.source_scan import SourceScan
@@ -36,7 +37,13 @@ FILTERS = (
     "header.region = 'EU'", "A || B", "value.n > 5", "key LIKE 'k1%'", "header.region IS NULL", "header.none = 'x'",
     "*", "header.region IN ('US', 'CN') AND value.n <= 3", "value.n / 0 > 1",
 )  # fmt: skip
-SMALL = LogConfig(segment_bytes=3000, file_delete_delay_ms=0, cleanup_policy=("compact",), index_interval_bytes=300)
+SMALL = LogConfig(
+    filter_index_headers=("region", "none"),
+    segment_bytes=3000,
+    file_delete_delay_ms=0,
+    cleanup_policy=("compact",),
+    index_interval_bytes=300,
+)
 
 
 class Stored(NamedTuple):
@@ -55,7 +62,8 @@ class World:
         self.log = open_log(directory / "topic-0", config=config)
         self.partition = Partition("topic", uuid.uuid4().bytes, 0, self.log)
         self.partition.leading, self.partition.leader_epoch, self.partition.alone = True, 0, True
-        self.shared = Shared(SystemClock(), FewAtOnce(4), lambda _partition: True)
+        self.indexes = HeaderIndexes(SystemClock(), lambda: [self.partition])
+        self.shared = Shared(SystemClock(), FewAtOnce(4), lambda _partition: True, self.indexes)
         self.scan = SourceScan(self.partition, self.shared)
         self.is_compacted = False
         """Whether compaction may have removed the last match."""
@@ -119,6 +127,10 @@ class World:
             self.log.roll(NOW)
             clean(self.log)
             self.is_compacted = True
+
+    async def index(self) -> None:
+        """Make the missing indexes of headers."""
+        await in_slices(self.indexes.look())
 
     def delete_some(self) -> None:
         log = self.log
