@@ -31,12 +31,15 @@ from kbroker.protocol.compression import unpack
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import HEADER_SIZE, BatchHeader, compute_crc, put_number, read_number
 
-BLOCK: Final = 1 << 14
-"""The least bytes of a block, except the last one."""
-SHARE: Final = 256
+BLOCK: Final = 1 << 12
+"""The least bytes of a block, except the last one; more in large segments."""
+MOST_BLOCKS: Final = 1 << 16
+_SHARE: Final = 64
 """Of a segment's bytes, the index of a header has at most this part."""
 LEAST: Final = 1 << 14
 """So many bytes the index of a header may always have."""
+_MOST: Final = 1 << 22
+"""The most bytes of the index of a header."""
 _MOST_VALUES: Final = 20_000
 _VALUE_BYTES: Final = 21  # hash, end and kind
 _UNPACKED: Final = 16 << 20
@@ -45,6 +48,7 @@ _PIECE: Final = 1 << 16
 _LARGEST_PIECE: Final = 1 << 22
 _MOST_FOUND: Final = 1 << 15
 _LONGEST_SIZE: Final = 5
+_USUAL_SIZES: Final = 8
 _TOO_LARGE: Final = 1 << 32
 
 
@@ -100,7 +104,7 @@ def _scan(
     """Search all batches; return None if the file has not the form of a log."""
     if not 0 < size < _TOO_LARGE:
         return None
-    blocks = Blocks(array("I"), array("I"), array("I"))
+    blocks, least = Blocks(array("I"), array("I"), array("I")), block_size(size)
     pauses = Pauses()
     end = 0
     for position, header, batch in scan_batches(file, 0, size):
@@ -108,7 +112,7 @@ def _scan(
             raise Stopped
         if position != end or header.base_offset < base_offset:
             return None
-        if not blocks.positions or position - blocks.positions[-1] >= BLOCK:
+        if not blocks.positions or position - blocks.positions[-1] >= least:
             blocks.offsets.append(header.base_offset - base_offset)
             blocks.positions.append(position)
             blocks.crcs.append(header.crc)
@@ -116,6 +120,11 @@ def _scan(
         end = position + header.size
         pauses.rest()
     return blocks if end == size else None
+
+
+def block_size(size: int) -> int:
+    """Return the least bytes of a block of a segment of `size` bytes."""
+    return max(BLOCK, size // MOST_BLOCKS)
 
 
 def _note(header: BatchHeader, batch: memoryview, block: int, columns: list[_Column], pauses: Pauses) -> None:
@@ -178,8 +187,9 @@ class _Column:
         length = bytearray()
         put_number(length, len(encoded))
         whole = bytes(length) + encoded
+        self._may_cover = _overlaps(whole)
         behind = b"(.{1,%d})" % (_LONGEST_SIZE + MOST_HASHED)
-        if _overlaps(whole):
+        if self._may_cover:
             self._pattern = re.compile(b"(?=" + re.escape(whole) + behind + b")", re.DOTALL)
         else:
             self._pattern = re.compile(re.escape(whole) + b"(?=" + behind + b")", re.DOTALL)
@@ -187,8 +197,11 @@ class _Column:
         self._may_overlap = _overlaps(encoded)
         self._odd = re.compile(odd + b")" + escaped if self._may_overlap else escaped + odd + escaped + b")", re.DOTALL)
         self._encoded = encoded
-        self._left = max(size // SHARE, LEAST)
-        self._map_bytes = (size // BLOCK >> 3) + 1
+        self._whole = whole
+        self._quick: re.Pattern[bytes] | None = None
+        self._sizes: set[int] = set()
+        self._left = min(max(size // _SHARE, LEAST), _MOST)
+        self._map_bytes = (size // block_size(size) >> 3) + 1
         self._values: dict[int, array[int] | bytearray] = {}
         self._everywhere = bytearray()
         self._hashes: dict[bytes, int] = {}
@@ -203,12 +216,33 @@ class _Column:
         if count > _MOST_FOUND:
             self.note_everywhere(block)
             return
-        found = self._pattern.findall(data, start, stop)
+        quick = None if self._quick is None else self._quick.findall(data, start, stop)
+        found = self._pattern.findall(data, start, stop) if quick is None else quick
         if (len(found) != count or self._may_overlap) and self._odd.search(data, start, stop):
             self.note_everywhere(block)
+        values = self._quick_values(quick) if quick else None
+        if values is None:
+            values = self._values_in(found if quick is None else self._pattern.findall(data, start, stop))
+        for value in values:
+            self._add(value, block)
+
+    def _quick_values(self, found: list[bytes]) -> set[bytes] | None:
+        """Return the values of usual sizes behind the name; None if there are others."""
         values = set()
+        for each in set(found):
+            size = each[0]
+            if len(each) > 1 or not size:
+                values.add(each[1:])
+            elif size > 0x7F or not size & 1:
+                return None
+        return values
+
+    def _values_in(self, found: list[bytes]) -> set[bytes]:
+        """Return the values in the bytes behind the name, and expect their sizes from now on."""
+        values, sizes = set(), set()
         for each in found:
             size = each[0]
+            sizes.add(size)
             if size < 0x80:
                 if not size & 1:  # otherwise the value is null, or no header is here
                     values.add(each[1 : 1 + min(size >> 1, MOST_HASHED)])
@@ -219,8 +253,12 @@ class _Column:
                 continue
             if size >= 0:
                 values.add(each[begin : begin + min(size, MOST_HASHED)])
-        for value in values:
-            self._add(value, block)
+        usual = {each for each in sizes if each < 0x80 and not each & 1 and each >> 1 <= MOST_HASHED}
+        if not self._may_cover and usual - self._sizes and len(usual | self._sizes) <= _USUAL_SIZES:
+            self._sizes |= usual
+            texts = b"|".join(re.escape(bytes([each])) + b".{%d}" % (each >> 1) for each in sorted(self._sizes))
+            self._quick = re.compile(re.escape(self._whole) + b"(?=(" + texts + b"|.))", re.DOTALL)
+        return values
 
     def _add(self, value: bytes, block: int) -> None:
         key = self._hashes.get(value)
