@@ -141,10 +141,9 @@ class HeaderIndex:
         """The headers that were indexed, also those that were given up."""
         return frozenset(self._columns)
 
-    @property
-    def given_up(self) -> list[str]:
-        """The headers with too many values."""
-        return [name for name, found in self._columns.items() if found is None]
+    def counts(self) -> list[tuple[str, int | None]]:
+        """Return each header and the number of its values; None for one with too many."""
+        return [(name, None if found is None else len(found[0])) for name, found in self._columns.items()]
 
     def lookup(self, name: str, value: bytes) -> int | None:
         """Return the blocks that may have a record whose header has this value; None if that is not known."""

@@ -433,16 +433,16 @@ class Segment:
         self.txns.move(directory)
 
     def mark_replaced(self) -> tuple[list[str], list[str]]:
-        """Rename the log file to a name that loading ignores.
+        """Rename the log file and the index of headers to names that loading ignores.
 
         Return two lists: the files to remove later, since slices may still need them, and the files to remove
         immediately. An index without its log is useless, and loading removes it.
         """
-        return self._mark((LOG_SUFFIX,)), [self.path(suffix) for suffix in SEGMENT_SUFFIXES[1:]]
+        return self._mark((LOG_SUFFIX, HEADERS_SUFFIX)), [self.path(suffix) for suffix in SEGMENT_SUFFIXES[1:]]
 
     def mark_deleted(self) -> list[str]:
         """Rename the files to names that loading ignores; return the files to remove later."""
-        return self._mark(SEGMENT_SUFFIXES)
+        return self._mark((*SEGMENT_SUFFIXES, HEADERS_SUFFIX))
 
     def drop_headers(self) -> None:
         """Remove the index of headers, if there is one: the log file changes, or the index is damaged."""
@@ -450,7 +450,6 @@ class Segment:
 
     def _mark(self, suffixes: tuple[str, ...]) -> list[str]:
         self.release()
-        self.drop_headers()
         again = self.deleted  # an earlier attempt renamed only some files
         if not again:
             with contextlib.suppress(OSError):
