@@ -36,6 +36,9 @@ RETRY_MS: Final = 300_000
 _MOST_BYTES: Final = 32 << 20
 """The most bytes of indexes in memory."""
 _MOST_PLANS: Final = 64
+_USEFUL: Final = 0.75
+"""If a greater part of the blocks may have matches, the index only costs time."""
+_EVERYWHERE: Final = -1
 
 
 class _Loaded(NamedTuple):
@@ -86,8 +89,11 @@ class HeaderIndexes:
         if bits is None:
             if len(plans) >= _MOST_PLANS:
                 plans.clear()
-            bits = plans[wanted.text] = wanted.possible(index.lookup, index.every)
-        return None if bits == index.every else (index, bits)
+            bits = wanted.possible(index.lookup, index.every)
+            if bits.bit_count() > index.every.bit_length() * _USEFUL:
+                bits = _EVERYWHERE
+            plans[wanted.text] = bits
+        return None if bits == _EVERYWHERE else (index, bits)
 
     def _load(self, of: PartitionLog, segment: Segment) -> _Loaded:
         self._loaded.pop(segment, None)

@@ -13,7 +13,7 @@ from kbroker.long_work import turn
 from kbroker.protocol.records import BatchHeader, read_marker
 from kbroker.views import source
 from kbroker.views.scanned import Selection
-from kbroker.views.source import Source, complete
+from kbroker.views.source import Possible, Source, complete
 
 _NOTHING: Final = (b"", -1)
 
@@ -56,15 +56,16 @@ class Reader:
         empty_from = start
         while position < bound and self._source.is_current:
             skipped = selection.skip(max(position, self._source.log.log_start_offset), self._source.upto)
-            size_there = source.PIECE
+            possible = Possible(skipped, source.PIECE)
             if skipped < bound:
-                skipped, size_there = await self._source.next_possible(selection.filter, skipped, bound, has_time)
+                possible = await self._source.next_possible(selection.filter, skipped, bound, has_time)
+                skipped = possible.offset
             if skipped >= bound:
                 position = bound
                 break
             if skipped > position:
                 markers += await self._markers_in(position, skipped)
-            piece = self._source.log.read(skipped, size_there, bound, min_one=True)
+            piece = self._source.log.read(skipped, possible.size, bound, min_one=True)
             if not piece.size:
                 break
             position = skipped
@@ -79,7 +80,8 @@ class Reader:
                         markers.append(bytes(batch))
                     position = header.last_offset + 1
                     continue
-                if selection.skip(max(header.base_offset, position), self._source.upto) > header.last_offset:
+                is_skipped = selection.skip(max(header.base_offset, position), self._source.upto) > header.last_offset
+                if is_skipped or not possible.has(header.base_offset):
                     position = header.last_offset + 1
                     continue
                 got, last = await self._filtered(selection, header, batch) if header.record_count else _NOTHING
@@ -128,10 +130,11 @@ class Reader:
         position = start
         while position < bound and self._source.is_current:
             position = selection.skip(max(position, self._source.log.log_start_offset), self._source.upto)
-            position, size = await self._source.next_possible(selection.filter, position, bound, has_time)
+            possible = await self._source.next_possible(selection.filter, position, bound, has_time)
+            position = possible.offset
             if position >= bound:
                 return None
-            piece = self._source.log.read(position, size, bound, min_one=True)
+            piece = self._source.log.read(position, possible.size, bound, min_one=True)
             if not piece.size:
                 return None
             for header, batch in complete(piece.view()):
@@ -140,7 +143,8 @@ class Reader:
                 if header.last_offset >= bound:
                     return None
                 position = header.last_offset + 1
-                if not header.is_control and header.record_count and header.max_timestamp >= timestamp:
+                is_old = header.max_timestamp < timestamp
+                if not (header.is_control or is_old) and header.record_count and possible.has(header.base_offset):
                     found = await self._source.open(header, batch)
                     for index in await self._source.select(found, selection.filter):
                         if found.timestamp(index) >= timestamp and found.offset(index) >= start:

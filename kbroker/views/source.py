@@ -7,7 +7,7 @@ decides what is scanned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.header_index import HeaderIndex
@@ -23,8 +23,39 @@ if TYPE_CHECKING:
 
 PIECE: Final = 1 << 20
 """The bytes that are read from the source together."""
+_GAP: Final = 1 << 14
+"""So many bytes without a match are read and passed over, because another read would take longer."""
 _LARGE: Final = 1 << 16
 """A batch of more bytes is opened beside few others, because it may need much memory."""
+
+
+class Possible(NamedTuple):
+    """Where matches may be: at `offset` and in the following `size` bytes, there only in some blocks of an index."""
+
+    offset: int
+    size: int
+    header_index: HeaderIndex | None = None
+    bits: int = 0
+
+    def has(self, offset: int) -> bool:
+        """Whether the batch that begins at an offset may have a match."""
+        known = self.header_index
+        return known is None or offset < known.base_offset or bool(self.bits >> known.block_at(offset) & 1)
+
+
+def _together(index: HeaderIndex, block: int, rest: int) -> int:
+    """Return the bytes from a block to the next large gap; `rest` are this block and those behind it."""
+    start = index.position_of(block)
+    while True:
+        block_count = ((rest + 1) & ~rest).bit_length() - 1
+        rest >>= block_count
+        block += block_count
+        end = index.position_of(block)
+        gap = (rest & -rest).bit_length() - 1
+        if not rest or end - start >= PIECE or index.position_of(block + gap) - end > _GAP:
+            return min(end - start, PIECE)
+        rest >>= gap
+        block += gap
 
 
 class Source:
@@ -53,13 +84,8 @@ class Source:
 
     # -- where matches may be
 
-    async def next_possible(
-        self, wanted: Filter, offset: int, bound: int, has_time: Callable[[], bool]
-    ) -> tuple[int, int]:
-        """Return the first offset, from `offset` on, that may be a match, and how many bytes from there may have some.
-
-        Raises OSError.
-        """
+    async def next_possible(self, wanted: Filter, offset: int, bound: int, has_time: Callable[[], bool]) -> Possible:
+        """Return where the first match from `offset` on may be: without an index, at once. Raises OSError."""
         while offset < bound and has_time() and self.is_current:
             segments = self.log.segments
             place = segments.index_at(offset)
@@ -76,11 +102,10 @@ class Source:
                     block += skipped
                     rest >>= skipped
                     offset = index.offset_of(block)
-                following = block + ((rest + 1) & ~rest).bit_length() - 1
-                return offset, min(index.position_of(following) - index.position_of(block), PIECE)
+                return Possible(offset, _together(index, block, rest), index, bits)
             offset = segments.bases[place + 1]
             await turn
-        return offset, PIECE
+        return Possible(offset, PIECE)
 
     async def last_possible(self, wanted: Iterable[Filter], end: int) -> tuple[int, HeaderIndex | None, int]:
         """Return the end of the last block before `end` that may have a match of one of several filters.
