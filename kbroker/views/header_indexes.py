@@ -31,11 +31,14 @@ log = logging.getLogger(__name__)
 
 LOOK_MS: Final = 2_000
 """The time between two searches for closed segments without an index, in ms."""
+AGAIN_MS: Final = 30_000
+"""The time until a log without new segments is looked through again, in ms: compaction may have replaced some."""
 RETRY_MS: Final = 300_000
 """The time until an index is made again whose writing has failed, in ms."""
 _MOST_BYTES: Final = 32 << 20
 """The most bytes of indexes in memory."""
 _MOST_PLANS: Final = 64
+_MOST_COMPLETE: Final = 10_000
 _USEFUL: Final = 0.75
 """If a greater part of the blocks may have matches, the index only costs time."""
 _EVERYWHERE: Final = -1
@@ -49,6 +52,13 @@ class _Loaded(NamedTuple):
     plans: dict[str, int]
 
 
+class _Complete(NamedTuple):
+    """The names, the base of the open segment and the number of segments of a log that was looked through."""
+
+    state: tuple[tuple[str, ...], int, int]
+    until_ms: float
+
+
 class HeaderIndexes:
     """The indexes of one broker; call `tick` periodically."""
 
@@ -60,6 +70,8 @@ class HeaderIndexes:
         self._made: WeakKeyDictionary[Segment, tuple[str, ...]] = WeakKeyDictionary()
         self._failed_ms: WeakKeyDictionary[Segment, float] = WeakKeyDictionary()
         self._indexed: set[tuple[str, int]] = set()  # the partitions that may have indexes
+        self._complete: dict[str, _Complete] = {}
+        self._damages = 0
         self._making: Segment | None = None
         self._told: set[tuple[str, str]] = set()
         self._pool: ThreadPoolExecutor | None = None
@@ -98,7 +110,11 @@ class HeaderIndexes:
     def _load(self, of: PartitionLog, segment: Segment) -> _Loaded:
         self._loaded.pop(segment, None)
         index = None
-        content = read_optional(segment.path(HEADERS_SUFFIX))
+        try:
+            content = read_optional(segment.path(HEADERS_SUFFIX))
+        except OSError as error:  # views read without it
+            log.warning("%s cannot be read: %s", segment.path(HEADERS_SUFFIX), error)
+            content = None
         if content is not None:
             try:
                 index = HeaderIndex(content)
@@ -108,6 +124,8 @@ class HeaderIndexes:
                 index = None
                 segment.drop_headers()
                 self._made.pop(segment, None)
+                self._complete.clear()
+                self._damages += 1
         if index is not None:
             self._make_room(index.size)
         self._loaded[segment] = found = _Loaded(index, of.truncations, {})
@@ -123,6 +141,11 @@ class HeaderIndexes:
             size -= index.size
 
     # -- making
+
+    @property
+    def is_making(self) -> bool:
+        """Whether an index is being made now."""
+        return self._making is not None
 
     def tick(self) -> None:
         """Begin to make what is missing, if it is due."""
@@ -141,6 +164,11 @@ class HeaderIndexes:
 
     async def _index(self, partition: Partition, of: PartitionLog) -> None:
         names = of.config.filter_index_headers
+        state = names, of.segments.active.base_offset, len(of.segments)
+        now_ms, damages = self._clock.monotonic_ms(), self._damages
+        known = self._complete.get(of.directory)
+        if known is not None and known.state == state and now_ms < known.until_ms:
+            return
         if names:
             self._indexed.add(partition.key)
         else:
@@ -157,6 +185,11 @@ class HeaderIndexes:
                 self._loaded.pop(segment, None)
             elif self._made.get(segment) != names and self._failed_ms.get(segment, 0) <= self._clock.monotonic_ms():
                 await self._make(of, segment, names)
+        if damages != self._damages:
+            return
+        if len(self._complete) >= _MOST_COMPLETE:
+            self._complete.clear()
+        self._complete[of.directory] = _Complete(state, now_ms + AGAIN_MS)
 
     async def _make(self, of: PartitionLog, segment: Segment, names: tuple[str, ...]) -> None:
         truncations, path, given_up = of.truncations, segment.path(HEADERS_SUFFIX), []
@@ -177,6 +210,9 @@ class HeaderIndexes:
             segment.drop_headers()
         except Stopped:
             return
+        except Exception:
+            log.exception("%s cannot be made", path)
+            self._failed_ms[segment] = self._clock.monotonic_ms() + RETRY_MS
         finally:
             self._making = None
             self._loaded.pop(segment, None)

@@ -65,6 +65,8 @@ def indexes(broker: Broker, topic: str) -> list[Path]:
 def is_indexed(broker: Broker, topic: str) -> bool:
     """Whether each closed segment has a complete index."""
     files = indexes(broker, topic)
+    if broker.node.views.shared.indexes.is_making:
+        return False
     try:
         return len([HeaderIndex(each.read_bytes()) for each in files]) == len(segments(broker, topic)) - 1 > 3
     except DamagedIndexError:  # the file is being written
