@@ -18,6 +18,7 @@ DECLARED: Final[tuple[Difference, ...]] = (
     Difference("*", "*", "*delivery.delay.ms*", "a key of ours, which DescribeConfigs and CreateTopics show"),
     Difference("*", "*", "*view.source*", "a key of ours, which DescribeConfigs and CreateTopics show"),
     Difference("*", "*", "*view.filter*", "a key of ours, which DescribeConfigs and CreateTopics show"),
+    Difference("*", "*", "*filter.index.headers*", "a key of ours, which DescribeConfigs and CreateTopics show"),
     Difference("*", "describing*", "*share.filter*", "a config of ours: the records that a share group gets"),
     Difference("*", "*", "*schedule.enable*", "a key of ours, which DescribeConfigs and CreateTopics show"),
     Difference("*", "*", "*schedule.target.topic*", "a key of ours, which DescribeConfigs and CreateTopics show"),

@@ -35,6 +35,7 @@ OURS = {
     "delivery.delay.ms",
     "view.source",
     "view.filter",
+    "filter.index.headers",
     "share.filter",
     "schedule.enable",
     "schedule.target.topic",

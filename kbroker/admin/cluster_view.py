@@ -92,12 +92,16 @@ def is_misled(partition: MetadataResponsePartition) -> bool:
 
 
 def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView:
-    """Request the metadata of all topics or some; topics that are missing or hidden by the broker are left out."""
+    """Request the metadata of all topics or some; topics that are missing or hidden by the broker are left out.
+
+    Among all topics, a view whose source is deleted is there, without partitions.
+    """
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     answer = ask_any(admin, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MetadataResponse)
     if answer is None:
         raise AdminError("this broker does not answer Metadata requests")
-    found = (_topic(each) for each in answer.topics if each.name and not each.error_code)
+    shown = (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topics is None else (0,)
+    found = (_topic(each) for each in answer.topics if each.name and each.error_code in shown)
     refused = {each.name: each.error_code for each in answer.topics if each.name and each.error_code not in _MISSING}
     return ClusterView(
         answer.cluster_id,
@@ -106,6 +110,12 @@ def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView
         {each.name: each for each in sorted(found, key=lambda each: each.name)},
         refused,
     )
+
+
+def view_with(admin: Any, name: str) -> ClusterView:
+    """Request the metadata of one topic. If it is missing, request all: it may be a view whose source is deleted."""
+    found = cluster_view(admin, [name])
+    return found if name in found.topics or name in found.refused else cluster_view(admin)
 
 
 def _topic(topic: MetadataResponseTopic) -> TopicView:

@@ -162,8 +162,9 @@ class Node(LogEvents, ABC):
         self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
         self._refused = self.record_checks.letters = RefusedRecords(metadata, own)
         self.views = HostedViews(
-            replicas.get, replicas.why_missing, clock, lambda: metadata.state, replicas.openings, replicas.traffic
-        )
+            replicas.get, replicas.why_missing, clock, lambda: metadata.state, replicas.openings, replicas.traffic,
+            lambda: replicas,
+        )  # fmt: skip
         persister = SharePersister(config.node_id, self.shares, metadata, replicas, others.states, clock)
         settings = ShareSettings(config, clock, lambda: metadata.state)
         most_sessions = config.get_int("group.share.max.share.sessions")
@@ -184,6 +185,7 @@ class Node(LogEvents, ABC):
             lambda: self._share,
             lambda: metadata.state,
             clock,
+            self.views,
             others.rereads,
         )
         self.groups.stuck, self.groups.rereads = self.stuck_groups.stuck, self.stuck_groups.rereads

@@ -175,6 +175,7 @@ class ClusterNode(Node):
             lambda: self.services.share,
             self.stuck_groups,
             self.schedules,
+            self.views,
             expired_tokens=expired,
         )
 

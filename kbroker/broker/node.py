@@ -88,6 +88,7 @@ class BrokerNode(Node):
             lambda: self.services.share,
             self.stuck_groups,
             self.schedules,
+            self.views,
             DeletedTopics(controller, logs),
             None if settings is None else ExpiredTokens(controller, settings, clock),
             HangingSearch(self.transactions, self._producers_of_led, lambda: self.bootstrap_servers),

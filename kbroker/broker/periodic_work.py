@@ -31,6 +31,7 @@ from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.hanging_transactions import HangingSearch
+from kbroker.views.hosted_views import HostedViews
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class PeriodicWork:
         share: Callable[[], ShareDelivery],
         stuck: StuckGroups,
         schedules: Schedules,
+        views: HostedViews,
         deleted_topics: DeletedTopics | None = None,
         expired_tokens: ExpiredTokens | None = None,
         hanging: HangingSearch | None = None,
@@ -79,6 +81,7 @@ class PeriodicWork:
         self._share = share
         self._stuck = stuck
         self._schedules = schedules
+        self._views = views
 
     def begin(self) -> None:
         """Start the periodic work."""
@@ -117,6 +120,7 @@ class PeriodicWork:
             self._share().tick()
             self._stuck.tick()
             self._schedules.tick()
+            self._views.tick()
             if self.hanging is not None:
                 await in_slices(self.hanging.when_due())
         except Exception:

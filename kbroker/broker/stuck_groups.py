@@ -40,6 +40,7 @@ from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kbroker.replicas import Replicas
 from kbroker.share_partition.delivery import ShareDelivery
+from kbroker.views.hosted_views import HostedViews
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +82,11 @@ class StuckGroups:
         share: Callable[[], ShareDelivery],
         state: Callable[[], ClusterState],
         clock: Clock,
+        views: HostedViews,
         peers: PeersByNode | None = None,
     ) -> None:
         """`peers` are the other brokers of a cluster."""
+        self._views = views
         self._node_id = node_id
         self._peers = peers
         self._groups = groups
@@ -178,10 +181,13 @@ class StuckGroups:
             if fetched:
                 partition.fetched = {}
                 self._before[partition.key] = fetched
-                earlier = before.get(partition.key, {})
-                for client, offset in fetched.items():
-                    if earlier.get(client) == offset:
-                        self._again[partition.key, client, offset] = again.get((partition.key, client, offset), 0) + 1
+            await turn
+        self._before |= self._views.take_fetched()
+        for key, fetched in self._before.items():
+            earlier = before.get(key, {})
+            for client, offset in fetched.items():
+                if earlier.get(client) == offset:
+                    self._again[key, client, offset] = again.get((key, client, offset), 0) + 1
             await turn
         found: list[Place] = []
         for topic, index, offset, client_id, host, looks in [*self.rereads(), *await self._rereads_elsewhere()]:

@@ -16,6 +16,8 @@ _DURATION = re.compile(
     r"(?P<sign>[-+]?)P(?:([-+]?\d+)D)?(?:T(?=[-+\d])(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+(?:[.,]\d{0,9})?)S)?)?",
     re.ASCII | re.IGNORECASE,
 )
+_HEADER_NAME = re.compile(r"[!-~]{1,249}")
+_MOST_HEADERS = 8
 _UNITS_S = (86_400, 3_600, 60, 1)
 
 
@@ -149,6 +151,13 @@ def _check_throttled_replicas(name: str, value: Value) -> None:
         raise invalid(name, value, text)
 
 
+def _check_header_names(name: str, value: Value) -> None:
+    items = value if isinstance(value, tuple) else ()
+    if len(items) > _MOST_HEADERS or not all(_HEADER_NAME.fullmatch(item) for item in items):
+        text = f"Expected at most {_MOST_HEADERS} names of headers, each of 1 to 249 visible ASCII characters"
+        raise invalid(name, value, text)
+
+
 def _check_share_reset(name: str, value: Value) -> None:
     text = value if isinstance(value, str) else ""
     if text in ("latest", "earliest"):
@@ -166,4 +175,5 @@ NOT_NULL = Validator("non-null string", _check_not_null)
 NOT_EMPTY = Validator("non-empty string", _check_not_empty)
 GZIP_LEVEL = Validator("[1,...,9] or -1", _check_gzip_level)
 THROTTLED_REPLICAS = Validator("[partitionId]:[brokerId],[partitionId]:[brokerId],...", _check_throttled_replicas)
+HEADER_NAMES = Validator("names of headers", _check_header_names)
 SHARE_RESET = Validator("[latest, earliest, by_duration:PnDTnHnMn.nS]", _check_share_reset)

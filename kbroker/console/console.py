@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from kbroker.admin.cluster_view import ClusterView, cluster_view
+from kbroker.admin.cluster_view import ClusterView, cluster_view, view_with
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import AdminError, NotThere
 from kbroker.console.asking import Cluster
@@ -110,7 +110,7 @@ class Console:
 
     async def topic(self, name: str) -> Any:
         """Return the current state of one topic; raises NotThere if it does not exist."""
-        found = (await self.ask(lambda admin: cluster_view(admin, [name]))).topics.get(name)
+        found = (await self.ask(lambda admin: view_with(admin, name))).topics.get(name)
         if found is None:
             raise NotThere(f"there is no topic {name}")
         return found

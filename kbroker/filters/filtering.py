@@ -11,6 +11,7 @@ from typing import Final
 from kbroker.filters.compiling import compiled, reads_value
 from kbroker.filters.operands import Decode, Document, Row, json_document
 from kbroker.filters.parser import parse
+from kbroker.filters.possible import Lookup, possible, tested
 from kbroker.filters.prefilter import Needle, Prefilter
 
 
@@ -23,6 +24,9 @@ class Filter:
         self.reads_value: Final = reads_value(found)
         """Whether the filter decodes the values of records."""
         self._test: Final = compiled(found)
+        self._found: Final = found
+        self.tested_headers: Final = tested(found)
+        """The headers for which an index is of use."""
         self._prefilter: Final = Prefilter(found)
         self._decode: Final = decode
         self._unread: Final = Document(decode)
@@ -41,6 +45,10 @@ class Filter:
         `passed` returns the end of the record at a position.
         """
         return self._prefilter.places(data, passed)
+
+    def possible(self, lookup: Lookup, every: int) -> int:
+        """Return which parts of a log may have a match, as a set of bits; `every` are all parts."""
+        return possible(self._found, lookup, every)
 
     @property
     def needles(self) -> tuple[Needle, ...] | None:

@@ -380,6 +380,8 @@ class Fetch:
                     fetched = partition.fetched
                     if len(fetched) < MOST_CLIENTS or client in fetched:
                         fetched[client] = want.fetch_offset
+            elif has_records and key in self.views:
+                self._ctx.services.views.note_fetch(self.name_of(key), key[2], client, want.fetch_offset)
             if session is not None:
                 cached = session.partitions.get(key)
                 if cached is None or not cached.must_answer(data):

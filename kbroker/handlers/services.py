@@ -46,6 +46,7 @@ _NEED_KBROKER: Final = {
     "delivery.delay.ms": ("0", "would not delay records"),
     "schedule.enable": ("false", "would not fire schedules"),
     VIEW_SOURCE: ("", "would not answer for views"),
+    "filter.index.headers": ("", "would not index headers"),
 }
 """Topic configs that take effect only if all replicas are on brokers of kbroker: the value without effect, and what
 other brokers would do."""

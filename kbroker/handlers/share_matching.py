@@ -35,7 +35,7 @@ class Matching:
         header = parse_header(batch)
         if header.is_control or not header.record_count:
             return
-        opened = await self._scan.open(header, batch)
+        opened = await self._scan.source.open(header, batch)
         indexes: list[int] | None = None
         try:
             for each in self._filters:

@@ -139,7 +139,7 @@ class ViewFetch:
                 if selection.skip(start, scan.upto) >= scan.upto:
                     await scan.caught_up(until)
                 bound = scan.bound(committed=work.committed_only)
-                found = await scan.read(
+                found = await scan.reader.read(
                     selection, start, limit, bound, min_one=is_first, has_time=lambda: self._loop.time() < until
                 )
                 records, end = found.records, found.end

@@ -46,7 +46,7 @@ async def at_time(
     if begin is None or begin[0] >= bound:
         return
     try:
-        found = await view.scan.first_at(view.selection, begin[0], timestamp, bound, _before(until))
+        found = await view.scan.reader.first_at(view.selection, begin[0], timestamp, bound, _before(until))
     except TimeoutError:
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE) from None
     if found is not None:
@@ -62,7 +62,7 @@ async def largest_time(
     best = None
     try:
         least = -1
-        while (found := await scan.first_at(view.selection, position, least, bound, has_time)) is not None:
+        while (found := await scan.reader.first_at(view.selection, position, least, bound, has_time)) is not None:
             best, position, least = found, found[0] + 1, found[1] + 1
     except TimeoutError:
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE) from None

@@ -34,6 +34,7 @@ class LogConfig:
     delete_retention_ms: int = 24 * 3600 * 1000
     delivery_delay_ms: int = 0
     file_delete_delay_ms: int = 60000
+    filter_index_headers: tuple[str, ...] = ()
     flush_messages: int = _LONG_MAX
     flush_ms: int = _LONG_MAX
     index_interval_bytes: int = 4096

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import NamedTuple, overload
 from weakref import ref
 
-from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name, offset_of, remove_quietly
+from kbroker.log.files import HEADERS_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name, offset_of, remove_quietly
 from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.segment.segment import Segment
@@ -111,7 +111,7 @@ class Segments:
         self.bases = sorted(bases)
         """The base offset of each segment."""
         for name in names:
-            if name.endswith(SEGMENT_SUFFIXES[1:]) and offset_of(name) not in bases:
+            if name.endswith((*SEGMENT_SUFFIXES[1:], HEADERS_SUFFIX)) and offset_of(name) not in bases:
                 remove_quietly(f"{directory}/{name}")
         self._aborting: list[int] = []  # bases of segments that may have aborted transactions, and of some removed ones
         self.items = [self._watched(Segment.open(directory, base, config, now_ms, files)) for base in self.bases]

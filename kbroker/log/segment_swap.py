@@ -20,6 +20,7 @@ from kbroker.failpoints import passed
 from kbroker.log.batch_scan import end_of_file
 from kbroker.log.files import (
     CLEANED_SUFFIX,
+    HEADERS_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
@@ -104,7 +105,7 @@ def _finish(directory: str) -> None:
             first, end = min(first, base), max(end, base + 1, end_of_file(f"{directory}/{name}", base))
     for name in os.listdir(directory):
         base = offset_of(name)
-        if name.endswith(SEGMENT_SUFFIXES) and base is not None and first <= base < end:
+        if name.endswith((*SEGMENT_SUFFIXES, HEADERS_SUFFIX)) and base is not None and first <= base < end:
             remove_quietly(f"{directory}/{name}")
     for name in swaps:
         os.replace(f"{directory}/{name}", f"{directory}/{name[: -len(SWAP_SUFFIX)]}")

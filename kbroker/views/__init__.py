@@ -4,7 +4,11 @@
     dispatch.py      which of many filters may select records of a batch
     scanned.py       what is known of one filter in one partition: ranges without matches, the last match
     shared.py        filtered batches in memory, and what else all scans share
-    source_scan.py   one partition with views: reads new batches once for all its filters, and finds last matches
+    source.py        the partition under its views: its bounds, and opened batches
+    source_scan.py   the filters in use on one partition, and the scan of new batches, once for all of them
+    last_matches.py  the search backwards for the last match of each filter
+    reading.py       what a consumer reads of one partition through a filter
+    header_indexes.py  the indexes of headers of closed segments, by which scans pass over what cannot match
     hosted_views.py  the views of this broker: start here
 
 A view stores nothing. Its partitions, offsets and leaders are those of its source (cluster_state.py derives them), and

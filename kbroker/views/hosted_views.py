@@ -8,7 +8,7 @@ compiled is an error, and never selects all records. Never answers a request.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from kbroker.clock import Clock
@@ -16,9 +16,10 @@ from kbroker.cluster_state import VIEW_FILTER, ClusterState, TopicState
 from kbroker.filters.filtering import Filter, compile_filter
 from kbroker.filters.tokens import FilterError
 from kbroker.long_work import FewAtOnce
-from kbroker.partition import Partition
+from kbroker.partition import MOST_CLIENTS, Client, Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.topic_metrics import TopicMetrics, Traffic
+from kbroker.views.header_indexes import HeaderIndexes
 from kbroker.views.scanned import Selection
 from kbroker.views.shared import Shared
 from kbroker.views.source_scan import SourceScan
@@ -50,17 +51,19 @@ class HostedViews:
         state: Callable[[], ClusterState],
         openings: FewAtOnce[Any],
         counters: TopicMetrics,
+        hosted: Callable[[], Iterable[Partition]],
     ) -> None:
-        """`get` returns a hosted partition; `why_missing` the error for one that is not hosted."""
+        """`get` returns a hosted partition, `hosted` all; `why_missing` the error for one that is not hosted."""
         self._counters = counters
         self._get = get
         self._why_missing = why_missing
         self._state = state
-        self.shared: Final = Shared(clock, openings, self.is_hosted)
+        self.shared: Final = Shared(clock, openings, self.is_hosted, HeaderIndexes(clock, hosted))
         self._scans: dict[Partition, SourceScan] = {}
         self._filters: dict[str, Filter] = {}
         self.traffic: dict[str, Traffic] = {}
         """The traffic of each view that was read."""
+        self._fetched: dict[tuple[str, int], dict[Client, int]] = {}
 
     def topic(self, name: str) -> TopicState | None:
         """Return the state of a view; None if the topic is no view or does not exist."""
@@ -136,6 +139,17 @@ class HostedViews:
             self._filters[text] = found
         return found
 
+    def note_fetch(self, name: str, index: int, client: Client, offset: int) -> None:
+        """Note that a client got records of a view's partition from an offset on."""
+        fetched = self._fetched.setdefault((name, index), {})
+        if len(fetched) < MOST_CLIENTS or client in fetched:
+            fetched[client] = offset
+
+    def take_fetched(self) -> dict[tuple[str, int], dict[Client, int]]:
+        """Return the last offset from which clients got records, by partition, since the last call."""
+        taken, self._fetched = self._fetched, {}
+        return taken
+
     @property
     def scans(self) -> list[SourceScan]:
         """The scans of sources."""
@@ -163,8 +177,13 @@ class HostedViews:
                 scan.drop(text)
             scan.wake_all()
 
+    def tick(self) -> None:
+        """Begin periodic work, if it is due."""
+        self.shared.indexes.tick()
+
     def close(self) -> None:
         """End all scans."""
         for scan in self.scans:
             scan.close()
         self._scans.clear()
+        self.shared.indexes.close()

@@ -15,7 +15,8 @@ from kbroker.filters.filtering import Filter
 from kbroker.log import record_walk
 from kbroker.long_work import turn
 from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.compression import NONE, compress, pack, unpack
+from kbroker.protocol.compression import NONE, ZSTD, compress, pack, unpack
+from kbroker.protocol.decompression import unpack_zstd_at_once
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import (
     CRC_START,
@@ -197,6 +198,8 @@ async def opened(header: BatchHeader, batch: memoryview) -> OpenedBatch:
     body = batch[HEADER_SIZE:]
     if header.codec == NONE:
         return OpenedBatch(header, batch, bytes(body))
+    if header.codec == ZSTD and (whole := unpack_zstd_at_once(body)) is not None:
+        return OpenedBatch(header, batch, whole)
     try:
         pieces = []
         for piece in unpack(header.codec, body, _MOST_UNPACKED):

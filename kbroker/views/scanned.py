@@ -92,6 +92,11 @@ class Selection:
         self._unstable: deque[int] = deque(maxlen=_MOST_UNSTABLE)
         self._stable_last = -1
 
+    def wake(self) -> None:
+        """Poke all waiters."""
+        for waiter in tuple(self.waiters):
+            waiter.poke()
+
     def attach(self, upto: int) -> None:
         """Note that new batches from `upto` on are scanned from now on."""
         self.attached = True

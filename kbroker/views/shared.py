@@ -12,6 +12,7 @@ from typing import Any, Final
 from kbroker.clock import Clock
 from kbroker.long_work import FewAtOnce
 from kbroker.partition import Partition
+from kbroker.views.header_indexes import HeaderIndexes
 
 KEPT_BYTES: Final = 32 << 20
 """The most bytes of filtered batches that are kept for further readers."""
@@ -48,8 +49,15 @@ class Kept:
 class Shared:
     """The surroundings of a scan."""
 
-    def __init__(self, clock: Clock, openings: FewAtOnce[Any], is_hosted: Callable[[Partition], bool]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        openings: FewAtOnce[Any],
+        is_hosted: Callable[[Partition], bool],
+        indexes: HeaderIndexes,
+    ) -> None:
         self.clock = clock
+        self.indexes: Final = indexes
         self.openings = openings
         """Opens large batches, a few at a time."""
         self.is_hosted = is_hosted

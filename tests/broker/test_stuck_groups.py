@@ -121,9 +121,13 @@ def test_members_that_leave_where_no_record_waits(
     assert stuck(broker, group) == []
 
 
+@pytest.mark.parametrize("is_view", [False, True])
 def test_a_member_that_reads_a_record_again_and_again(
-    broker: Broker, topic: str, consumer: Callable[[str], Consumer]
+    broker: Broker, topic: str, consumer: Callable[[str], Consumer], is_view: bool
 ) -> None:
+    if is_view:
+        source, topic = topic, f"view-{topic}"
+        broker.topics.create(topic, 1, config={"view.source": source, "view.filter": "value LIKE 'order%'"})
     group = f"group-{topic}"
     reader = consumer(group)
     reader.subscribe([topic])

@@ -18,6 +18,8 @@ from kbroker.log import checkpoints
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import LogDirectory
+from kbroker.log.files import HEADERS_SUFFIX
+from kbroker.log.header_indexing import ensure
 from kbroker.log.log_config import LogConfig
 from kbroker.schedules.marks import CONTROL_TYPE
 from kbroker.schedules.marks import KEY as CONTROL_KEY
@@ -166,7 +168,11 @@ def test_dump_prints_every_kind_of_file(offline: CommandLine, data: Path, log_fi
 def test_dump_prints_the_files_of_a_partition_in_order(offline: CommandLine, data: Path) -> None:
     checkpoints.write_topic_id(str(data / "orders-0"), UUID(int=7 << 64))
     partition = data / "orders-0"
-    names = [f"{0:020}{suffix}" for suffix in (".log", ".index", ".timeindex", ".txnindex")]
+    log_file = partition / f"{0:020}.log"
+    index = log_file.with_suffix(HEADERS_SUFFIX)
+    ensure(str(log_file), str(index), 0, log_file.stat().st_size, ["region"], lambda: False)
+    assert offline.ok("log", "dump", str(index)).lines[2] == "header: region values: 0"
+    names = [f"{0:020}{suffix}" for suffix in (".log", ".index", ".timeindex", ".txnindex", HEADERS_SUFFIX)]
     names += [f"{40:020}.snapshot", checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA]
     (partition / "notes.txt").write_text("not ours")
     for directory in (str(partition), f"{partition}/"):

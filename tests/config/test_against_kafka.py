@@ -25,6 +25,7 @@ OURS = {
     "inter.broker.apis.from",
     "kbroker.schema.validation.deadletter.topic",
     "kbroker.schema.validation.level",
+    "filter.index.headers",
     "view.filter",
     "view.source",
     "record.validation",

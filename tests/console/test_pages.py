@@ -113,14 +113,14 @@ def test_a_preferred_leader_is_elected_only_where_it_can_be():
 
 
 def test_records_are_shown_although_a_partition_has_no_leader(web, monkeypatch):
-    look = consoles.cluster_view
+    look = consoles.view_with
 
     def without_a_leader(admin, names=None):
         view = look(admin, names)
         view.topics["orders"].partitions[2].leader_id = -1
         return view
 
-    monkeypatch.setattr(consoles, "cluster_view", without_a_leader)
+    monkeypatch.setattr(consoles, "view_with", without_a_leader)
     found = web.page("/topics/orders/messages")
     assert "Partition 2 has no leader" in found.words
     shown = set(re.findall(r"/topics/orders/records/([0-9])/", found.text))
@@ -216,6 +216,28 @@ def test_a_view_names_its_source_and_offers_no_writes(web, cluster):
         assert 'data-dialog="grow"' not in found.text
         assert 'data-dialog="truncate"' not in found.text
         assert "A view of" not in web.page("/topics/orders").words
-        assert web.page("/topics/orders-eu/messages").status == 200
+        found = web.page("/topics/orders-eu/messages")
+        assert found.status == 200
+        assert 'data-dialog="produce"' not in found.text
+        assert 'data-dialog="produce"' in web.page("/topics/orders/messages").text
     finally:
         topic.delete()
+
+
+def test_a_view_without_its_source_is_shown_and_can_be_deleted(web, cluster):
+    cluster.topics.create("short-lived", 1)
+    view = cluster.topics.create("left-over", 1, config={"view.source": "short-lived", "view.filter": "*"})
+    gone = False
+    try:
+        assert web.do("topic-delete", topic="short-lived", confirm="short-lived").status == 200
+        row = web.page("/topics?q=left-over")
+        assert re.search(r'href="/topics/left-over".*without its source', row.text, re.DOTALL), row.words
+        assert "The source does not exist any longer" in web.page("/topics/left-over").words
+        assert web.page("/topics/left-over/messages").status == 200
+        assert web.page("/topics/left-over/configs").status == 200
+        assert web.do("topic-delete", topic="left-over", confirm="left-over").status == 200
+        gone = True
+        assert web.get("/topics/left-over").status == 404
+    finally:
+        if not gone:
+            view.delete()

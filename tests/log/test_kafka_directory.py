@@ -10,6 +10,8 @@ import confluent_kafka.admin
 import pytest
 
 from compat_tests.harness.brokers import ApacheKafka
+from kbroker.log.files import HEADERS_SUFFIX
+from kbroker.log.header_indexing import ensure
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.recovery import LastStop
@@ -97,6 +99,10 @@ def test_a_directory_is_handed_over_and_back(tmp_path: Path, kafka_libs: Path) -
     for index in range(50):
         records = [(largest(log)[1] + 1, b"ours", str(index).encode(), ())]  # type: ignore[index]
         log.append_as_leader(build_batch(records, codec=index % 5), log.leader_epochs.latest, NOW * 2)
+    log.roll(NOW)
+    first = log.segments[0]
+    index = Path(first.path(HEADERS_SUFFIX))
+    ensure(first.path(), str(index), first.base_offset, first.size, ["h"], lambda: False)
     log.close()
     kafka.start()
     try:
@@ -105,5 +111,6 @@ def test_a_directory_is_handed_over_and_back(tmp_path: Path, kafka_libs: Path) -
         committed_only = consume(kafka.bootstrap, "read_committed", end + 50)
         assert len(committed_only) == 5 * COUNT + 50
         assert not [value for _, value in committed_only if value.startswith(b"aborted")]
+        assert index.exists(), "Kafka passes over a file that it does not know"
     finally:
         kafka.stop()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.views import dispatch, scanned, source_scan
+from kbroker.log import header_indexing
+from kbroker.views import dispatch, scanned, source, source_scan
 from tests.tries import tries
 from tests.views.world import FILTERS, World
 
@@ -19,10 +20,11 @@ def test_a_view_is_the_log_without_what_does_not_match(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 3:  # with limits that these logs reach
-        monkeypatch.setattr(source_scan, "PIECE", 2000)
+        monkeypatch.setattr(source, "PIECE", 2000)
         monkeypatch.setattr(source_scan, "FAR", 1500)
         monkeypatch.setattr(scanned, "MOST_RANGES", 4)
         monkeypatch.setattr(dispatch, "FEW", 1)
+        monkeypatch.setattr(header_indexing, "BLOCK", 300)
     if seed % 3 == 2:
         monkeypatch.setattr(source_scan, "IDLE_MS", 20)  # each filter is given up soon
     asyncio.run(_compare(World(tmp_path, seed)))
@@ -41,6 +43,8 @@ async def _compare(world: World) -> None:
             world.compact()
         elif step < 0.5:
             world.delete_some()
+        elif step < 0.6:
+            await world.index()
         selection = world.selection(rng.choice(FILTERS))
         if rng.random() < 0.5:
             world.scan.scan()
@@ -56,6 +60,7 @@ async def _compare(world: World) -> None:
     for text in FILTERS:
         await _read_committed(world, text)
     world.scan.close()
+    world.indexes.close()
     await asyncio.sleep(0)
 
 
@@ -75,7 +80,7 @@ async def _check_times(world: World, text: str) -> None:
     rng, log = world.rng, world.log
     selection, bound = world.selection(text), log.high_watermark
     start, timestamp = rng.randint(log.log_start_offset, log.log_end_offset), 1_700_000_000_000 + rng.randrange(1100)
-    found = await world.scan.first_at(selection, start, timestamp, bound, lambda: True)
+    found = await world.scan.reader.first_at(selection, start, timestamp, bound, lambda: True)
     expected = [
         (offset, stamp)
         for offset, stamp in world.stamps(selection.filter, bound)

@@ -26,6 +26,7 @@ from kbroker.protocol.records import (
     read_marker,
     read_records,
 )
+from kbroker.views.header_indexes import HeaderIndexes
 from kbroker.views.scanned import Selection
 from kbroker.views.shared import Shared
 from kbroker.views.source_scan import SourceScan
@@ -36,7 +37,13 @@ FILTERS = (
     "header.region = 'EU'", "A || B", "value.n > 5", "key LIKE 'k1%'", "header.region IS NULL", "header.none = 'x'",
     "*", "header.region IN ('US', 'CN') AND value.n <= 3", "value.n / 0 > 1",
 )  # fmt: skip
-SMALL = LogConfig(segment_bytes=3000, file_delete_delay_ms=0, cleanup_policy=("compact",), index_interval_bytes=300)
+SMALL = LogConfig(
+    filter_index_headers=("region", "none"),
+    segment_bytes=3000,
+    file_delete_delay_ms=0,
+    cleanup_policy=("compact",),
+    index_interval_bytes=300,
+)
 
 
 class Stored(NamedTuple):
@@ -55,7 +62,8 @@ class World:
         self.log = open_log(directory / "topic-0", config=config)
         self.partition = Partition("topic", uuid.uuid4().bytes, 0, self.log)
         self.partition.leading, self.partition.leader_epoch, self.partition.alone = True, 0, True
-        self.shared = Shared(SystemClock(), FewAtOnce(4), lambda _partition: True)
+        self.indexes = HeaderIndexes(SystemClock(), lambda: [self.partition])
+        self.shared = Shared(SystemClock(), FewAtOnce(4), lambda _partition: True, self.indexes)
         self.scan = SourceScan(self.partition, self.shared)
         self.is_compacted = False
         """Whether compaction may have removed the last match."""
@@ -120,6 +128,10 @@ class World:
             clean(self.log)
             self.is_compacted = True
 
+    async def index(self) -> None:
+        """Make the missing indexes of headers."""
+        await in_slices(self.indexes.look())
+
     def delete_some(self) -> None:
         log = self.log
         log.advance_log_start(self.rng.randint(log.log_start_offset, log.high_watermark), NOW)
@@ -162,7 +174,8 @@ class World:
         """Read from an offset, and compare the answer with the naive filter. Return it, and the offset behind it."""
         bound, wanted = self.bound(committed=committed), selection.filter
         known = list(self.stored(wanted))
-        found = await in_slices(self.scan.read(selection, start, limit, bound, min_one=True, has_time=lambda: True))
+        reading = self.scan.reader.read(selection, start, limit, bound, min_one=True, has_time=lambda: True)
+        found = await in_slices(reading)
         expected = [
             each for each in known if each.matches and each.matches[-1] >= start and each.header.last_offset < bound
         ]

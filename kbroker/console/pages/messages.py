@@ -23,6 +23,7 @@ from kbroker.console.decoding.schemas import from_form
 from kbroker.console.decoding.shown import forms, shown
 from kbroker.console.listing import Listing, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page, Raw
+from kbroker.console.pages.topic import view_shown
 from kbroker.console.records import filters
 from kbroker.console.records.search import MOST_RECORDS, MOST_SHOWN, Cursor, Search, parse_cursor
 from kbroker.console.records.tail import Tail
@@ -115,6 +116,7 @@ async def find(console: Console, values: Values) -> Facts:
         failure = str(error)
     return {
         "topic": topic,
+        "view": await console.ask(lambda admin: view_shown(admin, topic.name)),
         "values": values,
         "failure": failure,
         "forms": forms(console.schemas),

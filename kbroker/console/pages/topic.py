@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kbroker.admin.cluster_view import TopicView, cluster_view, is_misled
+from kbroker.admin.cluster_view import TopicView, is_misled, view_with
 from kbroker.admin.configs import Subject, alter_configs, described_configs, topic_config
 from kbroker.admin.errors import AdminError, NotThere, raise_any
 from kbroker.admin.log_dirs import log_dirs
@@ -31,11 +31,11 @@ _PER_PAGE: Final = 100
 
 
 def _looked(admin: Any, name: str) -> Facts:
-    view = cluster_view(admin, [name])
+    view = view_with(admin, name)
     topic = view.topics.get(name)
     if topic is None:
         raise NotThere(f"there is no topic {name}")
-    led = view.leaders()
+    led = view.leaders([name])
     begins, ends = known_offsets_at(admin, led, _EARLIEST), known_offsets_at(admin, led, _LATEST)
     sizes: dict[tuple[int, int], int] = {}
     for each in log_dirs(admin, [broker.node_id for broker in view.brokers], [name]):
@@ -55,7 +55,7 @@ def _looked(admin: Any, name: str) -> Facts:
     ]
     return {
         "topic": topic,
-        "view": _view(admin, name),
+        "view": view_shown(admin, name),
         "id": _id(topic),
         "parts": parts,
         "records": sum(ends[key] - begins[key] for key in ends if key in begins),
@@ -65,7 +65,7 @@ def _looked(admin: Any, name: str) -> Facts:
     }
 
 
-def _view(admin: Any, name: str) -> Facts | None:
+def view_shown(admin: Any, name: str) -> Facts | None:
     """Return the source and the filter of a view; None for other topics, of a broker without views, or if refused."""
     try:
         found = described_configs(admin, Subject("topic", name), documentation=False)

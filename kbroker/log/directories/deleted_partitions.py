@@ -26,6 +26,7 @@ from kbroker.log.directories.partition_dir_names import DELETE_SUFFIX, Key, new_
 from kbroker.log.files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    HEADERS_SUFFIX,
     SCHEDULES_FILES,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
@@ -35,7 +36,7 @@ from kbroker.log.files import (
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
 
-_SEGMENTS = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
+_SEGMENTS = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, HEADERS_SUFFIX)
 _OTHERS = (LEADER_EPOCHS, PARTITION_METADATA, *SCHEDULES_FILES)
 _PASSING = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")  # for files being written, replaced or removed
 

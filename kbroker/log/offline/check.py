@@ -19,6 +19,7 @@ from kbroker.log.directories import meta_properties
 from kbroker.log.directories.partition_dir_names import partition_of
 from kbroker.log.files import (
     CLEANED_SUFFIX,
+    HEADERS_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
@@ -38,6 +39,7 @@ from kbroker.log.offline.check_checkpoints import (
 )
 from kbroker.log.producers.producer_snapshots import decode_snapshot
 from kbroker.log.producers.producer_state import ProducerEntry
+from kbroker.log.segment.header_index import HeaderIndex
 
 _OFFSET_CHECKPOINTS = (
     checkpoints.RECOVERY_POINTS,
@@ -50,7 +52,7 @@ _METADATA_LOG = "__cluster_metadata"
 _OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, meta_properties.META_PROPERTIES)
 _OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
 _CHECKS = 3  # the number of checks of a partition to which a broker may be writing
-_OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
+_OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, HEADERS_SUFFIX)
 
 Key = tuple[str, int]
 
@@ -222,8 +224,18 @@ def _leftovers(path: str, names: list[str], clean: bool) -> Iterator[Finding]:
             yield Finding(
                 os.path.join(path, name), None, "is left over from a compaction that was interrupted", not clean
             )
-        elif name.endswith(SEGMENT_SUFFIXES[1:]) and name.split(".", 1)[0] not in logs:
+        elif name.endswith((*SEGMENT_SUFFIXES[1:], HEADERS_SUFFIX)) and name.split(".", 1)[0] not in logs:
             yield Finding(os.path.join(path, name), None, "belongs to no segment", not clean)
+        elif name.endswith(HEADERS_SUFFIX):
+            yield from _headers(os.path.join(path, name))
+
+
+def _headers(path: str) -> Iterator[Finding]:
+    """Check an index of headers. The broker makes a damaged one again when it reads it."""
+    try:
+        HeaderIndex(read_bounded(path) or b"")
+    except ValueError as error:
+        yield Finding(path, None, f"is no index of headers: {error}", True)
 
 
 def _topic_id(path: str, key: Key, state: DataDir) -> Iterator[Finding]:

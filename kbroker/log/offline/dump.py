@@ -15,6 +15,7 @@ from kbroker.log import checkpoints
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.directories import meta_properties
 from kbroker.log.files import (
+    HEADERS_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -24,11 +25,12 @@ from kbroker.log.files import (
     offset_of,
     read_at,
 )
-from kbroker.log.offline.audit import OpenFile, read_text
+from kbroker.log.offline.audit import OpenFile, read_bounded, read_text
 from kbroker.log.offline.check import NoLogDir, partitions_of
 from kbroker.log.offline.check_batches import Window
 from kbroker.log.offline.check_checkpoints import parse_epochs, parse_offsets
 from kbroker.log.producers.producer_snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEAD
+from kbroker.log.segment.header_index import HeaderIndex
 from kbroker.log.segment.index_files import OFFSET_ENTRY, TIME_ENTRY
 from kbroker.log.segment.transaction_index import TXN_ENTRY
 from kbroker.protocol.errors import Malformed
@@ -46,7 +48,7 @@ _DELETE_HORIZON_BIT: Final = 0x40
 _MAX_BATCH: Final = 1 << 28
 """The largest batch, compressed or uncompressed, whose records are still printed; in bytes."""
 _AS_JAVA: Final = "kbroker.as-java"
-_SUFFIXES: Final = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
+_SUFFIXES: Final = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, HEADERS_SUFFIX)
 _ENDS: Final = {ABORT_MARKER: "ABORT", COMMIT_MARKER: "COMMIT"}
 
 
@@ -104,8 +106,17 @@ def dump(path: str, *, deep: bool = False, contents: bool = False) -> Iterator[s
                 yield from _txn_index(file)
             elif suffix == SNAPSHOT_SUFFIX:
                 yield from _snapshot(file)
+            elif suffix == HEADERS_SUFFIX:
+                yield from _headers(path)
             else:
                 raise UnknownFile(f"{path} is no file of a log directory")
+
+
+def _headers(path: str) -> Iterator[str]:
+    index = HeaderIndex(read_bounded(path) or b"")
+    yield f"segment size: {index.log_size} blocks: {index.every.bit_length()}"
+    for name, count in index.counts():
+        yield f"header: {name} {'given up, because it has too many values' if count is None else f'values: {count}'}"
 
 
 def _existing(path: str) -> str:

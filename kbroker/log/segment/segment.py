@@ -1,7 +1,8 @@
 """One segment of a partition: a log file, its indexes, and lookups in them.
 
-Owns `<base offset>.log` and, through their own modules, `.index`, `.timeindex` and `.txnindex`. Never checks a batch's
-content, and never decides when to roll, delete or truncate.
+Owns `<base offset>.log` and, through their own modules, `.index`, `.timeindex` and `.txnindex`. When the log file
+changes, it also removes `.headers`, which views/header_indexes.py makes. Never checks a batch's content, and never
+decides when to roll, delete or truncate.
 
 The log file is a plain sequence of batches as they were sent (see kbroker.protocol.records). Everything except
 appending to an open segment is done lazily: an idle segment uses no descriptor and no mapping, and open_files.py
@@ -22,6 +23,7 @@ from kbroker.failpoints import passed
 from kbroker.log.batch_scan import may_end_at, read_header, scan_headers
 from kbroker.log.files import (
     DELETED_SUFFIX,
+    HEADERS_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -29,6 +31,7 @@ from kbroker.log.files import (
     FileHandle,
     offset_name,
     open_descriptor,
+    remove_quietly,
 )
 from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles
@@ -328,6 +331,7 @@ class Segment:
 
     def begin_recovery(self) -> None:
         """Empty all indexes; the caller must then call `indexes.note` for each valid batch, and `end_recovery`."""
+        self.drop_headers()
         self.indexes.reset()
         self.txns.reset()
 
@@ -383,6 +387,7 @@ class Segment:
         found = self.prepare_cut(offset)
         if found is None:
             return
+        self.drop_headers()
         os.ftruncate(self.handle.fd, found[0])
         self.size = found[0]
         self.found.cut(self.size)
@@ -428,16 +433,20 @@ class Segment:
         self.txns.move(directory)
 
     def mark_replaced(self) -> tuple[list[str], list[str]]:
-        """Rename the log file to a name that loading ignores.
+        """Rename the log file and the index of headers to names that loading ignores.
 
         Return two lists: the files to remove later, since slices may still need them, and the files to remove
         immediately. An index without its log is useless, and loading removes it.
         """
-        return self._mark((LOG_SUFFIX,)), [self.path(suffix) for suffix in SEGMENT_SUFFIXES[1:]]
+        return self._mark((LOG_SUFFIX, HEADERS_SUFFIX)), [self.path(suffix) for suffix in SEGMENT_SUFFIXES[1:]]
 
     def mark_deleted(self) -> list[str]:
         """Rename the files to names that loading ignores; return the files to remove later."""
-        return self._mark(SEGMENT_SUFFIXES)
+        return self._mark((*SEGMENT_SUFFIXES, HEADERS_SUFFIX))
+
+    def drop_headers(self) -> None:
+        """Remove the index of headers, if there is one: the log file changes, or the index is damaged."""
+        remove_quietly(self.path(HEADERS_SUFFIX))
 
     def _mark(self, suffixes: tuple[str, ...]) -> list[str]:
         self.release()

@@ -1,0 +1,235 @@
+"""The indexes of headers of the segments under views: reading them, and making them for closed segments.
+
+Owns the indexes in memory, which have a bound over all topics, and the thread that makes them, one after the other. An
+index is used only if its checksum is right and some of its batches are those of the log; otherwise it is removed, and
+made again. Never decides what a reader gets: an index only tells where no match can be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from kbroker.clock import Clock
+from kbroker.log.files import HEADERS_SUFFIX, read_optional
+from kbroker.log.header_indexing import Stopped, ensure, is_of
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.segment.header_index import DamagedIndexError, HeaderIndex
+from kbroker.log.segment.segment import Segment
+from kbroker.long_work import in_slices, turn
+from kbroker.partition import Partition
+
+if TYPE_CHECKING:
+    from kbroker.filters.filtering import Filter
+
+log = logging.getLogger(__name__)
+
+LOOK_MS: Final = 2_000
+"""The time between two searches for closed segments without an index, in ms."""
+AGAIN_MS: Final = 30_000
+"""The time until a log without new segments is looked through again, in ms: compaction may have replaced some."""
+RETRY_MS: Final = 300_000
+"""The time until an index is made again whose writing has failed, in ms."""
+_MOST_BYTES: Final = 32 << 20
+"""The most bytes of indexes in memory."""
+_MOST_PLANS: Final = 64
+_MOST_COMPLETE: Final = 10_000
+_USEFUL: Final = 0.75
+"""If a greater part of the blocks may have matches, the index only costs time."""
+_EVERYWHERE: Final = -1
+
+
+class _Loaded(NamedTuple):
+    """A segment's index, None without one; valid while the log is not truncated."""
+
+    header_index: HeaderIndex | None
+    truncations: int
+    plans: dict[str, int]
+
+
+class _Complete(NamedTuple):
+    """The names, the base of the open segment and the number of segments of a log that was looked through."""
+
+    state: tuple[tuple[str, ...], int, int]
+    until_ms: float
+
+
+class HeaderIndexes:
+    """The indexes of one broker; call `tick` periodically."""
+
+    def __init__(self, clock: Clock, partitions: Callable[[], Iterable[Partition]]) -> None:
+        """`partitions` returns the hosted ones."""
+        self._clock = clock
+        self._partitions = partitions
+        self._loaded: WeakKeyDictionary[Segment, _Loaded] = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[Segment, tuple[str, ...]] = WeakKeyDictionary()
+        self._failed_ms: WeakKeyDictionary[Segment, float] = WeakKeyDictionary()
+        self._indexed: set[tuple[str, int]] = set()  # the partitions that may have indexes
+        self._complete: dict[str, _Complete] = {}
+        self._damages = 0
+        self._making: Segment | None = None
+        self._told: set[tuple[str, str]] = set()
+        self._pool: ThreadPoolExecutor | None = None
+        self._stopping = Event()
+        self._task: asyncio.Task[None] | None = None
+        self._next_ms = 0.0
+
+    # -- reading
+
+    def plan(self, of: PartitionLog, segment: Segment, wanted: Filter) -> tuple[HeaderIndex, int] | None:
+        """Return the index of a closed segment, and the blocks that may have a match; None if any may have one.
+
+        Raise OSError.
+        """
+        names = of.config.filter_index_headers
+        if not names or wanted.tested_headers.isdisjoint(names):
+            return None
+        found = self._loaded.get(segment)
+        if found is None or found.truncations != of.truncations:
+            if segment is self._making:
+                return None
+            found = self._load(of, segment)
+        index, plans = found.header_index, found.plans
+        if index is None:
+            return None
+        bits = plans.get(wanted.text)
+        if bits is None:
+            if len(plans) >= _MOST_PLANS:
+                plans.clear()
+            bits = wanted.possible(index.lookup, index.every)
+            if bits.bit_count() > index.every.bit_length() * _USEFUL:
+                bits = _EVERYWHERE
+            plans[wanted.text] = bits
+        return None if bits == _EVERYWHERE else (index, bits)
+
+    def _load(self, of: PartitionLog, segment: Segment) -> _Loaded:
+        self._loaded.pop(segment, None)
+        index = None
+        try:
+            content = read_optional(segment.path(HEADERS_SUFFIX))
+        except OSError as error:  # views read without it
+            log.warning("%s cannot be read: %s", segment.path(HEADERS_SUFFIX), error)
+            content = None
+        if content is not None:
+            try:
+                index = HeaderIndex(content)
+            except DamagedIndexError as error:
+                log.warning("%s is made again: %s", segment.path(HEADERS_SUFFIX), error)
+            if index is None or not is_of(index, segment.handle, segment.base_offset, segment.size):
+                index = None
+                segment.drop_headers()
+                self._made.pop(segment, None)
+                self._complete.clear()
+                self._damages += 1
+        if index is not None:
+            self._make_room(index.size)
+        self._loaded[segment] = found = _Loaded(index, of.truncations, {})
+        return found
+
+    def _make_room(self, size: int) -> None:
+        there = [(each, index) for each, found in self._loaded.items() if (index := found.header_index) is not None]
+        size += sum(index.size for _, index in there)
+        for segment, index in there:  # from the one that was loaded first
+            if size <= _MOST_BYTES:
+                return
+            del self._loaded[segment]
+            size -= index.size
+
+    # -- making
+
+    @property
+    def is_making(self) -> bool:
+        """Whether an index is being made now."""
+        return self._making is not None
+
+    def tick(self) -> None:
+        """Begin to make what is missing, if it is due."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_ms and (self._task is None or self._task.done()):
+            self._next_ms = now_ms + LOOK_MS
+            self._task = asyncio.get_running_loop().create_task(in_slices(self.look()))
+
+    async def look(self) -> None:
+        """Make what is missing, one index after the other."""
+        for partition in list(self._partitions()):
+            of = partition.log
+            if of.config.filter_index_headers or partition.key in self._indexed:
+                await self._index(partition, of)
+            await turn
+
+    async def _index(self, partition: Partition, of: PartitionLog) -> None:
+        names = of.config.filter_index_headers
+        state = names, of.segments.active.base_offset, len(of.segments)
+        now_ms, damages = self._clock.monotonic_ms(), self._damages
+        known = self._complete.get(of.directory)
+        if known is not None and known.state == state and now_ms < known.until_ms:
+            return
+        if names:
+            self._indexed.add(partition.key)
+        else:
+            self._indexed.discard(partition.key)
+        for segment in of.segments[:-1]:
+            await turn
+            if partition.log is not of or of.config.filter_index_headers != names:
+                return
+            if of.segments.index_of(segment) < 0 or segment is of.segments.active:
+                continue
+            if not names:
+                segment.drop_headers()
+                self._made.pop(segment, None)
+                self._loaded.pop(segment, None)
+            elif self._made.get(segment) != names and self._failed_ms.get(segment, 0) <= self._clock.monotonic_ms():
+                await self._make(of, segment, names)
+        if damages != self._damages:
+            return
+        if len(self._complete) >= _MOST_COMPLETE:
+            self._complete.clear()
+        self._complete[of.directory] = _Complete(state, now_ms + AGAIN_MS)
+
+    async def _make(self, of: PartitionLog, segment: Segment, names: tuple[str, ...]) -> None:
+        truncations, path, given_up = of.truncations, segment.path(HEADERS_SUFFIX), []
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-index")
+        self._making = segment
+        try:
+            work = self._pool.submit(
+                ensure, segment.path(), path, segment.base_offset, segment.size, names, self._stopping.is_set
+            )
+            given_up = await asyncio.wrap_future(work)
+            self._made[segment] = names
+        except FileNotFoundError:
+            return  # the segment was removed meanwhile
+        except OSError as error:
+            log.warning("%s cannot be written: %s", path, error)
+            self._failed_ms[segment] = self._clock.monotonic_ms() + RETRY_MS
+            segment.drop_headers()
+        except Stopped:
+            return
+        except Exception:
+            log.exception("%s cannot be made", path)
+            self._failed_ms[segment] = self._clock.monotonic_ms() + RETRY_MS
+        finally:
+            self._making = None
+            self._loaded.pop(segment, None)
+        if truncations != of.truncations or of.segments.index_of(segment) < 0:
+            self._made.pop(segment, None)
+            segment.drop_headers()
+        for name in given_up:
+            if (of.topic, name) not in self._told:
+                self._told.add((of.topic, name))
+                text = "%s-%d: the header %s has too many values to be indexed (filter.index.headers)"
+                log.warning(text, of.topic, of.partition, name)
+
+    def close(self) -> None:
+        """End the thread; what it has not made is made after the next start."""
+        self._stopping.set()
+        if self._task is not None:
+            self._task.cancel()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
