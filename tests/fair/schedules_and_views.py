@@ -193,13 +193,18 @@ def _write_source(client: WireClient, records: int) -> None:
         assert _sent(client, SOURCE, _batch(rows)) == 0
 
 
-def _create_views(client: WireClient, count: int) -> list[str]:
+def _unlike(number: int) -> str:
+    """Return a filter that cannot be looked for together with the others."""
+    return " OR ".join(f"header.h{number}x{each} = 'x'" for each in range(20))
+
+
+def _create_views(client: WireClient, count: int, text: Callable[[int], str] = _filter) -> list[str]:
     names = [f"fair-view-{number}" for number in range(count)]
     for start in range(0, count, 100):
         some = [
             CreatableTopic(
                 name, -1, -1,
-                configs=[CreatableTopicConfig("view.source", SOURCE), CreatableTopicConfig("view.filter", _filter(n))],
+                configs=[CreatableTopicConfig("view.source", SOURCE), CreatableTopicConfig("view.filter", text(n))],
             )
             for n, name in enumerate(names[start : start + 100], start)
         ]  # fmt: skip
@@ -253,6 +258,24 @@ def views(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
         for each in waiting:
             assert isinstance(each.receive(PATIENCE_SECONDS), bytes)
             each.close()
+
+
+def unlike_views(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
+    """Write to a source whose views have nothing in common, and which are all waited for."""
+    with WireClient(running.bootstrap) as client, WireClient(running.bootstrap) as waiting:
+        _write_source(client, _A_BATCH)
+        names = _create_views(client, sizes.views, _unlike)
+        yield f"Fetch of {sizes.views:,} views without a match, with nothing in common"
+        client.ask(_fetch(names, 0, 1_000), _FETCH, PATIENCE_SECONDS)
+        end = _end(client, SOURCE)
+        waiting.start(_fetch(names, end, 600_000), _FETCH)
+        yield "a producer writes what none of them shows"
+        until = time.monotonic() + sizes.seconds
+        row: Row = (None, b"v" * 80, (("region", b"none"),))
+        while time.monotonic() < until:
+            assert _sent(client, SOURCE, _batch([row] * _A_BATCH)) == 0
+        yield "the views read it"
+        wait_until(lambda: _end(client, names[-1]) >= 0, "the end of a view")
 
 
 def filters(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
@@ -381,6 +404,7 @@ STORIES: dict[str, Story] = {
     "schedules": schedules,
     "burst": burst,
     "views": views,
+    "unlike": unlike_views,
     "filters": filters,
     "share.filter": shares,
     "stuck groups": stuck_groups,
