@@ -77,6 +77,7 @@ torture: .venv/.stamp
 	KBROKER_TESTS=long KBROKER_KAFKA=live $(BIN)/pytest compat_tests/clients compat_tests/streams compat_tests/spark compat_tests/pipeline
 	KBROKER_TESTS=long $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark"
 	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_kill.py tests/crash/test_member.py tests/crash/test_streams.py
+	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_schedules.py tests/crash/test_schedules_in_cluster.py
 	KBROKER_TESTS=long $(BIN)/pytest tests/txn/test_on_kafka.py tests/fair/test_built_up.py
 
 demo: .venv-demo/.stamp

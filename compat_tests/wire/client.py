@@ -59,12 +59,12 @@ class WireClient:
         self._pending = (response_class(request), version, self._correlation)
         self._sock.sendall(struct.pack(">i", len(body)) + body)
 
-    def finish(self) -> Any:
-        """Wait for the response to the request that was started."""
+    def finish(self, timeout: float = DEADLINE_SECONDS) -> Any:
+        """Wait for the response to the request that was started; SILENCE after `timeout` seconds."""
         assert self._pending is not None, "nothing was asked"
         cls, version, correlation = self._pending
         self._pending = None
-        raw = self.receive()
+        raw = self.receive(timeout)
         if isinstance(raw, str):
             return raw
         view = memoryview(raw)
@@ -72,10 +72,10 @@ class WireClient:
         tagged = version in cls.FLEXIBLE and cls.KEY != _API_VERSIONS
         return decode(cls, version, view[5 if tagged else 4 :])
 
-    def ask(self, request: Any, version: int) -> Any:
-        """Send a request and return its response."""
+    def ask(self, request: Any, version: int, timeout: float = DEADLINE_SECONDS) -> Any:
+        """Send a request and return its response; SILENCE after `timeout` seconds."""
         self.start(request, version)
-        return self.finish()
+        return self.finish(timeout)
 
     def send_bytes(self, data: bytes) -> None:
         """Send bytes as they are."""

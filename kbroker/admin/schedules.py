@@ -36,6 +36,10 @@ _TIMES_MORE: Final = 10
 """How many times more records than wanted are looked at to find those with an error."""
 
 
+class NoScheduleTopic(AdminError):  # noqa: N818 - an outcome
+    """A topic has no `schedule.enable=true`."""
+
+
 class Place(NamedTuple):
     """A pending record, and when it is due."""
 
@@ -109,14 +113,17 @@ class ScheduleTopic:
         target: str | None = None,
         most_s: float = math.inf,
     ) -> None:
-        """Read the topic, for at most `most_s` seconds. `target` is its default target if known. Raises AdminError."""
+        """Read the topic, for at most `most_s` seconds. `target` is its default target if known.
+
+        Raises AdminError; NoScheduleTopic for another kind of topic.
+        """
         self.topic = topic
         self._until = time.monotonic() + most_s
         self._reader = PartitionReader(admin)
         chosen = chosen_partitions(admin, topic, partitions, self._reader)
         if target is None:
             if topic_config(admin, [topic], ENABLE).get(topic) != "true":
-                raise AdminError(f"topic {topic} is no schedule topic: its config {ENABLE} is not true")
+                raise NoScheduleTopic(f"topic {topic} is no schedule topic: its config {ENABLE} is not true")
             target = topic_config(admin, [topic], TARGET).get(topic, "")
         self.unreadable = 0
         """How many batches were skipped because they cannot be read."""

@@ -26,6 +26,7 @@ from kbroker.replicas import Replicas
 
 log = logging.getLogger(__name__)
 
+_Key = tuple[str, int]
 LatestOffset = tuple[ErrorCode, int]
 """An error, or the offset after the last record that every consumer can read."""
 VERSION: Final = 7
@@ -58,23 +59,39 @@ class LatestOffsets:
 
         A share group archives the source's records that do not match, so they are no lag once they were looked at.
         """
-        known = self._state().topics.get(topic)
-        if known is not None and known.source is not None:
-            topic = known.source
-        found: dict[int, LatestOffset] = {}
-        elsewhere: dict[int, list[int]] = {}
-        for index in indexes:
+        found = await self.of_all((topic, index) for index in indexes)
+        return {index: latest for (_, index), latest in found.items()}
+
+    async def of_all(self, keys: Iterable[_Key], timeout_ms: float | None = None) -> dict[_Key, LatestOffset]:
+        """Return the latest offsets of partitions of any topics; all leaders are asked at the same time.
+
+        A leader that has not answered after `timeout_ms` is an error for its partitions; the default is the timeout of
+        all requests between brokers.
+        """
+        found: dict[_Key, LatestOffset] = {}
+        elsewhere: dict[int, list[_Key]] = {}
+        shown: dict[_Key, list[_Key]] = {}
+        """The partitions that were asked for, by those that are looked up: a view has those of its source."""
+        for key in keys:
+            topic, index = key
+            known = self._state().topics.get(topic)
+            if known is not None and known.source is not None:
+                topic = known.source
+            shown.setdefault((topic, index), []).append(key)
+            await turn
+        for key in shown:
+            topic, index = key
             partition = self._state().partition(topic, index)
             leader = -1 if partition is None else partition.leader
             if leader == self._node_id or self._peers is None:
-                found[index] = await self._here(topic, index)
+                found[key] = await self._here(topic, index)
             elif leader < 0:
-                found[index] = ErrorCode.LEADER_NOT_AVAILABLE, -1
+                found[key] = ErrorCode.LEADER_NOT_AVAILABLE, -1
             else:
-                elsewhere.setdefault(leader, []).append(index)
+                elsewhere.setdefault(leader, []).append(key)
             await turn
         asked = [
-            self._ask(self._peers, node_id, topic, at_leader[first : first + _AT_ONCE])
+            self._ask(self._peers, node_id, at_leader[first : first + _AT_ONCE], timeout_ms or self._timeout_ms)
             for node_id, at_leader in elsewhere.items()
             for first in range(0, len(at_leader), _AT_ONCE)
             if self._peers is not None
@@ -82,7 +99,7 @@ class LatestOffsets:
         if asked:
             for answer in await asyncio.gather(*asked):
                 found.update(answer)
-        return found
+        return {key: found[place] for place, asking in shown.items() for key in asking}
 
     async def _here(self, topic: str, index: int) -> LatestOffset:
         try:
@@ -92,16 +109,22 @@ class LatestOffsets:
         except OSError:
             return ErrorCode.KAFKA_STORAGE_ERROR, -1
 
-    async def _ask(self, peers: PeersByNode, node_id: int, topic: str, indexes: list[int]) -> dict[int, LatestOffset]:
-        wanted = [ListOffsetsPartition(index, -1, _LATEST) for index in indexes]
-        request = ListOffsetsRequest(_CONSUMER, 0, [ListOffsetsTopic(topic, wanted)])
-        answers = dict.fromkeys(indexes, (ErrorCode.LEADER_NOT_AVAILABLE, -1))
+    async def _ask(
+        self, peers: PeersByNode, node_id: int, keys: list[_Key], timeout_ms: float
+    ) -> dict[_Key, LatestOffset]:
+        wanted: dict[str, list[ListOffsetsPartition]] = {}
+        for topic, index in keys:
+            wanted.setdefault(topic, []).append(ListOffsetsPartition(index, -1, _LATEST))
+        request = ListOffsetsRequest(_CONSUMER, 0, [ListOffsetsTopic(topic, parts) for topic, parts in wanted.items()])
+        answers = dict.fromkeys(keys, (ErrorCode.LEADER_NOT_AVAILABLE, -1))
         try:
-            response = await peers.ask(node_id, request, VERSION, ListOffsetsResponse, self._timeout_ms)
+            response = await peers.ask(node_id, request, VERSION, ListOffsetsResponse, timeout_ms)
         except PeerUnavailable as error:
-            log.info("broker %d did not return the latest offsets of %s: %s", node_id, topic, error)
+            log.info("broker %d did not return the latest offsets of %s: %s", node_id, ", ".join(wanted), error)
             return answers
         for each in response.topics:
             for found in each.partitions:
-                answers[found.partition_index] = known_error(found.error_code), found.offset
+                key = each.name, found.partition_index
+                if key in answers:
+                    answers[key] = known_error(found.error_code), found.offset
         return answers

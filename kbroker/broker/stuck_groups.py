@@ -4,8 +4,8 @@ Owns the times of the looks, the collection of the evidence, and the log line. s
 decides when the evidence suffices. Never changes an offset.
 
 The group coordinator sees members leave, whichever broker leads the partition. A fetch names no group, so coordinators
-ask all brokers for clients that fetch the same record again, and compare their client ids and hosts with those of the
-members. Share groups are seen by the leaders of the partitions.
+ask the brokers of partitions whose committed offsets stand still for clients that fetch the same record again, and
+compare their client ids and hosts with those of the members. Share groups are seen by the leaders of the partitions.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 from kbroker.broker.latest_offsets import LatestOffsets
 from kbroker.clock import Clock
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 
 LOOK_MS: Final = 2_000
 """The time between two looks, in ms."""
+ENDS_MS: Final = 5_000
+"""How long a look waits for the ends of partitions from their leaders, in ms."""
 _TEXTS: Final = {
     LEFT: "{} members in turn have owned the partition and left without a commit",
     READ_AGAIN: "a member has fetched the record again for some time, at least {} times",
@@ -101,6 +104,10 @@ class StuckGroups:
         """What each client fetched last from a partition, before the last look."""
         self._again: dict[tuple[_Key, Client, int], int] = {}
         """How many looks in a row have seen the same fetch."""
+        self._newest: WeakKeyDictionary[GroupShard, int] = WeakKeyDictionary()
+        """The newest record with a commit that each shard had at the last look."""
+        self._looks_to_ask = 0
+        """After how many looks the other brokers are asked again."""
         self._looking: asyncio.Task[None] | None = None
 
     def stuck(self) -> dict[str, list[Stuck]]:
@@ -133,11 +140,7 @@ class StuckGroups:
 
     async def look(self) -> None:
         """Collect the evidence since the last look, and log the records for which it suffices now."""
-        for shard in self._groups.loaded():
-            departed = shard.groups.departed
-            while departed:
-                await self._note_departure(shard, departed.popleft())
-                await turn
+        await self._note_departures()
         await self._note_fetches()
         await self._note_deliveries()
         await self._drop_moved()
@@ -149,17 +152,26 @@ class StuckGroups:
 
     # -- owners that leave
 
-    async def _note_departure(self, shard: GroupShard, departure: Departure) -> None:
+    async def _note_departures(self) -> None:
+        """Note the partitions that members left with a record to read. All their leaders are asked at once."""
         now_ms = self._clock.now_ms()
-        for topic, indexes in self._owned(departure):
-            held = shard.offsets.of_group(departure.group_id)[0].get(topic, {})
-            committed = {index: held[index][1].offset for index in indexes if index in held}
-            ends = await self._latest.of(topic, committed)
-            for index, offset in committed.items():
-                code, end = ends[index]
-                if code == ErrorCode.NONE and end > offset:
-                    self._offsets.left((departure.group_id, topic, index), offset, now_ms)
-                await turn
+        left: list[tuple[Place, int]] = []
+        for shard in self._groups.loaded():
+            departed = shard.groups.departed
+            while departed:
+                departure = departed.popleft()
+                for topic, indexes in self._owned(departure):
+                    held = shard.offsets.of_group(departure.group_id)[0].get(topic, {})
+                    left += [((departure.group_id, topic, n), held[n][1].offset) for n in indexes if n in held]
+                    await turn
+        if not left:
+            return
+        ends = await self._latest.of_all(((topic, index) for (_, topic, index), _ in left), ENDS_MS)
+        for place, offset in left:
+            code, end = ends[place[1:]]
+            if code == ErrorCode.NONE and end > offset:
+                self._offsets.left(place, offset, now_ms)
+            await turn
 
     def _owned(self, departure: Departure) -> Iterable[tuple[str, Iterable[int]]]:
         """Return the partitions that the member owned. The leader of a classic group may have sent any bytes."""
@@ -198,12 +210,51 @@ class StuckGroups:
         self._offsets.keep_only(READ_AGAIN, found)
 
     async def _rereads_elsewhere(self) -> list[Reread]:
-        """Return what the other brokers see; a broker that does not answer is left out."""
-        if self._peers is None or not any(shard.groups for shard in self._groups.loaded()):
+        """Return what the other brokers see; a broker that does not answer is left out.
+
+        Nobody is asked while all groups with members go on, or have read all there is. Brokers that see nothing are
+        asked no more often than they could tell something new.
+        """
+        standing = await self._hosts_where_offsets_stand()
+        self._looks_to_ask -= 1
+        if self._peers is None or not standing or self._looks_to_ask > 0:
             return []
-        nodes = [each for each in self._state().brokers if each != self._node_id]
-        answers = await asyncio.gather(*(self._ask(self._peers, each) for each in nodes))
-        return [each for answer in answers for each in answer]
+        answers = await asyncio.gather(*(self._ask(self._peers, each) for each in sorted(standing)))
+        found = [each for answer in answers for each in answer]
+        self._looks_to_ask = 1 if found else LOOKS
+        return found
+
+    async def _hosts_where_offsets_stand(self) -> set[int]:
+        """Return the other brokers with a partition of which a group with members commits nothing, and could."""
+        others = self._state().brokers.keys() - {self._node_id}
+        before, self._newest = self._newest, WeakKeyDictionary()
+        found: set[int] = set()
+        for shard in self._groups.loaded() if others else ():
+            newest, self._newest[shard] = before.get(shard, -1), shard.offsets.newest
+            for group_id in shard.offsets.groups():
+                group = shard.groups.get(group_id)
+                if group is None or not group.members:
+                    continue
+                for topic, held in list(shard.offsets.of_group(group_id)[0].items()):
+                    for index, (record, value) in list(held.items()):
+                        if record <= newest and not self._is_at_the_end(topic, index, value.offset):
+                            found.update(others & self._hosts(topic, index))
+                    await turn
+                if found == others:
+                    return found
+                await turn
+        return found
+
+    def _is_at_the_end(self, topic: str, index: int, offset: int) -> bool:
+        """Whether it is known without asking that a partition has nothing to read at an offset."""
+        partition = self._replicas.get((topic, index))
+        return partition is not None and partition.log.high_watermark <= offset
+
+    def _hosts(self, topic: str, index: int) -> set[int]:
+        """Return the brokers from which consumers may read a partition; a view is read where its source is."""
+        known = self._state().topics.get(topic)
+        partition = self._state().partition(known.source if known is not None and known.source else topic, index)
+        return set() if partition is None else set(partition.replicas)
 
     async def _ask(self, peers: PeersByNode, node_id: int) -> list[Reread]:
         request = DescribeGroupsRequest(wants_rereads=True)

@@ -103,7 +103,12 @@ class _Printing:
 @click.option("--filter", "wanted", metavar="EXPR", help="Print only records that match: A || B, or header.x = 'y'.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Read this one only.")
 @click.option("-o", "--offset", metavar="OFFSET", help=_OFFSET_HELP)
-@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="End when no record arrived for this time.")
+@click.option(
+    "--timeout",
+    type=click.IntRange(0),
+    metavar="MS",
+    help="End after this time without a record, also while a group is joined.",
+)
 @click.option("--until-end", is_flag=True, help="End at the last records of the moment of the start.")
 @click.option("-Z", "--null", "show_null", is_flag=True, help="Print NULL where a key or value is null.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")

@@ -14,7 +14,16 @@ import click
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import AdminError
 from kbroker.admin.partition_offsets import parse_time
-from kbroker.admin.schedules import NEXT_TIMES, Scheduled, ScheduleTopic, cancel, first_due, following, schedule_topics
+from kbroker.admin.schedules import (
+    ENABLE,
+    NEXT_TIMES,
+    Scheduled,
+    ScheduleTopic,
+    cancel,
+    first_due,
+    following,
+    schedule_topics,
+)
 from kbroker.cli.client import client_options, ending_at_signals, warn
 from kbroker.cli.completion import complete_topics
 from kbroker.cli.log_output import one_line
@@ -61,6 +70,8 @@ def list_pending(
             states = [ScheduleTopic(admin, each) for each in dict.fromkeys(topics)]
         else:
             states = list(_readable(admin))
+            if not states:
+                warn(f"no topic that you can read has {ENABLE}=true")
         found = first_due(states, limit, before_ms, failed=failed)
     now_ms = int(time.time() * 1000)
     output.rows(

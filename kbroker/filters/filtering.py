@@ -6,6 +6,7 @@ Owns the interface of the package.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from kbroker.filters.compiling import compiled, reads_value
@@ -13,6 +14,9 @@ from kbroker.filters.operands import Decode, Document, Row, json_document
 from kbroker.filters.parser import parse
 from kbroker.filters.possible import Lookup, possible, tested
 from kbroker.filters.prefilter import Needle, Prefilter
+
+_KEPT: Final = 16
+"""How many filters are kept. The longest ones take 15 ms to compile; the config of a view is checked, then used."""
 
 
 class Filter:
@@ -61,4 +65,9 @@ def compile_filter(text: str, decode: Decode = json_document) -> Filter:
 
     `decode` returns the decoded form of a record's value for paths like `value.amount`.
     """
-    return Filter(text, decode)
+    return _kept(text) if decode is json_document else Filter(text, decode)
+
+
+@lru_cache(maxsize=_KEPT)
+def _kept(text: str) -> Filter:
+    return Filter(text)

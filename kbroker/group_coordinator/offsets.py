@@ -112,6 +112,15 @@ class Offsets:
         """Return a group's offsets by topic and partition, and the partitions with pending offsets."""
         return self._stored.get(group_id, {}), self._open.get(group_id, {})
 
+    @property
+    def newest(self) -> int:
+        """The offset of the last record of this shard with a commit; -1 if there is none."""
+        return self._newest
+
+    def groups(self) -> list[str]:
+        """Return the groups with an offset."""
+        return list(self._stored)
+
     def groups_with(self, topic: str) -> list[str]:
         """Return the groups with an offset in a topic."""
         return list(self._groups_by_topic.get(topic, ()))

@@ -88,6 +88,17 @@ def test_other_topics_are_no_schedule_topics(kbroker: CommandLine, topic: str) -
     assert "does not exist" in kbroker.fails("schedule", "cancel", f"{topic}.missing", "k")
 
 
+def test_without_schedule_topics_the_list_says_so() -> None:
+    with Broker() as broker:
+        kbroker = CommandLine(broker.bootstrap_servers)
+        config = {"schedule.enable": "true", "message.timestamp.type": "LogAppendTime"}
+        broker.topics.create("later", config=config)
+        assert kbroker.ok("schedule", "list").err == ""
+        kbroker.ok("config", "unset", "schedule.enable", "--topic", "later")
+        done = kbroker.ok("schedule", "list", "--json")
+        assert (done.json, done.err) == ([], "kbroker: no topic that you can read has schedule.enable=true\n")
+
+
 def test_the_next_times_of_an_expression(kbroker: CommandLine) -> None:
     after = ["--after", "2026-10-24T12:00:00Z"]
     assert kbroker.ok("schedule", "next", "30 2 * * *", "--timezone", "Europe/Berlin", "-c", "2", *after).lines == [

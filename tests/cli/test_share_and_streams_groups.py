@@ -209,6 +209,15 @@ def test_a_topic_that_is_named_twice(cli: CommandLine, name: str) -> None:
     assert cli.ok("consume", name, name, "--share", name, "-c", "1", "--timeout", "20000").out == b"a\n"
 
 
+def test_a_time_out_counts_while_the_group_is_joined(cli: CommandLine, name: str) -> None:
+    """kafka-console-share-consumer counts it so, too: its first poll joins the group."""
+    cli.ok("topic", "create", name)
+    cli.ok("config", "set", "share.auto.offset.reset=earliest", "--group", name)
+    cli.ok("produce", name, stdin=b"a\n")
+    assert cli.ok("consume", name, "--share", name, "--timeout", "0").out == b""
+    assert cli.ok("consume", name, "--share", name, "-c", "1", "--timeout", "20000").out == b"a\n"
+
+
 def test_many_groups_are_listed_once(cli: CommandLine, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One list contains all groups: a list for each of 10,000 groups would take forever."""
     cli.ok("topic", "create", name)

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from compat_tests.wire.client import WireClient
 from kbroker import Cluster
 from kbroker.broker import stuck_groups
+from kbroker.group_coordinator.stuck_offsets import LOOKS
 from kbroker.handlers.authorized.groups import rereads_for_brokers
 from kbroker.handlers.authorized.required_rights import CLUSTER_ACTION
 from kbroker.protocol.messages.groups import (
@@ -110,6 +111,51 @@ def test_the_record_is_named(cluster: Cluster, cause: str) -> None:
         consumer.close()
     (found,) = stuck(cluster, group)
     assert (found.topic, found.partition, found.offset, found.cause) == (topic, 0, 1, cause)
+
+
+def test_nobody_is_asked_while_groups_have_read_all_there_is(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    asked: list[int] = []
+    look = stuck_groups.StuckGroups._rereads_elsewhere
+
+    async def counted(search: stuck_groups.StuckGroups) -> list[stuck_groups.Reread]:
+        looks.append(search._node_id)
+        return await look(search)
+
+    async def ask(_search: stuck_groups.StuckGroups, _peers: object, node_id: int) -> list[stuck_groups.Reread]:
+        asked.append(node_id)
+        return []
+
+    cluster.topics.create("quiet", 3)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for number in range(30):
+        producer.produce("quiet", str(number))
+    assert producer.flush(PATIENCE_S) == 0
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest", "group.id": "quiet"}
+    reader = Consumer({**settings, "enable.auto.commit": False})
+    reader.subscribe(["quiet"])
+    read = 0
+    while read < 30:
+        message = reader.poll(PATIENCE_S)
+        assert message is not None
+        assert message.error() is None
+        read += 1
+    monkeypatch.setattr(stuck_groups.StuckGroups, "_rereads_elsewhere", counted)
+    monkeypatch.setattr(stuck_groups.StuckGroups, "_ask", ask)
+    reader.commit(offsets=[TopicPartition("quiet", each, 0) for each in range(3)], asynchronous=False)
+    until(lambda: bool(asked))  # somebody might read again what is not committed
+    reader.commit(asynchronous=False)
+    until(lambda: reader.committed([TopicPartition("quiet", 0)], PATIENCE_S)[0].offset > 0)
+
+    def looks_pass(number: int) -> None:
+        looks.clear()
+        until(lambda: all(looks.count(each) > number for each in cluster.brokers))
+
+    looks_pass(2)
+    asked.clear()
+    looks_pass(2 * LOOKS)
+    assert asked == []
+    reader.close()
 
 
 @pytest.mark.parametrize("is_broker", [True, False])

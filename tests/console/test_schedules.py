@@ -67,6 +67,11 @@ def test_a_page_that_takes_too_long_says_so(web: Visitor, monkeypatch: pytest.Mo
     assert "use kbroker schedule cancel" in web.refused("schedule-cancel", **fields)
 
 
-def test_other_topics_are_no_schedule_topics(web: Visitor) -> None:
-    assert "is no schedule topic" in web.get("/schedules?topic=orders").words
-    assert "does not exist" in web.get("/schedules?topic=nope").words
+@pytest.mark.parametrize(
+    ("topic", "why"), [("orders", "topic orders is no schedule topic"), ("nosuch", "there is no topic nosuch")]
+)
+def test_other_topics_are_no_schedule_topics(web: Visitor, topic: str, why: str) -> None:
+    found = web.get(f"/schedules?topic={topic}")
+    assert found.status == 404
+    assert "<h1>Not found</h1>" in found.text
+    assert why in found.words

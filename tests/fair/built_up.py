@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from compat_tests.harness.brokers import BrokerProcess
 from compat_tests.wire.client import WireClient
@@ -48,6 +48,7 @@ from kbroker.protocol.records import build_batch, compute_crc
 from tests.fair.__main__ import Memory, Quiet, broker, told_by
 from tests.fair.rows import framed
 
+S = TypeVar("S")
 LONG, WIDE, MANY = "fair-long-log", "fair-many-partitions", "fair-many-producers"
 """The topics, one for each story."""
 WAITING: Final = 20
@@ -291,7 +292,7 @@ class Measured:
         return f"{self.name:58} {self.longest:9.1f} ms {self.middle:5.2f} ms {self.grown:5.0f} MB {self.seconds:7.2f} s"
 
 
-def measure(running: BrokerProcess, story: Story, sizes: Sizes) -> Iterator[Measured]:
+def measure(running: BrokerProcess, story: Callable[[BrokerProcess, S], Iterator[str]], sizes: S) -> Iterator[Measured]:
     """Run a story, and yield the cost of each part for the quiet client and the broker's memory."""
     memory = Memory(running.pid)
     quiet = Quiet(running.bootstrap)

@@ -306,3 +306,10 @@ def test_no_document_takes_long(value):
     begin = time.thread_time()
     assert wanted(record, 0) in (True, False)
     assert time.thread_time() - begin < 2
+
+
+def test_a_filter_is_compiled_once_for_its_check_and_its_use() -> None:
+    """The longest ones take some 15 ms, in which nobody else is served."""
+    text = " OR ".join(f"header.once{number} = 'x'" for number in range(100))
+    assert compile_filter(text) is compile_filter(text)
+    assert compile_filter(text, lambda _value: None) is not compile_filter(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -16,11 +17,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.passed = 0.0
+        self._clock_resolution = 1e-6  # asyncio adds it to the time, which after months would be lost in rounding
 
     def time(self) -> float:
         return self.passed
 
     def _run_once(self) -> None:
+        while self._scheduled and self._scheduled[0]._cancelled:
+            # asyncio would remove it too, but wait in real time for the next one.
+            heapq.heappop(self._scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1
         if not self._ready and self._scheduled:
             self.passed = max(self.passed, self._scheduled[0]._when)
         super()._run_once()

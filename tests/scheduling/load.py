@@ -98,6 +98,27 @@ def arrived(address: str, least: int) -> list[Message]:
     return found
 
 
+def records(address: str, topic: str, partitions: int) -> list[Message]:
+    """Return what is in a topic, up to its present end."""
+    settings = {"bootstrap.servers": address, "group.id": "reader", "isolation.level": "read_uncommitted"}
+    consumer = Consumer({**settings, "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, each, 0) for each in range(partitions)])
+    found: list[Message] = []
+    read: set[int] = set()
+    deadline = time.monotonic() + PATIENCE_S
+    while len(read) < partitions:
+        assert time.monotonic() < deadline, f"{topic} is not read in {PATIENCE_S} s"
+        message = consumer.poll(0.2)
+        if message is None:
+            continue
+        if message.error() is None:
+            found.append(message)
+        elif message.error().code() == KafkaError._PARTITION_EOF:
+            read.add(message.partition())
+    consumer.close()
+    return found
+
+
 def judge(found: list[Message], load: Scheduling) -> Counter[str]:
     """Compare what arrived with what was to arrive; return how often each value did."""
     counts = Counter(each.value().decode() for each in found)

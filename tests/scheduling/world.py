@@ -174,6 +174,8 @@ class Inline(Shared):
 class World:
     """One log, one leader after the other, a client, and the faults."""
 
+    kind_of_partition: type[Partition] = Partition
+
     def __init__(self, directory: Path, seed: int) -> None:
         self._rng = random.Random(seed)
         self._directory = directory
@@ -197,7 +199,7 @@ class World:
         self._followed = self._follow()
 
     def _new_leader(self) -> Partition:
-        partition = Partition("later", b"t" * 16, 0, self._log)
+        partition = self.kind_of_partition("later", b"t" * 16, 0, self._log)
         partition.leading, partition.leader, partition.leader_epoch = True, 1, self._epoch
         partition.isr = partition.replicas = (1, 2)
         return partition

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kbroker.admin.connection import patience
 from kbroker.admin.errors import NotThere
-from kbroker.admin.schedules import Place, Scheduled, ScheduleTopic, cancel_at, first_due
+from kbroker.admin.schedules import NoScheduleTopic, Place, Scheduled, ScheduleTopic, cancel_at, first_due
 from kbroker.console.console import Console
 from kbroker.console.decoding.shown import shown
 from kbroker.console.listing import place
@@ -26,6 +26,7 @@ _MOST_SECONDS: Final = 3.0
 async def find(console: Console, values: Values) -> Facts:
     """Return the numbers of a schedule topic, and the records that are due first."""
     topic, only_failed = values.needed("topic", "the topic"), values.flag("failed")
+    await console.topic(topic)
 
     def found(admin: Any) -> Facts:
         with patience(_MOST_SECONDS):
@@ -45,7 +46,10 @@ async def find(console: Console, values: Values) -> Facts:
             "rows": [_row(each, now_ms, console) for each in rows],
         }
 
-    return await console.ask(found)
+    try:
+        return await console.ask(found)
+    except NoScheduleTopic as error:
+        raise NotThere(str(error)) from None
 
 
 def _row(found: Scheduled, now_ms: int, console: Console) -> Facts:
