@@ -1,4 +1,4 @@
-"""Build step of the package: compiles kbroker's one extension, the scan of a batch's records and the way of a schedule's.
+"""Build step of the package: compiles its one extension, the scan of records and the way of those of schedule topics.
 
 Where there is no compiler, or it fails, the package is built without it, and says so; kbroker then reads records in
 Python, with the same verdicts and more time. The extension uses the stable ABI: one wheel serves all Pythons

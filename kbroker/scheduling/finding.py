@@ -23,7 +23,7 @@ from kbroker.scheduling.shared import BATCH_RECORDS
 _NEAR_BYTES, _FAR_BYTES = 1 << 20, 1 << 16
 _NEAR: Final = 1000
 """How many offsets apart two wanted records may be so that they are read together."""
-_FIRST_CHUNK, _CHUNK_BYTES = 64, 1 << 20
+_FIRST_CHUNK, _CHUNK_BYTES = 64, 1 << 22
 _UNPACKED: Final = 1 << 22
 """The most bytes of an uncompressed batch that is held as a whole."""
 _KEPT: Final = 8

@@ -24,7 +24,11 @@ _FIRED: Final = FIRED_PREFIX.encode()
 _RESERVED: Final = (b"x-deliver-", b"x-schedule", b"x-delay")
 
 
-_FOUND_AT_ONCE: Final = 32
+_FOUND_AT_ONCE: Final = 256
+_MOST_SHORT: Final = 0x7F
+"""The largest byte that is a number of its own."""
+_LONGEST_STAMP: Final = 10
+"""The most bytes of a timestamp."""
 
 
 def _number(value: int) -> bytes:
@@ -173,12 +177,23 @@ def find_in_python(
     for _ in range(passed):
         begin = position
         try:
-            size, start = read_number(data, position, 5)
-            _, place = read_number(data, start + 1, 10)
-            delta, place = read_number(data, place, 5)
+            size = data[position]
+            if size > _MOST_SHORT or size & 1:
+                size, start = read_number(data, position, 5)
+            else:
+                size, start = size >> 1, position + 1
+            place = start + 1
+            while data[place] > _MOST_SHORT:
+                place += 1
+            is_broken = place - start > _LONGEST_STAMP
+            delta = data[place + 1]
+            if delta > _MOST_SHORT or delta & 1:
+                delta, place = read_number(data, place + 1, 5)
+            else:
+                delta, place = delta >> 1, place + 2
         except (IndexError, Malformed):
-            size = -1
-        if size < 0 or start + size > len(data) or place > start + size:
+            is_broken = True
+        if is_broken or size <= 0 or start + size > len(data) or place > start + size:
             count = passed
             break
         position = start + size
