@@ -5,7 +5,8 @@
  * record, and decides. So a fault of this file can let a record pass or make the walk slow, but only one place refuses
  * records. tests/log/mutated_batches.py compares both.
  *
- * `borders` finds where records begin, and checks nothing else. `prefixes` and `places` own a further question: with
+ * `borders` finds where records begin, and checks nothing else. `record` decodes one, and leaves what is unusual to
+ * record_at of protocol/records.py. `prefixes` and `places` own a further question: with
  * which bytes do the keys or values begin, and where are they? They tell nothing if they are not sure, and
  * schema_tokens.py reads the records.
  *
@@ -371,6 +372,80 @@ static PyObject *borders(PyObject *module, PyObject *const *args, Py_ssize_t nar
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(record_doc,
+"record(data, position) -> (timestamp delta, offset delta, key, value, headers) or None\n"
+"\n"
+"Decode the record at byte `position`. None if it is broken, or has many headers.");
+
+/* Return the bytes of a field with its size in front, None for null; NULL if it reaches beyond the record, or after an
+ * error, which is then set. */
+static PyObject *content(cursor *in)
+{
+    int32_t size;
+    if (!pass_field(in, &size))
+        return NULL;
+    if (size < 0)
+        return Py_NewRef(Py_None);
+    return PyBytes_FromStringAndSize((const char *)in->at - size, size);
+}
+
+static PyObject *headers_of(cursor *in, int32_t count)
+{
+    PyObject *headers = PyTuple_New(count);
+    for (int32_t index = 0; headers != NULL && index < count; index++) {
+        PyObject *name = NULL, *value = NULL, *pair = NULL;
+        int32_t size;
+        if (pass_field(in, &size) && size >= 0)
+            name = PyUnicode_DecodeUTF8((const char *)in->at - size, size, "replace");
+        if (name != NULL)
+            value = content(in);
+        if (value != NULL)
+            pair = PyTuple_Pack(2, name, value);
+        Py_XDECREF(name);
+        Py_XDECREF(value);
+        if (pair == NULL || PyTuple_SetItem(headers, index, pair) < 0) {
+            Py_DECREF(headers);
+            return NULL;
+        }
+    }
+    return headers;
+}
+
+static PyObject *record(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    Py_buffer view;
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "two arguments are needed: data, position");
+        return NULL;
+    }
+    Py_ssize_t position = PyLong_AsSsize_t(args[1]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *key = NULL, *value = NULL, *headers = NULL, *found = NULL;
+    if (position >= 0 && position <= view.len) {
+        const uint8_t *start = view.buf;
+        cursor in = {start + position, start + view.len};
+        int32_t size, offset, count;
+        int64_t timestamp;
+        if (read_int(&in, &size) && size > 0 && size <= in.end - in.at) {
+            in.end = in.at + size;
+            in.at++; /* the attributes */
+            if (read_long(&in, &timestamp) && read_int(&in, &offset) && (key = content(&in)) != NULL
+                && (value = content(&in)) != NULL && read_int(&in, &count) && count >= 0 && count <= MOST_HEADERS
+                && count <= in.end - in.at && (headers = headers_of(&in, count)) != NULL && in.at == in.end)
+                found = Py_BuildValue("(LiOOO)", (long long)timestamp, (int)offset, key, value, headers);
+        }
+    }
+    PyBuffer_Release(&view);
+    Py_XDECREF(key);
+    Py_XDECREF(value);
+    Py_XDECREF(headers);
+    if (found == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return found;
+}
+
 static PyMethodDef methods[] = {
     {"scan", (PyCFunction)(void (*)(void))scan, METH_FASTCALL, scan_doc},
     {"prefixes", (PyCFunction)(void (*)(void))prefixes, METH_FASTCALL, prefixes_doc},
@@ -378,6 +453,7 @@ static PyMethodDef methods[] = {
     {"borders", (PyCFunction)(void (*)(void))borders, METH_FASTCALL, borders_doc},
     {"find", (PyCFunction)(void (*)(void))find_records, METH_FASTCALL, find_doc},
     {"deliver", (PyCFunction)(void (*)(void))deliver_records, METH_FASTCALL, deliver_doc},
+    {"record", (PyCFunction)(void (*)(void))record, METH_FASTCALL, record_doc},
     {NULL, NULL, 0, NULL},
 };
 

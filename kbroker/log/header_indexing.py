@@ -153,11 +153,8 @@ def _pieces(data: bytes, count: int) -> Iterator[tuple[int, int]]:
     if len(data) <= 2 * _PIECE:
         yield 0, len(data)
         return
-    packed = record_walk.borders(data, 0, count) if record_walk.borders is not None else None
-    if packed is None:
-        raise Malformed("the records are not walked")
     start = 0
-    for stop in memoryview(packed).cast("i")[1:]:
+    for stop in _ends(data, count):
         if stop - start >= _PIECE:
             if stop - start > _LARGEST_PIECE:
                 raise Malformed("a record is too large to be searched")
@@ -170,6 +167,23 @@ def _pieces(data: bytes, count: int) -> Iterator[tuple[int, int]]:
 def _overlaps(text: bytes) -> bool:
     """Whether two occurrences of a text may overlap. The others are found fast."""
     return any(text.startswith(text[each:]) for each in range(1, len(text)))
+
+
+def _ends(data: bytes, count: int) -> Iterator[int]:
+    """Yield where the records end. Raises Malformed."""
+    if record_walk.borders is not None:
+        packed = record_walk.borders(data, 0, count)
+        if packed is None:
+            raise Malformed("a record does not fit in its batch")
+        yield from memoryview(packed).cast("i")[1:]
+        return
+    position = 0
+    for _ in range(count):
+        size, position = read_number(data, position, _LONGEST_SIZE)
+        position += size
+        if size < 0 or position > len(data):
+            raise Malformed("a record does not fit in its batch")
+        yield position
 
 
 class _Column:

@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 from kbroker.log.record_runs import Run, find_run, read_varint
 from kbroker.protocol.compression import NONE, unpack
 from kbroker.protocol.errors import Malformed, Undecodable
-from kbroker.protocol.records import HEADER_SIZE, BatchHeader, read_number
+from kbroker.protocol.records import HEADER_SIZE, BatchHeader, Headers, read_number
 
 _LARGE: Final = 16384  # in bytes; a record of 8,000 empty headers takes some ms
 _AHEAD: Final = _LARGE + 64  # the numbers of a broken record may continue after its end
@@ -59,13 +59,15 @@ Deliver = Callable[
 ]
 deliver: Deliver | None = None
 """The compiled function that gives records of a schedule topic other headers; None if `scan` is None."""
+record: Callable[[bytes, int], tuple[int, int, bytes | None, bytes | None, Headers] | None] | None = None
+"""The compiled function that decodes one record; None if `scan` is None."""
 _PURE = bool(os.environ.get("KBROKER_PURE_PYTHON"))
 if not _PURE:
     with suppress(ImportError):
         _compiled = import_module("kbroker.log._record_scan")
         scan = _compiled.scan
-        borders = getattr(_compiled, "borders", None)
         find, deliver = getattr(_compiled, "find", None), getattr(_compiled, "deliver", None)
+        borders, record = getattr(_compiled, "borders", None), getattr(_compiled, "record", None)
         prefixes, places = getattr(_compiled, "prefixes", None), getattr(_compiled, "places", None)
 
 logger = logging.getLogger(__name__)

@@ -29,6 +29,7 @@ from kbroker.protocol.records import (
     compute_crc,
     read_number,
     record_at,
+    wrap,
 )
 
 _MOST_UNPACKED: Final = 1 << 30
@@ -102,10 +103,7 @@ class OpenedBatch:
     def _record(self, index: int) -> Record:
         known = self._records.get(index)
         if known is None:
-            header = self.header
-            fixed = header.max_timestamp if header.timestamp_type else None
-            position = self._borders[index]
-            known, _ = record_at(self.data, position, header.base_offset, header.base_timestamp, fixed)
+            known = _decoded(self.data, self._borders[index], self.header)
             if len(self._records) < _MOST_DECODED:
                 self._records[index] = known
         return known
@@ -150,6 +148,17 @@ class OpenedBatch:
                 await turn
             packed = b"".join(pieces)
         return _enclosed(header, stamp, len(indexes), packed)
+
+
+def _decoded(data: bytes, position: int, header: BatchHeader) -> Record:
+    """Return the record at a position. Raises Malformed."""
+    fixed = header.max_timestamp if header.timestamp_type else None
+    fields = None if record_walk.record is None else record_walk.record(data, position)
+    if fields is None:
+        return record_at(data, position, header.base_offset, header.base_timestamp, fixed)[0]
+    later, offset, key, value, headers = fields
+    timestamp = wrap(header.base_timestamp + later) if fixed is None else fixed
+    return Record(header.base_offset + offset, timestamp, key, value, headers)
 
 
 def _walk(data: bytes, count: int, found: list[int]) -> None:

@@ -14,6 +14,7 @@ from kbroker.log.header_indexing import ensure
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.header_index import DamagedIndexError, HeaderIndex, hash_of
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.records import NewRecord, build_batch, enclose, iter_batches, put_number, read_records
 from tests.log.builders import NOW, open_log
 from tests.tries import tries
@@ -162,6 +163,22 @@ def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
         assert path.read_bytes() == good
     index_of(log, ("region",))
     assert HeaderIndex(path.read_bytes()).names == {"region"}
+
+
+def test_bytes_with_the_right_checksum_may_still_be_no_index(tmp_path: Path) -> None:
+    log = closed(tmp_path, [build_batch(some_records(random.Random(number))) for number in range(40)])
+    index_of(log)
+    good = Path(log.segments[0].path(HEADERS_SUFFIX)).read_bytes()
+    rng = random.Random(1)
+    for _ in range(500):
+        broken = bytearray(good[: rng.randrange(40, len(good) + 1)])
+        for _ in range(rng.randrange(1, 4)):
+            broken[rng.randrange(8, len(broken))] = rng.choice((0, 0xFF, rng.randrange(256)))
+        broken[4:8] = crc32c(bytes(broken[8:])).to_bytes(4)
+        try:
+            HeaderIndex(bytes(broken)).lookup("region", b"EU")
+        except DamagedIndexError:
+            continue
 
 
 def test_an_index_of_another_log_is_made_again(tmp_path: Path) -> None:

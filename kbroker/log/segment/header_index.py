@@ -112,19 +112,26 @@ class HeaderIndex:
         if magic != _MAGIC or crc != crc32c(content[_CRC_END:]):
             raise DamagedIndexError("its checksum is wrong")
         self._left = memoryview(content)[_START.size :]
+        if 12 * count > len(self._left):
+            raise DamagedIndexError("it is too short")
         self._blocks: Final = Blocks(self._take("I", count), self._take("I", count), self._take("I", count))
         self.every: Final = (1 << count) - 1
         """All blocks."""
         self.size: Final = len(content) + _ENTRY_BYTES
         """The bytes in memory."""
         self._columns: dict[str, tuple[array[int], array[int], memoryview, int] | None] = {}
-        for _ in range(headers):
-            length, is_given_up, everywhere, values = _HEADER.unpack(self._cut(_HEADER.size))
-            name = bytes(self._cut(length)).decode()
-            blocks = int.from_bytes(self._cut(everywhere), "little")
-            hashes, ends = self._take("Q", values), self._take("I", values + 1)
-            data = self._cut(ends[-1])
-            self._columns[name] = None if is_given_up else (hashes, ends, data, blocks)
+        try:
+            for _ in range(headers):
+                self._read_column()
+        except (struct.error, ValueError, IndexError) as error:
+            raise DamagedIndexError(str(error)) from error
+
+    def _read_column(self) -> None:
+        length, is_given_up, everywhere, values = _HEADER.unpack(self._cut(_HEADER.size))
+        name = bytes(self._cut(length)).decode()
+        blocks = int.from_bytes(self._cut(everywhere), "little")
+        hashes, ends = self._take("Q", values), self._take("I", values + 1)
+        self._columns[name] = None if is_given_up else (hashes, ends, self._cut(ends[-1]), blocks)
 
     def _cut(self, size: int) -> memoryview:
         found, self._left = self._left[:size], self._left[size:]
