@@ -251,9 +251,9 @@ class StuckGroups:
         return partition is not None and partition.log.high_watermark <= offset
 
     def _hosts(self, topic: str, index: int) -> set[int]:
-        """Return the brokers from which consumers may read a partition; a view is read where its source is."""
+        """Return the brokers that could see clients read again; none for a view."""
         known = self._state().topics.get(topic)
-        partition = self._state().partition(known.source if known is not None and known.source else topic, index)
+        partition = None if known is None or known.source is not None else self._state().partition(topic, index)
         return set() if partition is None else set(partition.replicas)
 
     async def _ask(self, peers: PeersByNode, node_id: int) -> list[Reread]:

@@ -129,7 +129,7 @@ def test_nobody_is_asked_while_groups_have_read_all_there_is(cluster: Cluster, m
     cluster.topics.create("quiet", 3)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for number in range(30):
-        producer.produce("quiet", str(number))
+        producer.produce("quiet", str(number), partition=number % 3)
     assert producer.flush(PATIENCE_S) == 0
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest", "group.id": "quiet"}
     reader = Consumer({**settings, "enable.auto.commit": False})
