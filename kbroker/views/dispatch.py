@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from kbroker.filters.filtering import Filter
 from kbroker.filters.prefilter import Needle
+from kbroker.long_work import turn
 
 FEW: Final = 4
 """So many filters are tested one by one."""
@@ -54,13 +55,20 @@ class Dispatch:
             else:
                 self._groups.append(_group(name, some))
 
-    def candidates(self, data: bytes) -> list[Filter]:
-        """Return the filters that may select some of these uncompressed records."""
+    async def candidates(self, data: bytes) -> list[Filter]:
+        """Return the filters that may select some of these uncompressed records.
+
+        Each filter that is tested alone takes up to some ms, so others are served between two of them.
+        """
         if not self._groups and len(self._alone) <= FEW:
             return self._alone  # their selection begins with the same test
         if len(data) > _LARGEST:
             return [*self._alone, *(each for group in self._groups for each in group.every)]
-        found = [each for each in self._alone if each.may_match(data)]
+        found = []
+        for each in self._alone:
+            if each.may_match(data):
+                found.append(each)
+            await turn
         for group in self._groups:
             there = set(group.pattern.findall(data))
             if any(value[0] > 0x7F for value in there):  # a length of several bytes may be that of any value
