@@ -159,7 +159,10 @@ class HeaderIndexes:
         for partition in list(self._partitions()):
             of = partition.log
             if of.config.filter_index_headers or partition.key in self._indexed:
-                await self._index(partition, of)
+                try:
+                    await self._index(partition, of)
+                except Exception:  # the other logs must not wait for this one
+                    log.exception("%s-%d: the index of headers", *partition.key)
             await turn
 
     async def _index(self, partition: Partition, of: PartitionLog) -> None:

@@ -20,10 +20,11 @@ from kbroker.log.segment.header_index import DamagedIndexError, HeaderIndex
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.records import NewRecord, build_batch
-from tests.broker.test_views import LATEST, PATIENCE_S, data_of, fetch, offset_at, offsets_in
+from tests.broker.test_views import LATEST, data_of, fetch, offset_at, offsets_in
 
 INDEXED = {"internal.segment.bytes": "200000", "filter.index.headers": "region", "file.delete.delay.ms": "0"}
 BATCHES = 200
+PATIENCE_S = 60.0
 _numbers = itertools.count(1)
 
 
