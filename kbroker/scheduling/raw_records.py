@@ -279,9 +279,11 @@ def _kept(raw: Raw) -> tuple[int, bytes] | None:
         begin = position
         size = data[position]
         if size > 0x7F:
-            return None
-        position += 1 + (size >> 1)
-        name = data[begin + 1 : position]
+            size, start = read_number(data, position, 5)
+        else:
+            size, start = size >> 1, position + 1
+        position = start + size
+        name = data[start:position]
         size = data[position]
         if size < 0x80:
             position += 1 + (size >> 1) if size != 1 else 1

@@ -82,7 +82,7 @@ def test_an_encoded_record_is_as_in_a_batch(written: list[NewRecord]) -> None:
 
 
 def test_usual_records_take_the_short_way() -> None:
-    batch = build_batch([(NOW, b"k", b"v", (("x-deliver-at", b"5"), ("x-deliver-to", b"t"), ("tag", b"a")))])
+    batch = build_batch([(NOW, b"k", b"v", (("x-deliver-at", b"5"), ("x-deliver-to", b"t"), ("tag" * 50, b"a")))])
     (raw,) = raws(batch)
     assert raw is not None
     assert Delivered("later", 0).short(raw, 5, 0) is not None
