@@ -16,6 +16,7 @@ equal times of work and rest (`Pauses`), so that the event loop gets the interpr
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
@@ -85,6 +86,15 @@ def for_a_while(
 async def in_slices(work: Coroutine[Any, Any, _T]) -> _T:
     """Run work to its end, in a task, in slices of a millisecond. The event loop is free between them."""
     return await _sliced(work)
+
+
+def sliced_task(work: Callable[[], Coroutine[Any, Any, _T]]) -> asyncio.Task[_T]:
+    """Create a task that runs work in slices. If it is cancelled before it runs, no coroutine remains unawaited."""
+
+    async def run() -> _T:
+        return await in_slices(work())
+
+    return asyncio.get_running_loop().create_task(run())
 
 
 def begin(work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T] | None:

@@ -19,7 +19,7 @@ from uuid import UUID
 from kbroker.clock import Clock
 from kbroker.cluster_state import NO_LEADER, TopicState
 from kbroker.log.directories.partition_dir_names import MadeAhead, NewPartition
-from kbroker.long_work import in_slices, turn
+from kbroker.long_work import sliced_task, turn
 from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.inter_broker import (
@@ -143,11 +143,7 @@ class ReplicaManager:
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do work in slices until `close`."""
-
-        async def run() -> None:
-            await in_slices(work())
-
-        task = asyncio.ensure_future(run())
+        task = sliced_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
