@@ -15,11 +15,7 @@ from tests.tries import FORM
 
 pytestmark = pytest.mark.long
 
-SIZES = {
-    "short": Sizes(records=2_000, views=20, groups=5, megabytes=1, seconds=0.5),
-    "usual": Sizes(records=5_000, views=50, groups=10, megabytes=1, seconds=0.5),
-    "long": Sizes(),
-}[FORM]
+SIZES = Sizes() if FORM == "long" else Sizes(records=1_500, views=20, groups=5, megabytes=1, seconds=0.5)
 LONGEST_MS = 2_000
 GROWTH_MB = 250 if FORM != "long" else 1_000
 
