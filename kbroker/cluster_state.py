@@ -61,7 +61,7 @@ class TopicState:
     partitions: tuple[PartitionState, ...]
     configs: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     own_id: bytes = b""
-    """The stored id of a view. Its `topic_id` also depends on its source; empty for other topics."""
+    """The stored id of a view; empty for other topics. The `topic_id` of a view follows from it and the source."""
 
     @property
     def source(self) -> str | None:

@@ -16,7 +16,6 @@ equal times of work and rest (`Pauses`), so that the event loop gets the interpr
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
@@ -88,13 +87,9 @@ async def in_slices(work: Coroutine[Any, Any, _T]) -> _T:
     return await _sliced(work)
 
 
-def sliced_task(work: Callable[[], Coroutine[Any, Any, _T]]) -> asyncio.Task[_T]:
-    """Create a task that runs work in slices. If it is cancelled before it runs, no coroutine remains unawaited."""
-
-    async def run() -> _T:
-        return await in_slices(work())
-
-    return asyncio.get_running_loop().create_task(run())
+async def begun_in_slices(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """Do the same with work that a new task begins: if the task is cancelled before, no coroutine remains unawaited."""
+    return await in_slices(work())
 
 
 def begin(work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T] | None:

@@ -18,7 +18,7 @@ _NEAR: Final = 0.7
 
 def no_such_topic(admin: Any, name: str) -> str:
     """Return the message that a topic does not exist, with similar names, or has no partitions."""
-    remedy = "`kbroker topic list` shows those there are"
+    remedy = "`kbroker topic list` lists the existing topics"
     try:
         known = _topics(admin)
     except KafkaError:  # the caller may not be allowed to list the existing names
@@ -30,12 +30,12 @@ def no_such_topic(admin: Any, name: str) -> str:
 
 def missing_topic(name: str, known: Sequence[str]) -> str:
     """Return the message of `no_such_topic`; `known` has the existing topics."""
-    return f"topic {name} does not exist{_hint(name, lambda: known, '`kbroker topic list` shows those there are')}"
+    return f"topic {name} does not exist{_hint(name, lambda: known, '`kbroker topic list` lists the existing topics')}"
 
 
 def no_such_group(admin: Any, name: str) -> str:
     """Return the message that a group does not exist, with similar names."""
-    remedy = "`kbroker group list` shows those there are"
+    remedy = "`kbroker group list` lists the existing groups"
     return f"group {name} does not exist{_hint(name, lambda: _groups(admin), remedy)}"
 
 

@@ -64,7 +64,7 @@ class Scheduled:
 
     @property
     def error(self) -> str | None:
-        """Why the last try failed, with Kafka's name of the error, or why the next one will."""
+        """Why the last try failed, with Kafka's name of the error; if none has failed, why the next one will fail."""
         if self.failure is None:
             return self.problem
         name = known_error(self.failure.code).name

@@ -289,7 +289,7 @@ def _included(consumer: Any, include: str) -> tuple[str, ...]:
     matches = whole_match(include)
     found = tuple(sorted(topic for topic in consumer.topics() if matches(topic) and not topic.startswith("__")))
     if not found:
-        raise click.ClickException(f"no topic matches {include}; `kbroker topic list` shows those there are")
+        raise click.ClickException(f"no topic matches {include}; `kbroker topic list` lists the existing topics")
     return found
 
 

@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 _LONGEST: Final = 1_000
 """The most characters of a text that tables show; documents contain the complete text."""
 _NOT_YET: Final = "nothing was changed; add --execute to do it"
-_NONE_LEFT: Final = "there is no dead letter that was not replayed; --again begins at the first one"
+_NONE_LEFT: Final = "no dead letter is left to replay; --again begins at the first one"
 _NONE_TO_PURGE: Final = "there is no such dead letter"
 
 

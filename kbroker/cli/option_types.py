@@ -20,7 +20,7 @@ _DURATION: Final = re.compile(r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(
 
 
 class Moment(click.ParamType[int]):
-    """A time in ISO 8601 (UTC without a zone), converted to ms since 1970."""
+    """A time in ISO 8601 (in UTC if it names no zone), converted to ms since 1970."""
 
     name = "iso"
 

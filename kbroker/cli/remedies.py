@@ -1,7 +1,7 @@
-"""Remedies for failures: the sentence after the line of an error.
+"""Remedies for failures: the advice that follows an error message.
 
-Owns the remedy of each failure, selected by Kafka's name of the error at the end of a line, or by the line itself. The
-required ACL depends on the verb. Never sends a request.
+Owns the remedy of each failure. The name of Kafka's error at the end of a message selects it; a message without such a
+name selects it by its text. The required ACL depends on the verb. Never sends a request.
 """
 
 from __future__ import annotations

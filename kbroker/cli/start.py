@@ -47,7 +47,10 @@ DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT
 
 
 def _shortcuts(listen: str | None, data_dir: str | None, settings: Sequence[str], *, memory: bool = False) -> list[str]:
-    """Convert the options that stand for a config key to settings; raises ConfigError if both are given."""
+    """Convert the options that stand for config keys to settings.
+
+    Raises ConfigError if --set also gives the key of such an option.
+    """
     found = []
     given = {text.partition("=")[0].strip() for text in settings}
     for option, key, value in (

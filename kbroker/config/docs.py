@@ -46,8 +46,8 @@ def render() -> str:
     parts.append("## Group configs\n\nSet per group; without it the broker config applies. A cluster keeps none.\n")
     parts.append(_table(GROUP.values(), "Broker config", _synonyms))
     parts.append(
-        "## Client metrics configs\n\nSet per subscription (`kbroker config set --client-metrics NAME`): "
-        "[which metrics clients push](metrics.md#metrics-of-clients). A cluster keeps none.\n"
+        "## Client metrics configs\n\nThese configs are set per subscription (`kbroker config set --client-metrics "
+        "NAME`). They choose [the metrics that clients push](metrics.md#metrics-of-clients). A cluster keeps none.\n"
     )
     parts.append(_table(CLIENT_METRICS.values(), "Broker config", _synonyms))
     return "\n".join(parts)

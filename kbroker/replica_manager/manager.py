@@ -19,7 +19,7 @@ from uuid import UUID
 from kbroker.clock import Clock
 from kbroker.cluster_state import NO_LEADER, TopicState
 from kbroker.log.directories.partition_dir_names import MadeAhead, NewPartition
-from kbroker.long_work import sliced_task, turn
+from kbroker.long_work import begun_in_slices, turn
 from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.inter_broker import (
@@ -143,7 +143,7 @@ class ReplicaManager:
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do work in slices until `close`."""
-        task = sliced_task(work)
+        task = asyncio.get_running_loop().create_task(begun_in_slices(work))
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 

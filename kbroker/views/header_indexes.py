@@ -21,7 +21,7 @@ from kbroker.log.header_indexing import Stopped, ensure, is_of
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.header_index import DamagedIndexError, HeaderIndex
 from kbroker.log.segment.segment import Segment
-from kbroker.long_work import sliced_task, turn
+from kbroker.long_work import begun_in_slices, turn
 from kbroker.partition import Partition
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class HeaderIndexes:
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._next_ms and (self._task is None or self._task.done()):
             self._next_ms = now_ms + LOOK_MS
-            self._task = sliced_task(self.look)
+            self._task = asyncio.get_running_loop().create_task(begun_in_slices(self.look))
 
     async def look(self) -> None:
         """Make what is missing, one index after the other."""

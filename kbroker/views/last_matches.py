@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from kbroker.log.batch_scan import scan_batches
 from kbroker.log.segment.header_index import HeaderIndex
-from kbroker.long_work import sliced_task, turn
+from kbroker.long_work import begun_in_slices, turn
 from kbroker.protocol.errors import ApiError
 from kbroker.views import source
 from kbroker.views.dispatch import Dispatch
@@ -56,7 +56,7 @@ class LastMatches:
         """Begin to search for the last match of a filter."""
         self._wanted[selection] = None
         if self.task is None or self.task.done():
-            self.task = sliced_task(self._search_all)
+            self.task = asyncio.get_running_loop().create_task(begun_in_slices(self._search_all))
             self.task.add_done_callback(self._ended)
 
     def retry(self, selection: Selection) -> None:

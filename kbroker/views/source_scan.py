@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from kbroker.log.partition_log import PartitionLog
-from kbroker.long_work import sliced_task, turn
+from kbroker.long_work import begun_in_slices, turn
 from kbroker.partition import Partition, Waiter
 from kbroker.protocol.errors import ApiError
 from kbroker.protocol.records import BatchHeader
@@ -139,7 +139,7 @@ class SourceScan:
             except OSError as error:
                 self.log.report_failure(error)
                 return None
-            self._scan = sliced_task(self._scan_new)
+            self._scan = asyncio.get_running_loop().create_task(begun_in_slices(self._scan_new))
             self._scan.add_done_callback(self._scanned)
         return self._scan
 

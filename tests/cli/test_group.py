@@ -233,11 +233,11 @@ def test_several_groups(cli, name):
     done = cli("group", "describe", f"{name}-a", "nope", f"{name}-b", "--json")
     assert done.status == 1
     assert [group["group"] for group in done.json] == [f"{name}-a", f"{name}-b"]
-    assert done.err == "kbroker: group nope does not exist; `kbroker group list` shows those there are\n"
+    assert done.err == "kbroker: group nope does not exist; `kbroker group list` lists the existing groups\n"
     done = cli("group", "delete", f"{name}-a", "nope", f"{name}-b")
     assert done.status == 1
     assert done.lines == [f"deleted {name}-a", f"deleted {name}-b"]
-    assert done.err == "kbroker: group nope does not exist; `kbroker group list` shows those there are\n"
+    assert done.err == "kbroker: group nope does not exist; `kbroker group list` lists the existing groups\n"
 
 
 @pytest.fixture

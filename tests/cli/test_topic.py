@@ -81,7 +81,7 @@ def test_several_topics_fail_one_by_one(cli, name):
     done = cli("topic", "describe", f"{name}-1", "nope", f"{name}-2", "--json")
     assert done.status == 1
     assert [topic["name"] for topic in done.json] == [f"{name}-1", f"{name}-2"]
-    assert done.err == "kbroker: topic nope does not exist; `kbroker topic list` shows those there are\n"
+    assert done.err == "kbroker: topic nope does not exist; `kbroker topic list` lists the existing topics\n"
 
 
 def test_tables_are_plain_text_where_nobody_looks(cli, name):

@@ -226,7 +226,7 @@ def test_a_topic_without_dead_letters(web: Visitor, cluster: Broker) -> None:
     cluster.topics.create("lacks.letters")
     assert "There are no dead letters." in web.page("/deadletters?topic=lacks.letters").words
     shown = web.page("/deadletters/replay?topic=lacks.letters&show=1").words
-    assert "There is no letter that was not replayed." in shown
+    assert "No letter is left to replay." in shown
     cluster.topics["lacks.letters"].delete()
     assert "does not exist" in web.get("/deadletters?topic=nope").words
 

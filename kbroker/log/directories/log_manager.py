@@ -37,7 +37,7 @@ _MAX_NAME = 255
 _MAKERS = 4
 """The number of threads that create files. A thread may wait for the file system's journal, so more do not help."""
 _MAX_AHEAD = 5_000
-"""The most partitions in one call whose files are made ahead."""
+"""The maximum number of partitions in one call whose files are created in advance."""
 _MAX_PREFERRED = 10_000
 """The most missing partitions whose directory is remembered: a client may name any number of partitions."""
 

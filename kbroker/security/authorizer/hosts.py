@@ -75,7 +75,7 @@ def _known_range(host: str) -> tuple[int, int, int] | None:
 
 @lru_cache(maxsize=1_000)
 def _address(host: str) -> tuple[int, int] | None:
-    """Return an address's version and number; None if the text is no address, or if no range contains it."""
+    """Return an address's version and number; None for text that is no address, and for 0.0.0.0, which no range has."""
     try:
         found = ip_address(host)
     except ValueError:
