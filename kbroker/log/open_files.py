@@ -118,7 +118,7 @@ def _everybodys() -> list[OpenFiles]:
 
 
 def retried(work: Callable[[], T]) -> T:
-    """Run `work`, which opens a file. If no descriptor is left, let segments close files and run it once more."""
+    """Run `work`, which opens a file. If no descriptor is left, make segments close files, then run `work` again."""
     try:
         return work()
     except OSError as error:
