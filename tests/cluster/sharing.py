@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from compat_tests.wire.client import WireClient
+from compat_tests.wire.client import DEADLINE_SECONDS, WireClient
 from compat_tests.wire.exchanges.produce import batch
 from kbroker.cluster_state import OFFSETS_TOPIC, SHARE_STATE_TOPIC
 from kbroker.coordination.partitioning import partition_for
@@ -76,8 +76,8 @@ class Client(WireClient):
             raise ConnectionError(f"{broker} has gone")
         super().__init__(broker.bootstrap_servers)
 
-    def finish(self) -> Any:
-        answer = super().finish()
+    def finish(self, timeout: float = DEADLINE_SECONDS) -> Any:
+        answer = super().finish(timeout)
         if isinstance(answer, str):
             raise ConnectionError(answer)
         return answer
