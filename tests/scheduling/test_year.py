@@ -14,7 +14,7 @@ from tests.replica_manager.virtual_time import run
 from tests.scheduling.year import YEAR_S, Year
 from tests.tries import FORM
 
-RECORDS, FAULTS, YEARS = {"short": (12, 20, 1), "usual": (18, 40, 1), "long": (150, 400, 5)}[FORM]
+RECORDS, FAULTS, YEARS = {"short": (12, 20, 1), "usual": (18, 40, 1), "long": (100, 250, 3)}[FORM]
 
 
 async def _live(folder: Path, seed: int) -> Year:
