@@ -296,6 +296,9 @@ class ScheduledPartition:
             at = self._at._replace(
                 start=start, records_to=max(self._at.records_to, start), marks_to=max(self._at.marks_to, start)
             )
+            if self._at.records_to < start:  # a mark that says whether records are schedules may be deleted unread
+                is_active, target = await in_slices(self._state_at_start())
+                at = at._replace(active=is_active, target=target)
             await self._apply([Cut(start)], at)
         high, stable = records.high_watermark, records.last_stable_offset
         if self._at.records_to < stable:

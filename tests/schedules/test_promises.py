@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from kbroker import Broker
+from kbroker.scheduling.scheduled import ScheduledPartition
 from kbroker.testing.topics import StoredRecord
 
 SCHEDULED = {"schedule.enable": "true", "message.timestamp.type": "LogAppendTime"}
@@ -208,6 +211,30 @@ def test_what_users_delete_is_cancelled(plan: Plan, broker: Broker) -> None:
     admin.delete_records([partition])[partition].result(PATIENCE_S)
     plan.become_due()
     plan.nothing_more_than(0)
+
+
+def test_records_after_a_deletion_are_schedules_if_the_index_had_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deletion removes the mark with which a schedule topic begins."""
+    opened, deleted = threading.Event(), threading.Event()
+    follow_from = ScheduledPartition._open
+
+    async def stop_there(self: ScheduledPartition) -> None:
+        await follow_from(self)
+        opened.set()
+        await asyncio.to_thread(deleted.wait, PATIENCE_S)
+
+    with Broker() as broker:
+        with monkeypatch.context() as patches:
+            patches.setattr(ScheduledPartition, "_open", stop_there)
+            plan = Plan(broker)
+            assert opened.wait(PATIENCE_S)
+        plan.put("k", x_delay=SOON_MS)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        partition = TopicPartition(plan.name, 0, -1)
+        admin.delete_records([partition])[partition].result(PATIENCE_S)
+        deleted.set()
+        plan.become_due()
+        plan.nothing_more_than(0)
 
 
 def test_turned_off_it_waits_and_turned_on_it_goes_on(plan: Plan) -> None:
