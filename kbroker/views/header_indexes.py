@@ -67,7 +67,8 @@ class HeaderIndexes:
         self._clock = clock
         self._partitions = partitions
         self._loaded: WeakKeyDictionary[Segment, _Loaded] = WeakKeyDictionary()
-        self._made: WeakKeyDictionary[Segment, tuple[str, ...]] = WeakKeyDictionary()
+        # With the number of truncations, because a truncated segment goes on, and is closed again.
+        self._made: WeakKeyDictionary[Segment, tuple[tuple[str, ...], int]] = WeakKeyDictionary()
         self._failed_ms: WeakKeyDictionary[Segment, float] = WeakKeyDictionary()
         self._indexed: set[tuple[str, int]] = set()  # the partitions that may have indexes
         self._complete: dict[str, _Complete] = {}
@@ -183,7 +184,10 @@ class HeaderIndexes:
                 segment.drop_headers()
                 self._made.pop(segment, None)
                 self._loaded.pop(segment, None)
-            elif self._made.get(segment) != names and self._failed_ms.get(segment, 0) <= self._clock.monotonic_ms():
+            elif (
+                self._made.get(segment) != (names, of.truncations)
+                and self._failed_ms.get(segment, 0) <= self._clock.monotonic_ms()
+            ):
                 await self._make(of, segment, names)
         if damages != self._damages:
             return
@@ -201,7 +205,7 @@ class HeaderIndexes:
                 ensure, segment.path(), path, segment.base_offset, segment.size, names, self._stopping.is_set
             )
             given_up = await asyncio.wrap_future(work)
-            self._made[segment] = names
+            self._made[segment] = names, truncations
         except FileNotFoundError:
             return  # the segment was removed meanwhile
         except OSError as error:

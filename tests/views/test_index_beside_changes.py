@@ -1,4 +1,4 @@
-"""A view is read while compaction joins segments that have indexes of headers."""
+"""The index of headers of segments that are joined by compaction, or truncated and filled again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pytest
 
 from kbroker.log import header_indexing
 from kbroker.log.append_info import COORDINATOR
+from kbroker.log.files import HEADERS_SUFFIX
+from kbroker.log.header_indexing import is_of
+from kbroker.log.segment.header_index import HeaderIndex
+from kbroker.log.segment.segment import Segment
 from kbroker.protocol.records import Headers, build_batch, build_marker, iter_batches, read_records
+from kbroker.views import header_indexes
 from tests.log.builders import NOW
 from tests.log.cleaner.context import clean
 from tests.views.world import SMALL, World
@@ -69,3 +74,27 @@ async def _read(world: World, turns: int) -> list[int]:
         data = end.value.records
     batches = [data[place : place + header.size] for place, header in iter_batches(data) if not header.is_control]
     return [record.offset for batch in batches for record in read_records(batch, max_bytes=1 << 20)]
+
+
+def test_a_truncated_segment_is_indexed_when_it_is_closed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(header_indexes, "AGAIN_MS", 0)
+    asyncio.run(_truncate(filled(tmp_path)))
+
+
+async def _truncate(world: World) -> None:
+    log = world.log
+    await world.index()
+    for offset in (24, 23):  # the first one cuts nothing off
+        log.truncate_to(offset, NOW)
+        put(world, (b"e", b"", EU))
+        put(world, (b"f", b"", EU))
+        log.roll(NOW)
+        await world.index()
+        assert is_whole(log.segments[0])
+
+
+def is_whole(segment: Segment) -> bool:
+    index = HeaderIndex(Path(segment.path(HEADERS_SUFFIX)).read_bytes())
+    return is_of(index, segment.handle, segment.base_offset, segment.size)
