@@ -82,10 +82,10 @@ class HeaderIndexes:
 
     # -- reading
 
-    def plan(self, of: PartitionLog, segment: Segment, wanted: Filter) -> tuple[HeaderIndex, int] | None:
+    async def plan(self, of: PartitionLog, segment: Segment, wanted: Filter) -> tuple[HeaderIndex, int] | None:
         """Return the index of a closed segment, and the blocks that may have a match; None if any may have one.
 
-        Raise OSError.
+        The segment may be replaced meanwhile. Raise OSError.
         """
         names = of.config.filter_index_headers
         if not names or wanted.tested_headers.isdisjoint(names):
@@ -100,9 +100,9 @@ class HeaderIndexes:
             return None
         bits = plans.get(wanted.text)
         if bits is None:
+            bits = await _possible(index, wanted)
             if len(plans) >= _MOST_PLANS:
                 plans.clear()
-            bits = wanted.possible(index.lookup, index.every)
             if bits.bit_count() > index.every.bit_length() * _USEFUL:
                 bits = _EVERYWHERE
             plans[wanted.text] = bits
@@ -237,3 +237,13 @@ class HeaderIndexes:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+
+async def _possible(index: HeaderIndex, wanted: Filter) -> int:
+    """Return the blocks that may have a match. A filter may name a thousand values, each of them in many blocks."""
+    found: dict[tuple[str, bytes], int | None] = {}
+    wanted.possible(lambda name, value: found.setdefault((name, value), None), 0)
+    for name, value in found:
+        found[name, value] = index.lookup(name, value)
+        await turn
+    return wanted.possible(lambda name, value: found[name, value], index.every)

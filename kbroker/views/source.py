@@ -94,7 +94,9 @@ class Source:
             segments = self.log.segments
             place = segments.index_at(offset)
             segment = segments[place]
-            plan = None if segment is segments.active else self.shared.indexes.plan(self.log, segment, wanted)
+            plan = None if segment is segments.active else await self.shared.indexes.plan(self.log, segment, wanted)
+            if segments.index_of(segment) != place or not self.is_current:
+                continue
             if plan is None:
                 break
             index, bits = plan
@@ -124,11 +126,13 @@ class Source:
             bits = 0
             index: HeaderIndex | None = None
             for each in [] if segment is segments.active else every:
-                plan = self.shared.indexes.plan(self.log, segment, each)
+                plan = await self.shared.indexes.plan(self.log, segment, each)
                 if plan is None:
                     return end, None, 0
                 index = plan[0]
                 bits |= plan[1]
+            if segments.index_of(segment) < 0:
+                continue
             if index is None:
                 break
             block = index.block_at(end - 1)
