@@ -14,7 +14,7 @@ from kbroker.clock import SystemClock
 from kbroker.filters.filtering import compile_filter
 from kbroker.log import header_indexing
 from kbroker.log.files import HEADERS_SUFFIX
-from kbroker.log.header_indexing import ensure
+from kbroker.log.header_indexing import Stopped, ensure
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.header_index import Blocks, Column, DamagedIndexError, HeaderIndex, encode, hash_of
@@ -154,6 +154,15 @@ def test_batches_that_cannot_be_searched_may_have_any_value(tmp_path: Path, monk
     index, _ = index_of(log)
     bits = compile_filter("header.region = 'US'").possible(index.lookup, index.every)
     assert [bits >> index.block_at(offset) & 1 for offset in range(6)] == [0, 1, 1, 1, 0, 1]
+
+
+def test_the_search_of_a_large_batch_ends_when_the_broker_stops(tmp_path: Path) -> None:
+    """The broker waits for the thread, and a batch of the greatest size takes seconds."""
+    log = closed(tmp_path, [build_batch([(NOW, None, b"x" * 900, [("region", b"EU")])] * 900, codec=4)])
+    segment, asked = log.segments[0], iter([False] * 6)
+    with pytest.raises(Stopped):
+        ensure(segment.path(), segment.path(HEADERS_SUFFIX), 0, segment.size, NAMES, lambda: next(asked, True))
+    assert not Path(segment.path(HEADERS_SUFFIX)).exists()
 
 
 def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
