@@ -157,11 +157,14 @@ class HeaderIndexes:
 
     async def look(self) -> None:
         """Make what is missing, one index after the other."""
-        for partition in list(self._partitions()):
+        hosted = list(self._partitions())
+        for partition in hosted:
             of = partition.log
-            if of.config.filter_index_headers or partition.key in self._indexed:
+            if of.config.filter_index_headers or partition.key in self._indexed or of.segments.had_headers:
                 await self._index(partition, of)
             await turn
+        if self._indexed:
+            self._indexed.intersection_update([each.key for each in hosted])
 
     async def _index(self, partition: Partition, of: PartitionLog) -> None:
         names = of.config.filter_index_headers
@@ -189,6 +192,7 @@ class HeaderIndexes:
                 and self._failed_ms.get(segment, 0) <= self._clock.monotonic_ms()
             ):
                 await self._make(of, segment, names)
+        of.segments.had_headers = False
         if damages != self._damages:
             return
         if len(self._complete) >= _MOST_COMPLETE:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.clock import SystemClock
 from kbroker.log import header_indexing
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.files import HEADERS_SUFFIX
@@ -16,7 +17,8 @@ from kbroker.log.segment.header_index import HeaderIndex
 from kbroker.log.segment.segment import Segment
 from kbroker.protocol.records import Headers, build_batch, build_marker, iter_batches, read_records
 from kbroker.views import header_indexes
-from tests.log.builders import NOW
+from kbroker.views.header_indexes import HeaderIndexes
+from tests.log.builders import NOW, open_log
 from tests.log.cleaner.context import clean
 from tests.views.world import SMALL, World
 
@@ -98,3 +100,24 @@ async def _truncate(world: World) -> None:
 def is_whole(segment: Segment) -> bool:
     index = HeaderIndex(Path(segment.path(HEADERS_SUFFIX)).read_bytes())
     return is_of(index, segment.handle, segment.base_offset, segment.size)
+
+
+def test_indexes_that_a_restart_finds_without_the_config_are_removed(tmp_path: Path) -> None:
+    """The config was removed while the broker was down."""
+    asyncio.run(_restart(filled(tmp_path)))
+
+
+async def _restart(world: World) -> None:
+    await world.index()
+    assert headers_of(world)
+    config = replace(world.log.config, filter_index_headers=())
+    world.log.close()
+    world.partition.log = world.log = open_log(Path(world.log.directory), config=config)
+    world.indexes = HeaderIndexes(SystemClock(), lambda: [world.partition])
+    await world.index()
+    assert not headers_of(world)
+    assert not world.log.segments.had_headers
+
+
+def headers_of(world: World) -> list[Path]:
+    return list(Path(world.log.directory).glob(f"*{HEADERS_SUFFIX}"))
