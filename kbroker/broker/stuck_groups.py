@@ -232,6 +232,7 @@ class StuckGroups:
         for shard in self._groups.loaded() if others else ():
             newest, self._newest[shard] = before.get(shard, -1), shard.offsets.newest
             for group_id in shard.offsets.groups():
+                await turn
                 group = shard.groups.get(group_id)
                 if group is None or not group.members:
                     continue
@@ -239,10 +240,9 @@ class StuckGroups:
                     for index, (record, value) in list(held.items()):
                         if record <= newest and not self._is_at_the_end(topic, index, value.offset):
                             found.update(others & self._hosts(topic, index))
-                    await turn
+                        await turn
                 if found == others:
                     return found
-                await turn
         return found
 
     def _is_at_the_end(self, topic: str, index: int, offset: int) -> bool:

@@ -40,6 +40,8 @@ LEAST: Final = 1 << 14
 """So many bytes the index of a header may always have."""
 _MOST: Final = 1 << 22
 """The most bytes of the index of a header."""
+_MOST_TOGETHER: Final = 1 << 24
+"""The most bytes of the indexes of all headers of a segment: views read and check them in one step of some ms."""
 _MOST_VALUES: Final = 20_000
 _VALUE_BYTES: Final = 21  # hash, end and kind
 _UNPACKED: Final = 16 << 20
@@ -54,6 +56,19 @@ _TOO_LARGE: Final = 1 << 32
 
 class Stopped(Exception):  # noqa: N818 - named after the request
     """The broker stops."""
+
+
+class _Rests(Pauses):
+    """Pauses that end the work when the broker stops: a large batch with eight headers takes seconds."""
+
+    def __init__(self, is_stopped: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_stopped = is_stopped
+
+    def rest(self) -> None:
+        if self._is_stopped():
+            raise Stopped
+        super().rest()
 
 
 def is_of(index: HeaderIndex, file: OpenFile, base_offset: int, size: int) -> bool:
@@ -85,7 +100,7 @@ def ensure(
         else:
             if known.names == set(wanted) and is_of(known, file, base_offset, size):
                 return []
-    columns = [_Column(name, size) for name in wanted]
+    columns = [_Column(name, size, _MOST_TOGETHER // len(wanted)) for name in wanted]
     blocks = _scan(file, base_offset, size, columns, is_stopped)
     if blocks is None:
         return []
@@ -105,11 +120,10 @@ def _scan(
     if not 0 < size < _TOO_LARGE:
         return None
     blocks, least = Blocks(array("I"), array("I"), array("I")), block_size(size)
-    pauses = Pauses()
+    pauses = _Rests(is_stopped)
     end = 0
     for position, header, batch in scan_batches(file, 0, size):
-        if is_stopped():
-            raise Stopped
+        pauses.rest()
         if position != end or header.base_offset < base_offset:
             return None
         if not blocks.positions or position - blocks.positions[-1] >= least:
@@ -118,7 +132,6 @@ def _scan(
             blocks.crcs.append(header.crc)
         _note(header, batch, len(blocks.offsets) - 1, columns, pauses)
         end = position + header.size
-        pauses.rest()
     return blocks if end == size else None
 
 
@@ -194,7 +207,8 @@ class _Column:
     a byte of at least 0x80; a block in which the name stands behind such bytes may have any value.
     """
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, size: int, most: int) -> None:
+        """`size` is that of the segment; `most` are the most bytes of the index."""
         self.name: Final = name
         self.is_given_up = False
         encoded = name.encode()
@@ -214,7 +228,7 @@ class _Column:
         self._whole = whole
         self._quick: re.Pattern[bytes] | None = None
         self._sizes: set[int] = set()
-        self._left = min(max(size // _SHARE, LEAST), _MOST)
+        self._left = min(max(size // _SHARE, LEAST), _MOST, most)
         self._map_bytes = (size // block_size(size) >> 3) + 1
         self._values: dict[int, array[int] | bytearray] = {}
         self._everywhere = bytearray()

@@ -92,6 +92,7 @@ class Segments:
         "bases",
         "deleted_files",
         "directory_changed",
+        "had_headers",
         "items",
         "were_none",
     )
@@ -113,6 +114,8 @@ class Segments:
         for name in names:
             if name.endswith((*SEGMENT_SUFFIXES[1:], HEADERS_SUFFIX)) and offset_of(name) not in bases:
                 remove_quietly(f"{directory}/{name}")
+        self.had_headers = any(name.endswith(HEADERS_SUFFIX) for name in names)
+        """Whether the directory had indexes of headers, and nobody has looked for them yet."""
         self._aborting: list[int] = []  # bases of segments that may have aborted transactions, and of some removed ones
         self.items = [self._watched(Segment.open(directory, base, config, now_ms, files)) for base in self.bases]
         self.were_none = not self.items

@@ -90,7 +90,7 @@ def unpack_zstd(data: memoryview) -> Iterator[bytes]:
     try:
         while position < len(data):
             head = data[position : position + _ZSTD_LONGEST_HEADER]
-            if head[1:4] == _SKIPPABLE and head[0] & 0xF0 == 0x50:
+            if _is_skippable(head):
                 position += 8 + int.from_bytes(head[4:8], "little")
                 yield b""
             else:
@@ -111,8 +111,15 @@ class _OfThread(threading.local):
 _of_thread = _OfThread()
 
 
+def _is_skippable(head: memoryview) -> bool:
+    """Whether a frame has no content, but any bytes, which may look like blocks."""
+    return head[1:4] == _SKIPPABLE and head[0] & 0xF0 == 0x50
+
+
 def unpack_zstd_at_once(data: memoryview) -> bytes | None:
     """Return the content of a zstd frame if one step can decompress it. Return None if it needs `unpack_zstd`."""
+    if _is_skippable(data[:4]):
+        return None
     try:
         parameters = zstandard.get_frame_parameters(data)
         end, last = _next_blocks(data, 0, zstandard.frame_header_size(data))

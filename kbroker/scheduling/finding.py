@@ -15,7 +15,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
 from kbroker.protocol.compression import NONE, unpack
 from kbroker.protocol.errors import ApiError, Malformed
-from kbroker.protocol.records import HEADER_SIZE, BatchHeader, Record, iter_batches, stream_records
+from kbroker.protocol.records import HEADER_SIZE, BatchHeader, Record, compute_crc, iter_batches, stream_records
 from kbroker.scheduling.index import DueRows
 from kbroker.scheduling.raw_records import Raw, find, raw_at
 from kbroker.scheduling.shared import BATCH_RECORDS
@@ -42,11 +42,15 @@ class _Piece:
         self._headers: list[BatchHeader] = []
         self._coming = iter_batches(data)
         self._known_to = -1
+        self._sound: dict[int, bool] = {}
 
     async def batch_with(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Return the last batch that does not begin after an offset, with its position; None if this is not here."""
         while self._known_to < offset:
-            found = next(self._coming, None)
+            try:
+                found = next(self._coming, None)
+            except Malformed:
+                found = None
             if found is None:
                 return None
             position, header = found
@@ -57,6 +61,14 @@ class _Piece:
             await turn
         place = bisect_right(self._bases, offset) - 1
         return None if place < 0 else (self._positions[place], self._headers[place])
+
+    def is_sound(self, position: int, header: BatchHeader) -> bool:
+        """Whether a batch has the right checksum: a damaged record must not be delivered with a new one."""
+        known = self._sound.get(position)
+        if known is None:
+            batch = memoryview(self.data)[position : position + header.size]
+            known = self._sound[position] = compute_crc(batch) == header.crc
+        return known
 
     def header_at(self, position: int) -> BatchHeader:
         """Return the header of the batch with a position."""
@@ -182,7 +194,9 @@ class Finder:
         return place
 
     async def _take(self, piece: _Piece, position: int, header: BatchHeader, wanted: array[int], found: Found) -> None:
-        """Add the wanted records of a batch, as far as they can be read."""
+        """Add the wanted records of a batch, unless it is damaged."""
+        if not piece.is_sound(position, header):
+            return
         batch = memoryview(piece.data)[position : position + header.size]
         try:
             if header.codec == NONE:

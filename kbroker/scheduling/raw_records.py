@@ -27,6 +27,8 @@ _RESERVED: Final = (b"x-deliver-", b"x-schedule", b"x-delay")
 _FOUND_AT_ONCE: Final = 256
 _MOST_SHORT: Final = 0x7F
 """The largest byte that is a number of its own."""
+_NULL: Final = 1
+"""The bit of a length's first byte that says that it is negative: each negative length stands for null, as in Kafka."""
 _LONGEST_STAMP: Final = 10
 """The most bytes of a timestamp."""
 
@@ -63,7 +65,7 @@ class Raw(NamedTuple):
     @property
     def has_no_key(self) -> bool:
         """Whether the key is null."""
-        return self.data[self.key] == 1
+        return bool(self.data[self.key] & _NULL)
 
     def key_bytes(self) -> bytes | None:
         """Return the key."""
@@ -72,7 +74,7 @@ class Raw(NamedTuple):
 
     def has_value(self) -> bool:
         """Whether the value is not null."""
-        return self.data[self.value] != 1
+        return not self.data[self.value] & _NULL
 
     def value_bytes(self) -> bytes | None:
         """Return the value."""
@@ -131,21 +133,17 @@ def raw_records(data: bytes, position: int, header: BatchHeader, begin: int) -> 
                 yield None
                 continue
             byte = data[key]
-            if byte == 1:
-                value = key + 1
-            elif byte < 0x80:
-                value = key + 1 + (byte >> 1)
+            if byte < 0x80:
+                value = key + 1 + (0 if byte & _NULL else byte >> 1)
             else:
                 size, place = read_number(data, key, 5)
-                value = place + size
+                value = place + max(size, 0)
             byte = data[value]
-            if byte == 1:
-                headers = value + 1
-            elif byte < 0x80:
-                headers = value + 1 + (byte >> 1)
+            if byte < 0x80:
+                headers = value + 1 + (0 if byte & _NULL else byte >> 1)
             else:
                 size, place = read_number(data, value, 5)
-                headers = place + size
+                headers = place + max(size, 0)
             if headers >= position:
                 raise Malformed("a record's fields do not fit")
             yield Raw(data, stamp, base + delta, key, value, headers, position)
@@ -286,10 +284,10 @@ def _kept(raw: Raw) -> tuple[int, bytes] | None:
         name = data[start:position]
         size = data[position]
         if size < 0x80:
-            position += 1 + (size >> 1) if size != 1 else 1
+            position += 1 + (0 if size & _NULL else size >> 1)
         else:
             size, position = read_number(data, position, 5)
-            position += size
+            position += max(size, 0)
         if name in _DROPPED:
             continue
         if name[:2] in _DOUBTFUL:

@@ -21,6 +21,7 @@ from kbroker.protocol.records import (
     HEADER_SIZE,
     BatchHeader,
     Record,
+    compute_crc,
     iter_batches,
     read_marker,
     stream_records,
@@ -172,13 +173,24 @@ def _safely(read: Callable[[memoryview], T], batch: memoryview, header: BatchHea
 
 
 def _marks(header: BatchHeader, batch: memoryview) -> list[tuple[int, Mark]]:
-    return _safely(lambda data: list(read_marks(data)), batch, header) or []
+    def read(data: memoryview) -> list[tuple[int, Mark]]:
+        _check(data, header)
+        return list(read_marks(data))
+
+    return _safely(read, batch, header) or []
+
+
+def _check(batch: memoryview, header: BatchHeader) -> None:
+    """Raise Malformed unless a batch has the right checksum."""
+    if compute_crc(batch) != header.crc:
+        raise Malformed("its checksum is wrong")
 
 
 async def _take_records(
     header: BatchHeader, batch: memoryview, at: Positions, context: Context, events: list[Event]
 ) -> None:
     try:
+        _check(batch, header)
         if header.codec == NONE:
             for raw in raw_records(bytes(batch), HEADER_SIZE, header, at.records_to):
                 await turn

@@ -58,6 +58,8 @@ class ScheduledPartition:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._marked: tuple[bool, str] | None = None
+        self._marked_in = -1
+        """The leader epoch in which this broker wrote that; others may have written marks later."""
         self._was_enabled = True
         self._is_change = False
         self._is_closed = False
@@ -132,12 +134,12 @@ class ScheduledPartition:
         if not self._append([mark], acks=1):
             records.is_unmarked = True
             return
-        self._marked = is_enabled, target
+        self._marked, self._marked_in = (is_enabled, target), self.partition.leader_epoch
         self._is_change = False
 
     def _target_before(self) -> str | None:
         """Return the default target of the last records in the log; None if it is not known."""
-        if self._marked is not None:
+        if self._marked is not None and self._marked_in == self.partition.leader_epoch:
             return self._marked[1]
         is_known = self._index is not None and self._at.records_to >= self._log.log_end_offset
         return self._at.target if is_known else None

@@ -67,7 +67,8 @@ class HeaderIndexes:
         self._clock = clock
         self._partitions = partitions
         self._loaded: WeakKeyDictionary[Segment, _Loaded] = WeakKeyDictionary()
-        self._made: WeakKeyDictionary[Segment, tuple[str, ...]] = WeakKeyDictionary()
+        # With the number of truncations, because a truncated segment goes on, and is closed again.
+        self._made: WeakKeyDictionary[Segment, tuple[tuple[str, ...], int]] = WeakKeyDictionary()
         self._failed_ms: WeakKeyDictionary[Segment, float] = WeakKeyDictionary()
         self._indexed: set[tuple[str, int]] = set()  # the partitions that may have indexes
         self._complete: dict[str, _Complete] = {}
@@ -81,10 +82,10 @@ class HeaderIndexes:
 
     # -- reading
 
-    def plan(self, of: PartitionLog, segment: Segment, wanted: Filter) -> tuple[HeaderIndex, int] | None:
+    async def plan(self, of: PartitionLog, segment: Segment, wanted: Filter) -> tuple[HeaderIndex, int] | None:
         """Return the index of a closed segment, and the blocks that may have a match; None if any may have one.
 
-        Raise OSError.
+        The segment may be replaced meanwhile. Raise OSError.
         """
         names = of.config.filter_index_headers
         if not names or wanted.tested_headers.isdisjoint(names):
@@ -99,9 +100,9 @@ class HeaderIndexes:
             return None
         bits = plans.get(wanted.text)
         if bits is None:
+            bits = await _possible(index, wanted)
             if len(plans) >= _MOST_PLANS:
                 plans.clear()
-            bits = wanted.possible(index.lookup, index.every)
             if bits.bit_count() > index.every.bit_length() * _USEFUL:
                 bits = _EVERYWHERE
             plans[wanted.text] = bits
@@ -156,14 +157,17 @@ class HeaderIndexes:
 
     async def look(self) -> None:
         """Make what is missing, one index after the other."""
-        for partition in list(self._partitions()):
+        hosted = list(self._partitions())
+        for partition in hosted:
             of = partition.log
-            if of.config.filter_index_headers or partition.key in self._indexed:
+            if of.config.filter_index_headers or partition.key in self._indexed or of.segments.had_headers:
                 try:
                     await self._index(partition, of)
                 except Exception:  # the other logs must not wait for this one
                     log.exception("%s-%d: the index of headers", *partition.key)
             await turn
+        if self._indexed:
+            self._indexed.intersection_update([each.key for each in hosted])
 
     async def _index(self, partition: Partition, of: PartitionLog) -> None:
         names = of.config.filter_index_headers
@@ -186,8 +190,12 @@ class HeaderIndexes:
                 segment.drop_headers()
                 self._made.pop(segment, None)
                 self._loaded.pop(segment, None)
-            elif self._made.get(segment) != names and self._failed_ms.get(segment, 0) <= self._clock.monotonic_ms():
+            elif (
+                self._made.get(segment) != (names, of.truncations)
+                and self._failed_ms.get(segment, 0) <= self._clock.monotonic_ms()
+            ):
                 await self._make(of, segment, names)
+        of.segments.had_headers = False
         if damages != self._damages:
             return
         if len(self._complete) >= _MOST_COMPLETE:
@@ -204,7 +212,7 @@ class HeaderIndexes:
                 ensure, segment.path(), path, segment.base_offset, segment.size, names, self._stopping.is_set
             )
             given_up = await asyncio.wrap_future(work)
-            self._made[segment] = names
+            self._made[segment] = names, truncations
         except FileNotFoundError:
             return  # the segment was removed meanwhile
         except OSError as error:
@@ -236,3 +244,13 @@ class HeaderIndexes:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+
+async def _possible(index: HeaderIndex, wanted: Filter) -> int:
+    """Return the blocks that may have a match. A filter may name a thousand values, each of them in many blocks."""
+    found: dict[tuple[str, bytes], int | None] = {}
+    wanted.possible(lambda name, value: found.setdefault((name, value), None), 0)
+    for name, value in found:
+        found[name, value] = index.lookup(name, value)
+        await turn
+    return wanted.possible(lambda name, value: found[name, value], index.every)

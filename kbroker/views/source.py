@@ -36,11 +36,15 @@ class Possible(NamedTuple):
     size: int
     header_index: HeaderIndex | None = None
     bits: int = 0
+    end: int = 0
+    """The offset up to which the index tells something. Compaction may have joined its segment with the next one."""
 
     def has(self, offset: int) -> bool:
         """Whether the batch that begins at an offset may have a match."""
         known = self.header_index
-        return known is None or offset < known.base_offset or bool(self.bits >> known.block_at(offset) & 1)
+        if known is None or not known.base_offset <= offset < self.end:
+            return True
+        return bool(self.bits >> known.block_at(offset) & 1)
 
 
 def _together(index: HeaderIndex, block: int, rest: int) -> int:
@@ -90,10 +94,13 @@ class Source:
             segments = self.log.segments
             place = segments.index_at(offset)
             segment = segments[place]
-            plan = None if segment is segments.active else self.shared.indexes.plan(self.log, segment, wanted)
+            plan = None if segment is segments.active else await self.shared.indexes.plan(self.log, segment, wanted)
+            if segments.index_of(segment) != place or not self.is_current:
+                continue
             if plan is None:
                 break
             index, bits = plan
+            end = segments.bases[place + 1]
             block = index.block_at(offset)
             rest = bits >> block
             if rest:
@@ -102,8 +109,8 @@ class Source:
                     block += skipped
                     rest >>= skipped
                     offset = index.offset_of(block)
-                return Possible(offset, _together(index, block, rest), index, bits)
-            offset = segments.bases[place + 1]
+                return Possible(offset, _together(index, block, rest), index, bits, end)
+            offset = end
             await turn
         return Possible(offset, PIECE)
 
@@ -119,11 +126,13 @@ class Source:
             bits = 0
             index: HeaderIndex | None = None
             for each in [] if segment is segments.active else every:
-                plan = self.shared.indexes.plan(self.log, segment, each)
+                plan = await self.shared.indexes.plan(self.log, segment, each)
                 if plan is None:
                     return end, None, 0
                 index = plan[0]
                 bits |= plan[1]
+            if segments.index_of(segment) < 0:
+                continue
             if index is None:
                 break
             block = index.block_at(end - 1)

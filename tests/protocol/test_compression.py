@@ -27,7 +27,7 @@ from kbroker.protocol.compression import (
     pack,
     unpack,
 )
-from kbroker.protocol.decompression import MOST_WINDOW
+from kbroker.protocol.decompression import MOST_WINDOW, unpack_zstd_at_once
 from kbroker.protocol.errors import Malformed, Undecodable
 from tests.log.bombs import wide_frame
 
@@ -149,6 +149,19 @@ def test_forms_that_clients_send() -> None:
 def test_what_follows_the_compressed_records_is_ignored_as_in_java() -> None:
     for codec, rest in ((LZ4, b"rest"), (LZ4, b"\0" * 70_000), (SNAPPY, b"\0\0\1")):
         assert bytes(decompress(codec, compress(codec, b"x") + rest, 10)) == b"x", CODEC_NAMES[codec]
+
+
+def test_a_zstd_frame_without_content_does_not_hide_the_next_one() -> None:
+    """Its bytes may look like the blocks of a frame that ends with the data."""
+    data = b"hello " * 40
+    packed = compress(ZSTD, data)
+    blocks_at, size = 8, 6
+    rest = size - 3 + len(packed)
+    frame = b"\x50\x2a\x4d\x18" + size.to_bytes(4, "little") + (rest << 3 | 1).to_bytes(3, "little") + bytes(3)
+    whole = frame + packed
+    assert zstandard.frame_header_size(whole) == blocks_at
+    assert bytes(decompress(ZSTD, whole, 1 << 20)) == data
+    assert unpack_zstd_at_once(memoryview(whole)) in (None, data)
 
 
 def test_an_empty_zstd_body_is_no_broken_zstd_data() -> None:

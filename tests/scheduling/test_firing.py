@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from array import array
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from kbroker.log.append_info import COORDINATOR
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import in_slices
 from kbroker.protocol.compression import GZIP
-from kbroker.protocol.records import build_batch, read_records
-from kbroker.scheduling.firing import Chosen, Source
+from kbroker.protocol.records import HEADER_SIZE, build_batch, iter_batches, read_records
+from kbroker.schedules.marks import Due, Dues, Intent
+from kbroker.scheduling.firing import Chosen, Source, SourceGone
 from kbroker.scheduling.index import DueRows
 from kbroker.scheduling.lanes import Choice, LaneState
 from tests.log.builders import NOW, open_log
@@ -60,6 +62,35 @@ def test_records_are_found_wherever_they_are(
     chosen = choose(log, offsets)
     assert values(chosen) == offsets
     assert list(chosen.dues.offsets) == offsets
+    log.close()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_damaged_records_are_lost_and_hold_nothing_up(
+    tmp_path: Path, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read from a damaged batch is delivered neither as it is nor with a new checksum."""
+    if not compiled:
+        monkeypatch.setattr(record_walk, "find", None)
+        monkeypatch.setattr(record_walk, "deliver", None)
+    log = filled(tmp_path)
+    path = Path(log.segments[0].path())
+    good = path.read_bytes()
+    (_, first), (following, second) = itertools.islice(iter_batches(good), 2)
+    assert (first.last_offset, second.last_offset) == (0, 7)
+    for place in range(following + HEADER_SIZE, following + second.size, 3):
+        for byte in (0, 3, 0x7F, 0xFF, good[place] ^ 1):
+            path.write_bytes(good[:place] + bytes((byte,)) + good[place + 1 :])
+            if byte == good[place]:
+                continue
+            chosen = choose(log, list(range(30)))
+            assert values(chosen) == [0, *range(8, 30)]
+            assert [row.offset for row in chosen.lost] == list(range(1, 8))
+            intent = Intent(1, 0, 0, b"i" * 16, "a", 0, Dues.of(Due(offset, NOW) for offset in range(30)))
+            with pytest.raises(SourceGone):
+                asyncio.run(in_slices(Source("later", 0, log).again(intent, NOW)))
+    path.write_bytes(good[: following + 16] + b"\x07" + good[following + 17 :])  # the magic number
+    assert values(choose(log, [0, 1, 2, 29])) == [0, 29]
     log.close()
 
 

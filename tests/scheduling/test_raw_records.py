@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.log import record_walk
-from kbroker.protocol.records import HEADER_SIZE, NewRecord, build_batch, parse_header, read_records
+from kbroker.protocol.records import (
+    HEADER_SIZE,
+    NewRecord,
+    build_batch,
+    enclose,
+    parse_header,
+    put_number,
+    read_records,
+)
 from kbroker.schedules.language import ScheduleError, fired_headers, read_schedule
 from kbroker.schedules.partitioner import partition_of
 from kbroker.scheduling.raw_records import Delivered, Raw, encoded, find_in_python, raw_at, raw_records
@@ -72,6 +80,28 @@ def test_both_ways_give_the_same_bytes(written: list[NewRecord], delta: int, due
             except ScheduleError:
                 continue  # nothing that is refused when it is produced gets here
             assert schedule is None or (schedule.repeat, schedule.partition, schedule.key) == (None, None, record.key)
+
+
+@pytest.mark.parametrize("null", [b"\x01", b"\x03", b"\x7f", b"\x81\x01", b"\xc7\x01", b"\x83\x80\x00"])
+@pytest.mark.parametrize("place", range(3))
+def test_each_negative_length_stands_for_null(null: bytes, place: int) -> None:
+    """Kafka and the check of appended batches accept them. Taken for something else, they moved all that follows."""
+    key, value, content = (null if place == number else b"\x02k" for number in range(3))
+    body = b"\0\0\0" + key + value + b"\x04\x0ex-delay\x025\x0aother" + content
+    record = bytearray()
+    put_number(record, len(body))
+    batch = enclose(bytes(record) + body, 1, NOW, NOW)
+    (raw,), (expected,) = raws(batch), read_records(batch, max_bytes=1 << 20)
+    assert raw is not None
+    assert (raw.key_bytes(), raw.value_bytes(), raw.read_headers()) == (
+        expected.key, expected.value, expected.headers,
+    )  # fmt: skip
+    assert (raw.has_no_key, raw.has_value()) == (place == 0, place != 1)
+    short = Delivered("later", 7).short(raw, 5, 0)
+    assert short is not None
+    (passed,) = read_records(enclose(short, 1, NOW, NOW), max_bytes=1 << 20)
+    own = fired_headers(expected.headers, "later", 7, expected.offset, 5)
+    assert (passed.key, passed.value, passed.headers) == (expected.key, expected.value, own)
 
 
 @given(records)

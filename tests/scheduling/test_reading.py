@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from kbroker.log.append_info import COORDINATOR
-from kbroker.long_work import step
+from kbroker.long_work import step, whole
 from kbroker.protocol.compression import GZIP
 from kbroker.protocol.records import build_batch
-from kbroker.schedules.marks import Begin, build_marks
+from kbroker.schedules.marks import Begin, Done, Due, build_marks
 from kbroker.scheduling import reading
-from kbroker.scheduling.index import Event, Positions, Put
+from kbroker.scheduling.index import Event, Marked, Positions, Put
 from kbroker.scheduling.reading import Context, read_events
 from tests.log.builders import NOW, open_log
 from tests.scheduling.world import CONFIG
@@ -53,3 +53,36 @@ def test_other_work_has_a_turn_after_each_record(tmp_path: Path, codec: int, mon
     log.close()
     assert len([each for each in found if isinstance(each, Put)]) == 20
     assert max([*pieces, taken]) == 1
+
+
+@pytest.mark.parametrize("codec", [0, GZIP])
+def test_a_damaged_batch_is_left_out(tmp_path: Path, codec: int) -> None:
+    """Its times and targets may be other ones than those that were acknowledged."""
+    log = open_log(tmp_path, config=replace(CONFIG, segment_bytes=1 << 20))
+    log.append_as_leader(bytearray(build_marks([Begin("a", is_change=True)], NOW)), 0, NOW, origin=COORDINATOR)
+    places = []
+    for _ in range(3):
+        places.append(log.segments.size)
+        batch = build_batch([(NOW, None, b"v", (("x-deliver-at", b"%d" % (NOW + 5)),))], codec=codec)
+        log.append_as_leader(bytearray(batch), 0, NOW, origin=COORDINATOR)
+    places.append(log.segments.size)
+    done = build_marks([Done(1, following=(Due(1, NOW + 7),))], NOW)
+    log.append_as_leader(bytearray(done), 0, NOW, origin=COORDINATOR)
+    log.set_high_watermark(log.log_end_offset)
+    path = Path(log.segments[0].path())
+    data = bytearray(path.read_bytes())
+    data[places[2] - 3] ^= 1  # in the second record
+    data[-3] ^= 1  # in the time of the last mark
+    path.write_bytes(data)
+    found: list[Event] = []
+    context = Context(b"salt", {}, lambda _topic: 1, 1 << 20)
+
+    async def read() -> None:
+        async for events, _ in read_events(log, Positions(), log.last_stable_offset, context):
+            found.extend(events)
+
+    whole(read())
+    log.close()
+    assert [each.offset for each in found if isinstance(each, Put)] == [1, 3]
+    assert [each for each in found if isinstance(each, Marked)] == []
+    assert context.unreadable == 1

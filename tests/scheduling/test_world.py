@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.schedules.marks import Begin
 from kbroker.schedules.partitioner import partition_of
 from kbroker.scheduling import index as index_module
 from kbroker.scheduling import scheduled
@@ -175,3 +176,22 @@ def test_a_full_disk_is_waited_for_with_growing_pauses_and_one_line(
 
     with tempfile.TemporaryDirectory() as folder:
         run(live(Path(folder)), within_s=3600)
+
+
+def test_a_leader_that_is_back_does_not_take_its_own_old_target_for_the_last_one() -> None:
+    """The target before a mark decides where earlier records go, if their own mark is deleted."""
+
+    async def live(folder: Path) -> list[str | None]:
+        world = World(folder, 1)
+        world.configure(schedule_target_topic="first")
+        world.let_others_lead(Begin("second", before="first"))
+        world.configure(schedule_target_topic="third")
+        await world.settle(lambda: world.has_replayed, 60)
+        world.configure(schedule_target_topic="fourth")
+        await world.end()
+        return [each.before for each in world.marks() if isinstance(each, Begin)]
+
+    with tempfile.TemporaryDirectory() as folder:
+        before = run(live(Path(folder)))
+    assert before[-1] == "third"
+    assert before[-2] in ("second", None)

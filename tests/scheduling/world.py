@@ -12,7 +12,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import Record, build_batch, build_marker, parse_header, read_records
-from kbroker.schedules.marks import Done, Intent, read_marks
+from kbroker.schedules.marks import Done, Intent, Mark, build_marks, read_marks
 from kbroker.scheduling.index import remove_index
 from kbroker.scheduling.scheduled import ScheduledPartition
 from kbroker.scheduling.shared import Outcome, Shared
@@ -313,6 +313,25 @@ class World:
             self._shared.topics[target] = topic_of(target, partitions)
         else:
             self._shared.topics.pop(target, None)
+
+    def configure(self, **more: Any) -> None:
+        """Change configs of the topic."""
+        self._log.update_config(replace(self._log.config, **more))
+        self._followed.reconfigured()
+
+    def let_others_lead(self, *marks: Mark) -> None:
+        """Let another broker lead, and write marks; then this one leads again."""
+        self._partition.leading = False
+        for each in marks:
+            self._log.append_as_leader(build_marks([each], self.clock.now_ms()), 1, 0, origin=COORDINATOR)
+        self._epoch += 2
+        self._partition.leading, self._partition.leader_epoch = True, self._epoch
+        self._followed.poke()
+
+    def marks(self) -> list[Mark]:
+        """Return all marks in the log."""
+        batches = [found for each in self._log.segments for found in scan_batches(each.handle, 0, each.size)]
+        return [mark for _, header, batch in batches if header.is_control for _, mark in read_marks(batch)]
 
     @property
     def has_replayed(self) -> bool:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kbroker.clock import SystemClock
 from kbroker.filters.filtering import compile_filter
 from kbroker.log import header_indexing
 from kbroker.log.files import HEADERS_SUFFIX
-from kbroker.log.header_indexing import ensure
+from kbroker.log.header_indexing import Stopped, ensure
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.segment.header_index import DamagedIndexError, HeaderIndex, hash_of
+from kbroker.log.segment.header_index import Blocks, Column, DamagedIndexError, HeaderIndex, encode, hash_of
+from kbroker.long_work import step
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.records import NewRecord, build_batch, enclose, iter_batches, put_number, read_records
+from kbroker.views.header_indexes import HeaderIndexes
 from tests.log.builders import NOW, open_log
 from tests.tries import tries
 
@@ -150,6 +156,15 @@ def test_batches_that_cannot_be_searched_may_have_any_value(tmp_path: Path, monk
     assert [bits >> index.block_at(offset) & 1 for offset in range(6)] == [0, 1, 1, 1, 0, 1]
 
 
+def test_the_search_of_a_large_batch_ends_when_the_broker_stops(tmp_path: Path) -> None:
+    """The broker waits for the thread, and a batch of the greatest size takes seconds."""
+    log = closed(tmp_path, [build_batch([(NOW, None, b"x" * 900, [("region", b"EU")])] * 900, codec=4)])
+    segment, asked = log.segments[0], iter([False] * 6)
+    with pytest.raises(Stopped):
+        ensure(segment.path(), segment.path(HEADERS_SUFFIX), 0, segment.size, NAMES, lambda: next(asked, True))
+    assert not Path(segment.path(HEADERS_SUFFIX)).exists()
+
+
 def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
     log = closed(tmp_path, [build_batch(some_records(random.Random(number))) for number in range(40)])
     index_of(log)
@@ -194,3 +209,41 @@ def test_an_index_of_another_log_is_made_again(tmp_path: Path) -> None:
 def test_values_that_differ_far_behind_count_as_one() -> None:
     assert hash_of(b"x" * 56 + b"1") == hash_of(b"x" * 56 + b"2")
     assert hash_of(b"x" * 55 + b"1") != hash_of(b"x" * 55 + b"2")
+
+
+def test_all_headers_of_a_segment_share_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(header_indexing, "_MOST_TOGETHER", 12_000)
+    names = ("a", "b", "c", "d")
+    headers = [[(name, b"%s%d" % (name.encode(), number)) for name in names] for number in range(200)]
+    log = closed(tmp_path, [build_batch([(NOW, None, b"", each)]) for each in headers])
+    assert index_of(log, names)[1] == list(names)
+    assert index_of(log, names[:2])[1] == []
+
+
+def test_an_index_is_checked_without_a_copy(tmp_path: Path) -> None:
+    blocks = Blocks(array("I", [0]), array("I", [0]), array("I", [0]))
+    values: dict[int, array[int] | bytearray] = {number: bytearray(b"x" * 1000) for number in range(2000)}
+    content = encode(0, 1, blocks, [Column("a", False, b"", values)])
+    tracemalloc.start()
+    try:
+        HeaderIndex(content)
+        assert tracemalloc.get_traced_memory()[1] < len(content) / 4
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_filter_of_many_values_is_looked_up_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value may be in many blocks, so each look takes up to some hundred us."""
+    log = closed(tmp_path, [build_batch([(NOW, None, b"x" * 100, [("region", b"%d" % each)])]) for each in range(200)])
+    index_of(log, ("region",))
+    log.config = replace(CONFIG, filter_index_headers=("region",))
+    looked: list[bytes] = []
+    monkeypatch.setattr(HeaderIndex, "lookup", lambda _self, _name, value: looked.append(value))
+    listed = ", ".join(f"'{each}'" for each in range(100))
+    wanted = compile_filter(f"header.region IN ({listed})")
+    plan = HeaderIndexes(SystemClock(), list).plan(log, log.segments[0], wanted)
+    turns = 0
+    while not step(plan):
+        turns += 1
+        assert len(looked) == turns
+    assert turns == 100

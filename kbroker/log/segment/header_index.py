@@ -16,6 +16,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -94,9 +95,9 @@ def encode(base_offset: int, size: int, blocks: Blocks, columns: Sequence[Column
         ends = [0, *accumulate(map(len, data))]
         parts += [_HEADER.pack(len(name), each.is_given_up, len(each.everywhere), len(hashes)), name, each.everywhere]
         parts += [_numbers("Q", hashes), _numbers("I", ends), *data]
-    rest = b"".join(parts)
     start = _START.pack(_MAGIC, 0, base_offset, size, len(blocks.offsets), len(columns))
-    return start[:4] + crc32c(start[_CRC_END:] + rest).to_bytes(4) + start[_CRC_END:] + rest
+    crc = reduce(lambda known, part: crc32c(part, known), parts, crc32c(start[_CRC_END:]))
+    return b"".join((start[:4], crc.to_bytes(4), start[_CRC_END:], *parts))
 
 
 class HeaderIndex:
@@ -109,7 +110,7 @@ class HeaderIndex:
         magic, crc, base_offset, log_size, count, headers = _START.unpack_from(content)
         self.base_offset: int = base_offset
         self.log_size: int = log_size
-        if magic != _MAGIC or crc != crc32c(content[_CRC_END:]):
+        if magic != _MAGIC or crc != crc32c(memoryview(content)[_CRC_END:]):
             raise DamagedIndexError("its checksum is wrong")
         self._left = memoryview(content)[_START.size :]
         if 12 * count > len(self._left):
