@@ -22,7 +22,12 @@ from kbroker.protocol.messages.produce import PartitionProduceData, ProduceReque
 from kbroker.protocol.records import NewRecord, build_batch
 from tests.broker.test_views import LATEST, PATIENCE_S, data_of, fetch, offset_at, offsets_in
 
-INDEXED = {"internal.segment.bytes": "200000", "filter.index.headers": "region", "file.delete.delay.ms": "0"}
+INDEXED = {
+    "internal.segment.bytes": "200000",
+    "filter.index.headers": "region",
+    "file.delete.delay.ms": "0",
+    "retention.ms": "-1",  # the tests advance the clock, and the records are of 1970
+}
 BATCHES = 200
 _numbers = itertools.count(1)
 
