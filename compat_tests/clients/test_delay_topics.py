@@ -67,9 +67,11 @@ def of_librdkafka(broker: Broker, topic: str, count: int, idle_s: int, _: Path) 
 
 def of_kafka_python(broker: Broker, topic: str, count: int, idle_s: int, _: Path) -> Found:
     consumer = KafkaConsumer(
-        topic, bootstrap_servers=broker.bootstrap_servers, group_id="g", client_id="reader",
+        bootstrap_servers=broker.bootstrap_servers, group_id="g", client_id="reader",
         auto_offset_reset="earliest", enable_auto_commit=False,
     )  # fmt: skip
+    assert consumer.partitions_for_topic(topic)  # a member that joins without metadata joins again in the middle
+    consumer.subscribe([topic])
     values: list[str] = []
     until = time.monotonic() + TIMEOUT_S
     while time.monotonic() < until:

@@ -149,7 +149,7 @@ def test_nothing_is_lost_when_the_topic_of_retries_takes_nothing(
     worker = shop.worker(handling)
     shop.send(shop.topics.orders, b"one")
     with (
-        kafka_faults.fail("Produce", ErrorCode.TOPIC_AUTHORIZATION_FAILED, topic=shop.topics.retries) as fault,
+        kafka_faults.fail("Produce", ErrorCode.INVALID_RECORD, topic=shop.topics.retries) as fault,
         pytest.raises(KafkaException),
     ):
         until(lambda: worker.step(0.1), lambda: False)
