@@ -12,7 +12,7 @@ from kbroker.schedules.marks import KEY, Begin, Done, Due, Intent, Mark, Pause, 
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 dues = st.lists(st.builds(Due, numbers, numbers), max_size=20).map(tuple)
-names = st.text(max_size=300)
+names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)  # as topics and errors have none
 marks = st.one_of(
     st.builds(
         Intent,
@@ -25,8 +25,8 @@ marks = st.one_of(
         dues,
     ),
     st.builds(Done, numbers, st.integers(-1, 200), numbers, numbers, dues, names),
-    st.builds(Begin, names, st.booleans()),
-    st.just(Pause()),
+    st.builds(Begin, names, st.booleans(), st.none() | names),
+    st.builds(Pause, st.none() | names),
 )
 
 
