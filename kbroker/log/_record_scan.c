@@ -6,9 +6,8 @@
  * records. tests/log/mutated_batches.py compares both.
  *
  * `borders` finds where records begin, and checks nothing else. `record` decodes one, and leaves what is unusual to
- * record_at of protocol/records.py. `prefixes` and `places` own a further question: with
- * which bytes do the keys or values begin, and where are they? They tell nothing if they are not sure, and
- * schema_tokens.py reads the records.
+ * record_at of protocol/records.py. `prefixes` and `places` own a further question: with which bytes do the keys or values
+ * begin, and where are they? They tell nothing if they are not sure, and schema_tokens.py reads the records.
  *
  * `find` and `deliver` belong to schedule topics (_record_delivery.c).
  *

@@ -22,8 +22,6 @@ _DOUBTFUL: Final = (b"x-", b"__")
 """How names begin that need a closer look."""
 _FIRED: Final = FIRED_PREFIX.encode()
 _RESERVED: Final = (b"x-deliver-", b"x-schedule", b"x-delay")
-
-
 _FOUND_AT_ONCE: Final = 256
 _MOST_SHORT: Final = 0x7F
 """The largest byte that is a number of its own."""
@@ -44,7 +42,7 @@ _RULES: Final = b"".join(
     for kind, names in ((b"-=", sorted(_DROPPED)), (b"-*", (_FIRED,)), (b"?*", _RESERVED))
     for name in names
 )
-"""What to do with the headers whose names begin so, for `deliver` of _record_scan.c."""
+"""What to do with the headers whose names begin so, for `deliver` in _record_delivery.c."""
 _NUMBERS: Final = tuple(_number(value) for value in range(4096))
 
 
@@ -160,7 +158,7 @@ def raw_at(data: bytes, position: int, header: BatchHeader) -> Raw | None:
 
 
 def find(data: bytes | memoryview, position: int, count: int, base: int, wanted: array[int]) -> tuple[bytes, int, int]:
-    """Return where the records with some offsets begin, as `find` of _record_scan.c does, and as it says."""
+    """Return where the records with the wanted offsets begin: the result of `find` in _record_delivery.c."""
     if record_walk.find is not None:
         return record_walk.find(data, position, count, base, wanted)
     return find_in_python(data, position, count, base, wanted)
@@ -216,7 +214,7 @@ class Delivered:
         self._before_offset = first + _name(f"{FIRED_PREFIX}offset")
         self._before_at = _name(f"{FIRED_PREFIX}at")
         self.shape = _RULES, self._before_offset, self._before_at
-        """The same for `deliver` of _record_scan.c."""
+        """The same for `deliver` in _record_delivery.c."""
 
     def short(self, raw: Raw, due_ms: int, delta: int) -> bytes | None:
         """Return the record, number `delta` of its batch, as `encoded` does; None if a header needs a closer look."""

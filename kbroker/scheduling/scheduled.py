@@ -37,7 +37,7 @@ _LONGEST_WAIT_S: Final = 60.0
 _FIRST_PAUSE_S, _MOST_PAUSE_S, _MOST_FAILURES = 1.0, 60.0, 10
 """The pauses in seconds after failures in a row, as with a full disk: each is twice the last one."""
 _COUNT_PAUSES: Final = 20
-"""A count rests for this multiple of the time that it took."""
+"""After a count, the next one waits for this multiple of its duration."""
 
 
 class ScheduledPartition:
@@ -66,7 +66,7 @@ class ScheduledPartition:
         self._has_changed = True
         self._count_after = 0.0
         self._failures = 0
-        """How often in a row it was to be opened again."""
+        """The number of failures in a row."""
         self._error = ""
 
     # -- lifecycle

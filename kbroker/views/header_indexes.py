@@ -74,7 +74,7 @@ class HeaderIndexes:
         self._complete: dict[str, _Complete] = {}
         self._damages = 0
         self._making: Segment | None = None
-        self._told: set[tuple[str, str]] = set()
+        self._told: set[tuple[bytes, str]] = set()  # topic ids, and headers that the log has named
         self._pool: ThreadPoolExecutor | None = None
         self._stopping = Event()
         self._task: asyncio.Task[None] | None = None
@@ -168,6 +168,9 @@ class HeaderIndexes:
             await turn
         if self._indexed:
             self._indexed.intersection_update([each.key for each in hosted])
+        if self._told:
+            topics = {each.topic_id for each in hosted}
+            self._told = {each for each in self._told if each[0] in topics}
 
     async def _index(self, partition: Partition, of: PartitionLog) -> None:
         names = of.config.filter_index_headers
@@ -194,7 +197,7 @@ class HeaderIndexes:
                 self._made.get(segment) != (names, of.truncations)
                 and self._failed_ms.get(segment, 0) <= self._clock.monotonic_ms()
             ):
-                await self._make(of, segment, names)
+                await self._make(partition.topic_id, of, segment, names)
         of.segments.had_headers = False
         if damages != self._damages:
             return
@@ -202,7 +205,7 @@ class HeaderIndexes:
             self._complete.clear()
         self._complete[of.directory] = _Complete(state, now_ms + AGAIN_MS)
 
-    async def _make(self, of: PartitionLog, segment: Segment, names: tuple[str, ...]) -> None:
+    async def _make(self, topic_id: bytes, of: PartitionLog, segment: Segment, names: tuple[str, ...]) -> None:
         truncations, path, given_up = of.truncations, segment.path(HEADERS_SUFFIX), []
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-index")
@@ -231,8 +234,8 @@ class HeaderIndexes:
             self._made.pop(segment, None)
             segment.drop_headers()
         for name in given_up:
-            if (of.topic, name) not in self._told:
-                self._told.add((of.topic, name))
+            if (topic_id, name) not in self._told:
+                self._told.add((topic_id, name))
                 text = "%s-%d: the header %s has too many values to be indexed (filter.index.headers)"
                 log.warning(text, of.topic, of.partition, name)
 

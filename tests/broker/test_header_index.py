@@ -155,16 +155,20 @@ def test_a_damaged_file_is_made_again(broker: Broker, wire: WireClient, caplog: 
 def test_a_header_with_too_many_values_is_named(
     broker: Broker, wire: WireClient, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Once for each topic, also for a new topic of the same name."""
     caplog.set_level(logging.WARNING)
     source = f"indexed{next(_numbers)}"
-    broker.topics.create(source, 1, config={**INDEXED, "filter.index.headers": "id"})
-    for first in range(0, 20_000, 1000):
-        records: list[NewRecord] = [(0, None, b"x", [("id", b"%d" % each)]) for each in range(first, first + 1000)]
-        part = PartitionProduceData(0, build_batch(records))
-        wire.ask(ProduceRequest(None, 1, 5000, [TopicProduceData(source, partition_data=[part])]), 9)
     said = f"{source}-0: the header id has too many values to be indexed"
-    until(broker, lambda: any(said in each for each in caplog.messages))
-    assert read(wire, view(broker, source, "header.id = '1234'")) == [1234]
+    for times in (1, 2):
+        broker.topics.create(source, 1, config={**INDEXED, "filter.index.headers": "id"})
+        for first in range(0, 20_000, 1000):
+            records: list[NewRecord] = [(0, None, b"x", [("id", b"%d" % each)]) for each in range(first, first + 1000)]
+            part = PartitionProduceData(0, build_batch(records))
+            wire.ask(ProduceRequest(None, 1, 5000, [TopicProduceData(source, partition_data=[part])]), 9)
+        until(broker, lambda: len([each for each in caplog.messages if said in each]) == times)  # noqa: B023 - at once
+        if times == 1:
+            assert read(wire, view(broker, source, "header.id = '1234'")) == [1234]
+            broker.topics[source].delete()
 
 
 @pytest.mark.parametrize("value", ["a b", "é", ",".join(f"h{number}" for number in range(9)), "x" * 250])

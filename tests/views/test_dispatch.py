@@ -75,10 +75,8 @@ def test_a_length_in_more_bytes_than_it_needs_is_not_missed() -> None:
 def test_of_a_thousand_filters_only_those_with_a_value_of_the_batch_are_tested() -> None:
     filters = [compile_filter(f"header.region = 'C{number}'") for number in range(1000)]
     batch = build_batch([(NOW, None, b"x", [("region", b"C7")]), (NOW, None, b"x", [("region", b"C70")])])
-    assert [each.text for each in whole(Dispatch(filters).candidates(batch[HEADER_SIZE:]))] == [
-        "header.region = 'C7'",
-        "header.region = 'C70'",
-    ] or len(whole(Dispatch(filters).candidates(batch[HEADER_SIZE:]))) == 2
+    found = whole(Dispatch(filters).candidates(batch[HEADER_SIZE:]))
+    assert sorted(each.text for each in found) == ["header.region = 'C7'", "header.region = 'C70'"]
 
 
 def test_others_are_served_between_filters_that_are_tested_alone() -> None:
