@@ -7,10 +7,12 @@ Owns the steps of a change, so that instances assign dense and unique ids withou
     catch up    read to the high watermark
     decide      on this state
     write       one transaction a decision; its batch must begin exactly at the state's end, else it is aborted
-    commit      refused if another instance has taken over; otherwise apply the records to the state, then answer
+    commit      refused if another instance has taken over
+    read back   the answer waits until the records can be read as committed: a Kafka that crashes after its answer to
+                EndTxn can leave out the marker, and the next abort would then discard the records (FINDINGS.md)
 
 An instance that no other instance has fenced begins at "join". After a failure it begins at "take over". If the outcome
-of the commit was unknown, it finds the outcome in the log, and decides the change again only if it was not made. A
+of the commit is unknown, it finds the outcome in the log, and decides the change again only if it was not made. A
 change that writes nothing needs no transaction.
 
 Owns how fresh answers are. The state contains every change that this instance acknowledged. Changes of other instances
@@ -270,10 +272,14 @@ class KafkaStore:
             self._is_current.set()
 
     async def _catch_up(self) -> None:
-        """Read to the log's current end; raises _Behind if an open transaction still hides it after some time."""
-        loop = asyncio.get_running_loop()
+        """Read to the log's current end; raises _Behind."""
         end = await self._threads[0].call(self._writer.end_offset)
         self._saw_topic(0)
+        await self._read_to(end)
+
+    async def _read_to(self, end: int) -> None:
+        """Read up to an offset; raises _Behind if an open transaction still hides it after some time."""
+        loop = asyncio.get_running_loop()
         until = loop.time() + _LOOK_S
         while self.position < end:
             replayed = self._replayed
@@ -416,11 +422,8 @@ class KafkaStore:
             return False, None
         change.base, change.reply = base, outcome.reply
         await write(lambda: self._writer.end(commit=True))
-        if replayed is self._replayed:
-            for number, (key, value) in enumerate(outcome.records):
-                if base + number >= replayed.position:  # the reader may have replayed the record already
-                    self._replay(replayed, base + number, key, value)
-        return True, outcome.reply
+        await self._read_to(base + len(outcome.records))
+        return change.is_written, outcome.reply
 
 
 class _Behind(AdminError):  # noqa: N818 - an outcome

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from kbroker import Acl, Broker, Cluster
 from kbroker.admin.errors import AdminError
+from kbroker.admin.transactional_partition import TransactionalPartition
 from kbroker.protocol.errors import ErrorCode
 from tests.registry_api.beside import Beside, Clients, record
 from tests.tries import FORM
@@ -135,6 +136,28 @@ def test_a_commit_that_is_known_only_from_the_log(broker: Broker, beside: Beside
             assert answers == [1]
             assert other.http.refused("GET", "/subjects/a/versions/1")[0] == 40401
     assert len(committed(broker)) == 3
+
+
+def test_a_commit_that_leaves_no_marker_is_not_acknowledged(
+    broker: Broker, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EndTxn is answered, but the transaction stays open, as after a crash of Apache Kafka 4.4.0."""
+    beside.http.register("a", record("A"))
+    end, lost = TransactionalPartition.end, []
+
+    def end_once_without_marker(partition: TransactionalPartition, *, commit: bool) -> None:
+        if commit and not lost:
+            lost.append(commit)
+        else:
+            end(partition, commit=commit)
+
+    monkeypatch.setattr(TransactionalPartition, "end", end_once_without_marker)
+    assert beside.http.register("b", record("B"))["id"] == 2
+    assert lost
+    assert [value["id"] for _, value in committed(broker) if value is not None] == [1, 2]
+    with Beside(broker.bootstrap_servers) as other:  # its first change aborts a transaction that is still open
+        assert other.http.register("c", record("C"))["id"] == 3
+    assert [value["id"] for _, value in committed(broker) if value is not None] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("code", ["NOT_ENOUGH_REPLICAS", "NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT"])
