@@ -37,6 +37,8 @@ from kbroker.schedules.times import LATEST_MS
 
 MOST_HEADERS: Final = 1000
 """The most headers of a record of a schedule topic: they are read in one step."""
+LONGEST_NAME: Final = 512
+"""The most bytes of a header's name, in UTF-8: other bytes would grow where a client decodes them."""
 AT_ONCE: Final = 4
 """How many larger unpacked batches are in memory at the same time."""
 _SMALL: Final = 64 << 10
@@ -48,7 +50,7 @@ _RECORD_WORK, _WORK = 8, 256
 _SIZE_SHIFT: Final = 14
 """By which the bytes of a record are shifted to count as work: the names of its headers are decoded."""
 _LONG: Final = 512
-"""Fields with more bytes are not copied, and longer names not decoded: no header of schedules is so long."""
+"""Fields with more bytes are not copied: no header of schedules is so long."""
 _PAUSE_S: Final = 0.02
 _LARGEST_OFFSET: Final = 2**63 - 1
 _NUMBERS: Final = 16
@@ -79,8 +81,9 @@ class _Read(NamedTuple):
     """The bytes of the record, without those of its length."""
     value_size: int
     """-1 for a record without value."""
-    headers: Headers | None
-    """None if there are too many."""
+    headers: Headers
+    fault: str | None
+    """Why the headers are refused."""
 
 
 class _Target(NamedTuple):
@@ -168,7 +171,7 @@ class ScheduleCheck:
         try:
             for record in _records(data, count):
                 self._judge(record, targets, may_write, found)
-                work += _RECORD_WORK + len(record.headers or ()) + (record.size >> _SIZE_SHIFT)
+                work += _RECORD_WORK + len(record.headers) + (record.size >> _SIZE_SHIFT)
                 if work >= _WORK or _is_costly(record):
                     work = 0
                     await turn
@@ -177,8 +180,8 @@ class ScheduleCheck:
         return found
 
     def _judge(self, record: _Read, targets: dict[str, _Target], may_write: MayWrite, found: _Verdicts) -> None:
-        if record.headers is None:
-            found.add(record.place, f"a record of a schedule topic has at most {MOST_HEADERS} headers")
+        if record.fault is not None:
+            found.add(record.place, record.fault)
             return
         if record.value_size < 0:
             if record.key is None:
@@ -224,11 +227,10 @@ class ScheduleCheck:
 
     def _size(self, record: _Read, key: bytes | None) -> int:
         """Return the most bytes of the delivered record's batch, if it is alone in the batch."""
-        assert record.headers is not None
         headers = fired_headers(record.headers, self._topic, 2**31 - 1, _LARGEST_OFFSET, LATEST_MS)
         size = HEADER_SIZE + _NUMBERS + _field(-1 if key is None else len(key)) + _field(record.value_size)
         return size + sum(
-            _field(_name_size(name)) + _field(-1 if value is None else len(value)) for name, value in headers
+            _field(len(name.encode())) + _field(-1 if value is None else len(value)) for name, value in headers
         )
 
 
@@ -303,16 +305,33 @@ def _records(data: memoryview, count: int) -> Iterator[_Read]:
         value_size, position = read_number(data, position, 5)
         position += max(value_size, 0)
         header_count, position = read_number(data, position, 5)
-        headers = _headers(data, position, header_count) if header_count <= MOST_HEADERS else None
-        yield _Read(place, key, whole, value_size, headers)
+        headers: Headers = ()
+        fault = None
+        if header_count > MOST_HEADERS:
+            fault = f"a record of a schedule topic has at most {MOST_HEADERS} headers"
+        else:
+            try:
+                headers = _headers(data, position, header_count)
+            except _NameRefusedError as error:
+                fault = str(error)
+        yield _Read(place, key, whole, value_size, headers, fault)
         position = end
+
+
+class _NameRefusedError(Exception):
+    """The name of a header is refused."""
 
 
 def _headers(data: memoryview, position: int, count: int) -> Headers:
     headers = []
     for _ in range(count):
         size, position = read_number(data, position, 5)
-        name = str(data[position : position + size], "latin-1" if size > _LONG else "utf-8", "replace")
+        if size > LONGEST_NAME:
+            raise _NameRefusedError(f"a header's name has {size} bytes; a schedule topic takes {LONGEST_NAME}")
+        try:
+            name = str(data[position : position + size], "utf-8")
+        except UnicodeDecodeError:
+            raise _NameRefusedError("a header's name is not in UTF-8") from None
         position += size
         size, position = read_number(data, position, 5)
         headers.append((name, _content(data, position, size)))
@@ -328,14 +347,9 @@ def _content(data: memoryview, position: int, size: int) -> bytes | None:
     return bytes(content) if size <= _LONG else cast("bytes", content)
 
 
-def _name_size(name: str) -> int:
-    """Return the bytes of a name from `_headers`, which has decoded long ones byte by byte."""
-    return len(name) if len(name) > _LONG else len(name.encode())
-
-
 def _is_costly(record: _Read) -> bool:
     """Whether a record may have a cron expression, whose check takes up to 1 ms."""
-    return record.headers is not None and any(name == SCHEDULE for name, _ in record.headers)
+    return any(name == SCHEDULE for name, _ in record.headers)
 
 
 def _field(size: int) -> int:

@@ -20,7 +20,7 @@ from kbroker.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from kbroker.protocol.records import NewRecord, build_batch
+from kbroker.protocol.records import CRC_START, NewRecord, build_batch, compute_crc
 from kbroker.schedules.produce_check import MOST_HEADERS
 
 SCHEDULED = {"schedule.enable": "true", "message.timestamp.type": "LogAppendTime"}
@@ -55,7 +55,12 @@ def record(value: bytes | None = b"v", key: bytes | None = b"k", **headers: str 
 def produce(
     wire: WireClient, topic: str, *records: NewRecord, acks: int = 1, codec: int = 0, version: int = 9
 ) -> PartitionProduceResponse:
-    batch = build_batch(records, codec=codec)
+    return produce_batch(wire, topic, build_batch(records, codec=codec), acks, version)
+
+
+def produce_batch(
+    wire: WireClient, topic: str, batch: bytes | bytearray, acks: int = 1, version: int = 9
+) -> PartitionProduceResponse:
     data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(0, batch)])
     answer = wire.ask(ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[data]), version)
     return answer if answer is CLOSED else answer.responses[0].partition_responses[0]
@@ -153,6 +158,22 @@ def test_a_record_that_would_be_too_large_with_our_headers_is_refused(wire: Wire
         ("__schedule.at", b"%d" % int(time.time() * 1000)),
     ]  # fmt: skip
     assert 1900 < len(build_batch([(0, b"k", b"x" * largest, delivered)])) <= 2000
+
+
+def test_names_of_headers_that_would_grow_at_the_delivery_are_refused(broker: Broker, wire: WireClient) -> None:
+    """A record of such names could be too large for its target, and would wait alone."""
+    broker.topics.create("names", config=SCHEDULED)
+    named = [
+        bytearray(build_batch([(0, b"k", b"v", [("x-delay", b"5"), ("x-deliver-to", b"target"), (name, b"")])]))
+        for name in ("é" * 256, "é" * 256 + "a", "latin-1 e")
+    ]
+    named[2] = named[2].replace(b"latin-1 e", b"latin-1 \xe9")
+    named[2][CRC_START - 4 : CRC_START] = compute_crc(named[2]).to_bytes(4, "big")
+    assert [errors(produce_batch(wire, "names", each)) for each in named] == [
+        [],
+        [(0, "a header's name has 513 bytes; a schedule topic takes 512")],
+        [(0, "a header's name is not in UTF-8")],
+    ]
 
 
 def test_ten_megabytes_of_headers_hold_nobody_up(broker: Broker, wire: WireClient) -> None:
