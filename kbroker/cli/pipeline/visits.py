@@ -16,9 +16,9 @@ from kbroker.cli.client import client_options
 from kbroker.cli.output import Output, output_option
 from kbroker.cli.pipeline.options import (
     decoding_registry,
+    format_option,
     interval,
     milliseconds,
-    format_option,
     require_archive,
     require_folder,
     require_lookup,

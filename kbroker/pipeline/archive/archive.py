@@ -2,8 +2,9 @@
 
 Owns the stream and the work of one batch. A batch is a range of offsets for each partition, which Spark writes to its
 checkpoint before it reads them, so that a repeated batch has the same offsets. A batch is committed once its entry is
-in the archive's manifest (store.py), or in a commit of its table (tables/). The entry names the stream and the batch, so that a repeated batch is skipped.
-Records of aborted transactions are not read (`read_committed`). Never deletes anything in the topics.
+in the archive's manifest (store.py), or in a commit of its table (tables/). The entry names the stream and the batch,
+so that a repeated batch is skipped. Records of aborted transactions are not read (`read_committed`). Never deletes
+anything in the topics.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Place(Protocol):
         """Lock the archive for writing, complete earlier changes, and yield the manifest."""
 
     def stage_all(self, name: str, frames: Iterable[Any], partition_by: str) -> Any:
-        """Prepare the records of a change, each frame with other topics. Return all records, without decoded columns."""
+        """Prepare the records of a change, each frame with other topics. Return them without decoded columns."""
 
     def parts(self, name: str, staged: Any) -> list[Part]:
         """Return the content of a staged change."""

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from kbroker.pipeline.archive.manifest import Manifest
-from kbroker.pipeline.archive.record_columns import partition_of, record_hash, sums, sums_of, within
 from kbroker.pipeline.archive.opening import open_place
+from kbroker.pipeline.archive.record_columns import partition_of, record_hash, sums, sums_of, within
 from kbroker.pipeline.errors import PipelineError, first_line, of_spark
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.ranges import Partition, Sums

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from kbroker.failpoints import passed
 from kbroker.pipeline.archive.manifest import Manifest
-from kbroker.pipeline.archive.record_columns import within
 from kbroker.pipeline.archive.opening import open_place
+from kbroker.pipeline.archive.record_columns import within
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import Progress

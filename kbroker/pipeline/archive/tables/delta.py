@@ -21,6 +21,60 @@ _APP: Final = "kbroker-archive-"
 _DIGITS: Final = 20
 
 
+class DeltaLog:
+    """The commits of a Delta table."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def versions(self) -> set[int]:
+        """Return the versions whose commits are in the log. Delta deletes old ones."""
+        names = (each.name.removesuffix(".json") for each in self._files.listing(LOG) if each.name.endswith(".json"))
+        return {int(name) for name in names if len(name) == _DIGITS and name.isdecimal()}
+
+    def note(self) -> str | None:
+        """Return the newest note that the table's content includes. None if no archive began the table.
+
+        Raises PipelineError if the commits with the notes are gone.
+        """
+        versions = self.versions()
+        version = max(versions)
+        while version in versions:
+            commit = self._commit(version)
+            found = _note(commit.get("userMetadata"))
+            if found is not None:
+                return found
+            if commit.get("operation") == "RESTORE":
+                version = self._restored(commit)
+            else:
+                version -= 1
+        if version >= 0:
+            raise self._forgotten("the commits of the archive are no longer in its log")
+        return None
+
+    def _restored(self, commit: dict[str, Any]) -> int:
+        version = str((commit.get("operationParameters") or {}).get("version"))
+        if not version.isdecimal():
+            raise self._forgotten("it was restored to a time")
+        return int(version)
+
+    def _forgotten(self, why: str) -> PipelineError:
+        return PipelineError(f"{self._files.root} does not say what was archived: {why}; archive to another place")
+
+    def _commit(self, version: int) -> dict[str, Any]:
+        """Return the facts about a commit."""
+        path = f"{LOG}/{version:0{_DIGITS}d}.json"
+        for line in self._files.read(path).splitlines():
+            if '"commitInfo"' in line:
+                try:
+                    found = json.loads(line).get("commitInfo")
+                except ValueError as err:
+                    raise PipelineError(f"{self._files.url(path)} is damaged: {err}") from err
+                if isinstance(found, dict):
+                    return found
+        return {}
+
+
 class DeltaTable:
     """Implements Table."""
 
@@ -30,36 +84,14 @@ class DeltaTable:
     def __init__(self, session: Any, files: Files) -> None:
         require_class(session, "io.delta.sql.DeltaSparkSessionExtension", DELTA.what)
         self._session = session
-        self._files = files
+        self._log = DeltaLog(files)
         self._url = files.url()
 
     def exists(self) -> bool:
-        return bool(self._versions())
+        return bool(self._log.versions())
 
     def note(self) -> str | None:
-        versions = self._versions()
-        version = max(versions)
-        while version in versions:
-            commit = self._commit(version)
-            found = _note(commit.get("userMetadata"))
-            if found is not None:
-                return found
-            if commit.get("operation") == "RESTORE":
-                restored = (commit.get("operationParameters") or {}).get("version")
-                if restored in (None, "null"):
-                    raise PipelineError(
-                        f"{self._url} was restored to a time, and does not say any more what was archived;"
-                        " archive to another place"
-                    )
-                version = int(restored)
-            else:
-                version -= 1
-        if version >= 0:
-            raise PipelineError(
-                f"{self._url} does not say any more what was archived: the commits of the archive were removed from"
-                " its log; archive to another place"
-            )
-        return None
+        return self._log.note()
 
     def folders(self, partition_by: str) -> tuple[str, ...]:
         return tuple(partition_by.split(","))
@@ -87,23 +119,6 @@ class DeltaTable:
 
     def tidy(self, most: int) -> None:
         """Do nothing, because Delta merges and deletes its commits itself."""
-
-    def _versions(self) -> set[int]:
-        names = (each.name.removesuffix(".json") for each in self._files.listing(LOG) if each.name.endswith(".json"))
-        return {int(name) for name in names if len(name) == _DIGITS and name.isdecimal()}
-
-    def _commit(self, version: int) -> dict[str, Any]:
-        """Return the facts about a commit."""
-        path = f"{LOG}/{version:0{_DIGITS}d}.json"
-        for line in self._files.read(path).splitlines():
-            if '"commitInfo"' in line:
-                try:
-                    found = json.loads(line).get("commitInfo")
-                except ValueError as err:
-                    raise PipelineError(f"{self._files.url(path)} is damaged: {err}") from err
-                if isinstance(found, dict):
-                    return found
-        return {}
 
 
 def _text(note: str) -> str:

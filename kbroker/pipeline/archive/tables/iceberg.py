@@ -1,8 +1,8 @@
 """An Iceberg table at a path, as Iceberg's own Spark runtime reads and writes it.
 
 Owns the calls into Iceberg: HadoopTables, which needs no catalog, and Spark's data source. The note of an archive is a
-property in the summary of each snapshot. An append of another engine between two batches is harmless: the newest note is
-looked for along the current snapshot's ancestors. After a rollback these are the older ones, as they should be.
+property in the summary of each snapshot. An append of another engine between two batches is harmless: the newest note
+is looked for along the current snapshot's ancestors. After a rollback these are the older ones, as they should be.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class IcebergTable:
             snapshot = table.snapshot(parent)
             if snapshot is None:
                 raise PipelineError(
-                    f"{self._url} does not say any more what was archived: the snapshots of the archive have expired;"
+                    f"{self._url} does not say what was archived: the snapshots of the archive have expired;"
                     " archive to another place"
                 )
         found = table.properties().get(NOTE)

@@ -58,9 +58,7 @@ def decode(text: str, place: str) -> tuple[Entry, str]:
         ]
         name = f"table-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         streams, topics = dict(fields["streams"]), dict(fields["topics"])
-        entry = Entry(
-            name, "table", str(fields["at"]), tuple(ranges), tuple(gaps), queries=streams, topics=topics
-        )
+        entry = Entry(name, "table", str(fields["at"]), tuple(ranges), tuple(gaps), queries=streams, topics=topics)
         return entry, str(fields["partition_by"])
     except (ValueError, KeyError, TypeError, AttributeError) as err:
         raise PipelineError(f"the note of the archived offsets in {place} is damaged: {err!r}") from err

@@ -19,7 +19,7 @@ from kbroker.pipeline.archive.manifest import MANY_ENTRIES, Entry, File, Manifes
 from kbroker.pipeline.archive.place import Part
 from kbroker.pipeline.archive.record_columns import COLUMNS, DECODED, SCHEMA, partition_of, sums, sums_of, with_folders
 from kbroker.pipeline.archive.tables.state import decode, encode
-from kbroker.pipeline.archive.tables.types import OtherType, conformed, merged, nullable
+from kbroker.pipeline.archive.tables.types import OtherTypeError, merged, nullable, selected
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.spark.tasks import small_frame
 from kbroker.pipeline.storage.files import Files, require_shared
@@ -37,7 +37,7 @@ class Table(Protocol):
         """Whether there is a table, of whomever."""
 
     def note(self) -> str | None:
-        """Return the note of the newest commit that the table's content includes. None if no archive began the table."""
+        """Return the newest note that the table's content includes. None if no archive began the table."""
 
     def folders(self, partition_by: str) -> tuple[str, ...]:
         """Return the columns that the table has besides a record's, to be partitioned by."""
@@ -116,22 +116,20 @@ class TableStore:
         return nullable(small_frame(self._session, [], f"topic string, {SCHEMA}").select(*COLUMNS).schema)
 
     def _require_columns(self, schema: Any) -> None:
-        there = {each.name: each.dataType for each in schema.fields}
-        for each in self._own_schema().fields:
-            if each.name not in there:
-                raise PipelineError(
-                    f"{self.files.root} has no column {each.name} any more: somebody else changed the table;"
-                    " archive to another place"
-                )
-            try:
-                kept = merged(there[each.name], each.dataType, widens=False)
-            except OtherType as err:
-                raise PipelineError(self._other_type(each.name, err)) from err
-            if kept != nullable(there[each.name]):
-                raise PipelineError(self._other_type(each.name, OtherType(kept.simpleString())))
+        """Refuse a table that lacks a column of an archive, or has it with a type that cannot hold its values."""
+        there, own = nullable(schema), self._own_schema()
+        if missing := [name for name in COLUMNS if name not in there.names]:
+            raise PipelineError(
+                f"{self.files.root} has no column {missing[0]} any more: somebody else changed the table;"
+                " archive to another place"
+            )
+        try:
+            merged(there, own, widens=False)
+        except OtherTypeError as err:
+            raise self._other_type(err) from err
 
-    def _other_type(self, name: str, err: OtherType) -> str:
-        return f"the column {name} of {self.files.root} has another type: {err}; archive to another place"
+    def _other_type(self, err: OtherTypeError) -> PipelineError:
+        return PipelineError(f"a column of {self.files.root} has another type, {err}; archive to another place")
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -197,64 +195,33 @@ class TableStore:
 
     def _in_one(self, frames: list[Any]) -> Any:
         """Return the records of several frames in one, with one type for each decoded column."""
-        from pyspark.sql import functions as f
-
         frames = [frame.select(*COLUMNS, *(name for name in DECODED if name in frame.columns)) for frame in frames]
-        kinds = reduce(self._both, (frame.schema for frame in frames))
-        every = []
-        for frame in frames:
-            have = {each.name: each.dataType for each in frame.schema.fields}
-            columns = [
-                conformed(f.col(each.name), have[each.name], each.dataType).alias(each.name)
-                if each.name in have
-                else f.lit(None).cast(each.dataType).alias(each.name)
-                for each in kinds.fields
-            ]
-            every.append(frame.select(*columns))
-        return reduce(lambda one, other: one.unionByName(other), every)
+        every = reduce(self._both, (nullable(frame.schema) for frame in frames))
+        return reduce(lambda one, other: one.unionByName(other), (selected(frame, every) for frame in frames))
 
     def _both(self, table: Any, batch: Any) -> Any:
-        """Return the columns of both schemas, with the types that `merged` chooses."""
-        from pyspark.sql import types as t
-
-        known = {each.name: each.dataType for each in table.fields}
-        fields = {name: nullable(kind) for name, kind in known.items()}
-        for each in batch.fields:
-            try:
-                kind = each.dataType
-                fields[each.name] = merged(known.get(each.name, kind), kind, widens=self._table.widens)
-            except OtherType as err:
-                raise PipelineError(self._other_type(each.name, err)) from err
-        return t.StructType([t.StructField(name, kind) for name, kind in fields.items()])
+        """Return a schema with the columns of both."""
+        try:
+            return merged(table, batch, widens=self._table.widens)
+        except OtherTypeError as err:
+            raise self._other_type(err) from err
 
     def _for_the_table(self, at: str) -> Any:
         """Return the kept records with the table's columns. Create the table, or change its columns, if necessary."""
-        from pyspark.sql import functions as f
-        from pyspark.sql import types as t
-
         rows = self._kept
-        folders = self._table.folders(self._partition_by)
-        if folders:
+        if self._table.folders(self._partition_by):
             rows = with_folders(rows, self._partition_by)
         try:
             if not self._table.exists():
-                schema = t.StructType([t.StructField(each.name, nullable(each.dataType)) for each in rows.schema.fields])
-                self._table.create(schema, self._partition_by, encode(self._manifest, self._partition_by, at))
-            there = self._table.schema()
+                note = encode(self._manifest, self._partition_by, at)
+                self._table.create(nullable(rows.schema), self._partition_by, note)
+            there = nullable(self._table.schema())
             self._require_columns(there)
             wanted = self._both(there, rows.schema)
-            if wanted != nullable(there):
+            if wanted != there:
                 self._table.evolve(wanted)
         except PipelineError:
             raise
         except Exception as err:
             raise PipelineError(f"cannot use the table {self.files.root}: {first_line(err)}") from err
-        have = {each.name: each.dataType for each in rows.schema.fields}
-        return rows.select(
-            *(
-                conformed(f.col(each.name), have[each.name], each.dataType).alias(each.name)
-                if each.name in have
-                else f.lit(None).cast(each.dataType).alias(each.name)
-                for each in wanted.fields
-            )
-        )
+        return selected(rows, wanted)

@@ -11,8 +11,8 @@ from typing import Any, Final
 _WIDER: Final = {("int", "bigint"), ("float", "double")}
 
 
-class OtherType(Exception):
-    """Raised if a column would need two types. The text names both."""
+class OtherTypeError(Exception):
+    """Raised if a column would need two types. The text names the column, where known, and both types."""
 
 
 def nullable(kind: Any) -> Any:
@@ -32,7 +32,7 @@ def merged(table: Any, batch: Any, *, widens: bool) -> Any:
     """Return the type for a column that has one type in the table, and another in a batch.
 
     Structs get the fields of both, by name. A number keeps the wider type; if that is the batch's, the table must be
-    able to change its type (`widens`). Raises OtherType if no type has the values of both.
+    able to change its type (`widens`). Raises OtherTypeError if no type has the values of both.
     """
     from pyspark.sql import types as t
 
@@ -49,7 +49,7 @@ def merged(table: Any, batch: Any, *, widens: bool) -> Any:
         return table
     if widens and _is_wider(batch, table):
         return batch
-    raise OtherType(f"{batch.simpleString()} in place of {table.simpleString()}")
+    raise OtherTypeError(f"{batch.simpleString()} in place of {table.simpleString()}")
 
 
 def conformed(column: Any, have: Any, want: Any) -> Any:
@@ -75,13 +75,32 @@ def conformed(column: Any, have: Any, want: Any) -> Any:
     return column.cast(want)
 
 
+def selected(frame: Any, want: Any) -> Any:
+    """Return a frame's rows with the columns of a schema that `merged` has returned for its own; others are null."""
+    from pyspark.sql import functions as f
+
+    have = {each.name: each.dataType for each in frame.schema.fields}
+    columns = [
+        (
+            conformed(f.col(each.name), have[each.name], each.dataType)
+            if each.name in have
+            else f.lit(None).cast(each.dataType)
+        ).alias(each.name)
+        for each in want.fields
+    ]
+    return frame.select(*columns)
+
+
 def _struct(table: Any, batch: Any, *, widens: bool) -> Any:
     from pyspark.sql import types as t
 
     new = {each.name: each.dataType for each in batch.fields}
     fields = []
     for each in table.fields:
-        kind = merged(each.dataType, new[each.name], widens=widens) if each.name in new else each.dataType
+        try:
+            kind = merged(each.dataType, new[each.name], widens=widens) if each.name in new else each.dataType
+        except OtherTypeError as err:
+            raise OtherTypeError(f"{each.name}: {err}") from err
         fields.append(t.StructField(each.name, kind))
     known = {each.name for each in table.fields}
     fields += [each for each in batch.fields if each.name not in known]
