@@ -38,6 +38,11 @@ def table_jars() -> list[str]:
     return [str(jar) for jar in sorted(fetch("tables").glob("*.jar")) if jar.name.startswith(TABLES)]
 
 
+def s3_jars() -> list[str]:
+    """Return the paths of the jars with which Spark uses S3, without those that pyspark includes."""
+    return [str(jar) for jar in sorted(fetch("s3").glob("*.jar")) if not jar.name.startswith(("slf4j", "commons-"))]
+
+
 @cache
 def spark() -> SparkSession:
     """Return the session, which the first call starts; it ends with the process."""
@@ -51,6 +56,7 @@ def spark() -> SparkSession:
         .appName("compat")
         .config("spark.jars", ",".join([*connector_jars(), *table_jars()]))
         .config(map={**ICEBERG.settings, **DELTA.settings})
+        .config("spark.databricks.delta.snapshotPartitions", "1")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -87,7 +87,7 @@ def archive(
     if decode and registry is not None:
         decoding = DecodedTopics(registry, decode, functools.partial(click.echo, err=True))
         decoding.prepare(names)
-    spark = with_connectors(spark, file_format)
+    spark = with_connectors(spark, file_format, to, checkpoint)
     with open_session(spark, "kbroker archive") as session, shown("archive") as progress:
         job = Archive(session, cluster, options, progress, decoding)
         job.run()

@@ -18,7 +18,7 @@ from kbroker.cli.schema import VARIABLE, ca_option
 from kbroker.pipeline.archive.opening import FORMATS, kind_at
 from kbroker.pipeline.archive.store import FORMAT, MANIFEST
 from kbroker.pipeline.errors import PipelineError, first_line, of_spark
-from kbroker.pipeline.spark.connectors import BY_FORMAT
+from kbroker.pipeline.spark.connectors import BY_FORMAT, for_paths
 from kbroker.pipeline.spark.session import SparkOptions
 from kbroker.pipeline.storage.files import refuse_pattern
 from kbroker.pipeline.visits.lookup import kind_of
@@ -95,12 +95,12 @@ def require_archive(spark: SparkOptions, root: str, file_format: str | None = No
     found = None if here is None else kind_at(lambda name: (here / name).exists())
     if here is not None and found is None:
         raise PipelineError(f"{root} is no archive: it has no {MANIFEST}")
-    return with_connectors(spark, found or file_format or FORMAT)
+    return with_connectors(spark, found or file_format or FORMAT, root)
 
 
-def with_connectors(spark: SparkOptions, file_format: str) -> SparkOptions:
-    """Return the options for Spark with the connectors for a format."""
-    return replace(spark, connectors=tuple(filter(None, [BY_FORMAT.get(file_format)])))
+def with_connectors(spark: SparkOptions, file_format: str, *paths: str) -> SparkOptions:
+    """Return the options for Spark with the connectors for a format and for the paths."""
+    return replace(spark, connectors=(*filter(None, [BY_FORMAT.get(file_format)]), *for_paths(paths)))
 
 
 def require_lookup(spark: SparkOptions, path: str) -> None:

@@ -27,6 +27,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.tasks import small_frame
 from kbroker.pipeline.storage.files import Files, require_shared
 from kbroker.pipeline.storage.lock import WriterLock
+from kbroker.pipeline.storage.swap_lock import writer_lock
 
 MANIFEST: Final = "_manifest"
 STAGING: Final = "_staging"
@@ -128,7 +129,7 @@ class Store:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Manifest]:
         """Lock the archive for writing, complete earlier changes, and yield the manifest. Raises PipelineError."""
-        with WriterLock(self.files) as lock:
+        with writer_lock(self.files) as lock:
             self._lock = lock
             try:
                 require_shared(self._session, self.files, f"{STAGING}/trial")

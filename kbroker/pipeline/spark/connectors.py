@@ -45,7 +45,21 @@ DELTA: Final = Connector(
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     },
 )
+_SDK: Final = "2.57.8"
+S3: Final = Connector(
+    "S3",
+    (
+        "org.apache.hadoop:hadoop-aws:3.4.1",
+        *(f"software.amazon.awssdk:{part}:{_SDK}" for part in ("s3-transfer-manager", "apache-client", "sts")),
+    ),
+    excludes=("software.amazon.awssdk:bundle",),  # the whole SDK, half a GB
+)
 BY_FORMAT: Final[Mapping[str, Connector]] = {"iceberg": ICEBERG, "delta": DELTA}
+
+
+def for_paths(paths: Iterable[str]) -> tuple[Connector, ...]:
+    """Return the connectors that the schemes of paths need."""
+    return (S3,) if any(path.startswith(("s3://", "s3a://")) for path in paths) else ()
 
 
 def require_tried(connectors: Iterable[Connector], version: str) -> None:

@@ -24,6 +24,7 @@ from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.spark.tasks import small_frame
 from kbroker.pipeline.storage.files import Files, require_shared
 from kbroker.pipeline.storage.lock import WriterLock
+from kbroker.pipeline.storage.swap_lock import writer_lock
 
 
 class Table(Protocol):
@@ -135,7 +136,7 @@ class TableStore:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Manifest]:
-        with WriterLock(self.files) as lock:
+        with writer_lock(self.files) as lock:
             self._lock = lock
             try:
                 require_shared(self._session, self.files, "_staging/trial")
