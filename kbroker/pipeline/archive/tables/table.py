@@ -107,9 +107,10 @@ class TableStore:
         return []  # the engine knows its files, and may replace them at any time
 
     def frame(self, manifest: Manifest) -> Any:
-        del manifest
         rows = self._table.frame()
         self._require_columns(rows.schema)
+        # Somebody else may keep rows of other kinds in the table.
+        rows = rows.where(rows["topic"].isin(*{partition.topic for partition in manifest.ranges}))
         kinds = {each.name: each.dataType for each in self._own_schema().fields}
         return with_folders(rows.select(*(rows[name].cast(kinds[name]) for name in COLUMNS)), self._partition_by)
 
