@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from compat_tests.harness.parts import fetch
 from kbroker.pipeline.spark.connectors import DELTA, ICEBERG
+from tests.tries import FORM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ def spark() -> SparkSession:
     session: SparkSession = (
         SparkSession.builder.master("local[2]")
         .appName("compat")
-        .config("spark.jars", ",".join([*connector_jars(), *table_jars()]))
+        .config("spark.jars", ",".join([*connector_jars(), *table_jars(), *(s3_jars() if FORM == "long" else [])]))
         .config(map={**ICEBERG.settings, **DELTA.settings})
         .config("spark.databricks.delta.snapshotPartitions", "1")
         .config("spark.driver.memory", "1g")
