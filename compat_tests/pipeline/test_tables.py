@@ -83,6 +83,21 @@ def test_a_table_is_verified_and_replayed(broker: Broker, job: Jobs, kind: str) 
     assert by_duckdb(kind, job.at("table")) == of_topic(bootstrap, topic)
 
 
+@long
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_without_records_is_committed_too(broker: Broker, job: Jobs, kind: str) -> None:
+    topic, bootstrap = f"{kind}-empty", broker.bootstrap_servers
+    create(bootstrap, topic)
+    put_transaction(bootstrap, topic, commit=False)
+    assert job.archive(topic, "table", format=kind) == [0]
+    put_transaction(bootstrap, topic, commit=False)
+    assert job.archive(topic, "table", format=kind) == [0]
+    assert job.archive(topic, "table", "other", format=kind) == [0]
+    put(bootstrap, topic, 0, 10)
+    assert job.archive(topic, "table", "other", format=kind) == [10]
+    assert by_duckdb(kind, job.at("table")) == of_topic(bootstrap, topic)
+
+
 def data_files(folder: str) -> set[Path]:
     """Return a table's data files, whether a commit names them or not."""
     return {each for each in Path(folder).rglob("*.parquet") if "topic=" in str(each)}

@@ -81,7 +81,7 @@ def decoding_registry(*, variable: bool) -> Callable[[Callable[..., Result]], Ca
 def format_option(function: Callable[..., Result]) -> Callable[..., Result]:
     """Add --format to a verb that reads an archive; pass it the value as `file_format`, or None."""
     return click.option(
-        "--format", "file_format", type=click.Choice(FORMATS), help="The archive's; needed for a table elsewhere."
+        "--format", "file_format", type=click.Choice(FORMATS), help="The format, for a table that is no local folder."
     )(function)
 
 
