@@ -150,8 +150,11 @@ class ViewFetch:
                 )
             high_watermark, stable = scan.bound(), scan.bound(committed=True)
             if scan.knows_end(selection):
-                high_watermark = selection.high_watermark(source.log_start_offset)
-                stable = selection.last_stable_offset(stable, source.log_start_offset)
+                # A filtered batch keeps its last offset, so a client may be beyond the last match. librdkafka is at the
+                # end of a partition only where its position and the high watermark are equal.
+                ends = min(start, high_watermark), min(start, stable)
+                high_watermark = max(selection.high_watermark(source.log_start_offset), ends[0])
+                stable = max(selection.last_stable_offset(stable, source.log_start_offset), ends[1])
         except OSError as error:
             source.report_failure(error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error

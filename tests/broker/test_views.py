@@ -160,9 +160,35 @@ def test_offsets_behind_the_last_match_are_legal_up_to_the_end_of_the_source(
     put(broker, source, "EU", "US", "EU", "US", "US")
     name = view(broker, source)
     (data,) = data_of(wire.ask(fetch(name, offset=offset), 12))
-    assert (data.error_code, bytes(data.records), data.high_watermark) == (0, b"", 3)
+    assert (data.error_code, bytes(data.records), data.high_watermark) == (0, b"", offset)
     (data,) = data_of(wire.ask(fetch(name, offset=6), 12))
     assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_librdkafka_finds_the_end_of_a_view_within_a_batch(broker: Broker, source: str) -> None:
+    """After a batch whose last records do not match, a client's position is beyond the last match."""
+    name = view(broker, source)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 100})
+    for region in (b"EU", b"US", b"US"):
+        producer.produce(source, b"x", headers=[("region", region)])
+    assert producer.flush(PATIENCE_S) == 0
+    for isolation in ("read_uncommitted", "read_committed"):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "group.id": "ends",
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+            }
+        )
+        consumer.assign([TopicPartition(name, 0, 0)])
+        first, end = consumer.poll(PATIENCE_S), consumer.poll(PATIENCE_S)
+        assert first is not None
+        assert (first.error(), first.offset()) == (None, 0)
+        assert end is not None
+        assert end.error() is not None
+        assert end.error().code() == KafkaError._PARTITION_EOF
+        consumer.close()
 
 
 def test_a_fetch_is_held_while_nothing_matches(broker: Broker, source: str, wire: WireClient) -> None:
