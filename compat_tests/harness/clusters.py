@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from compat_tests.clients.common import wait_for
-from compat_tests.harness.brokers import COMMON
+from compat_tests.harness.brokers import COMMON, free_port
 from compat_tests.harness.network import Network
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from compat_tests.wire.client import WireClient
@@ -307,14 +307,16 @@ class KBrokerCluster(Cluster):
         self.node_ids = tuple(node_ids)
         whole = {**SETTINGS, **(settings or {})}
         plan = make_plan(directory, len(self.node_ids), ("127.0.0.1", 0), zookeeper.bootstrap, whole)
+        ports = [free_port() for _ in self.node_ids]  # the plan's could be taken by a connection before the start
         brokers = tuple(
             replace(
                 each,
                 node_id=node_id,
+                port=port,
                 directory=directory / f"broker-{node_id}",
-                settings={} if network is None else network.settings(node_id, each.port),
+                settings={} if network is None else network.settings(node_id, port),
             )
-            for each, node_id in zip(plan.brokers, self.node_ids, strict=True)
+            for each, node_id, port in zip(plan.brokers, self.node_ids, ports, strict=True)
         )
         self._plans = {each.node_id: each for each in brokers}
         self._cluster = LocalCluster(replace(plan, brokers=brokers))

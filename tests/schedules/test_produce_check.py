@@ -101,7 +101,7 @@ def test_our_headers_have_no_more_than_they_say(headers: list[tuple[str, bytes |
 
 
 def test_long_names_count_with_their_bytes() -> None:
-    headers = [("é" * 400, b"v"), ("n" * 100_000, b"w" * 100_000), ("x-delay", b"5")]
+    headers = [("é" * 256, b"v"), ("n" * 512, b"w" * 100_000), ("x-delay", b"5")]
     largest = build_batch([(0, b"k" * 5000, b"v", fired_headers(headers, "later", 2**31 - 1, 2**63 - 1, LATEST_MS))])
     record = (0, b"k" * 5000, b"v", headers)
     assert is_taken(record, "later", len(largest) + 16)
@@ -113,10 +113,10 @@ def test_long_names_count_with_their_bytes() -> None:
     [
         ([("x-delay", b"5")], 40),
         ([("x-delay", b"5"), *[("h", b"1")] * 900], 1),
-        ([("x-delay", b"5"), ("h" * 1_000_000, b"1")], 4),
+        ([("x-delay", b"5"), ("h", b"1" * 1_000_000)], 4),
         ([("x-schedule", b"0 0 29 2 *")], 1),
     ],
-    ids=["small", "many headers", "long names", "cron"],
+    ids=["small", "many headers", "large values", "cron"],
 )
 def test_costly_records_are_checked_in_small_pieces(
     headers: list[tuple[str, bytes]], most: int, monkeypatch: pytest.MonkeyPatch

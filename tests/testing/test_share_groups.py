@@ -65,7 +65,7 @@ def test_what_is_in_flight() -> None:
             assert acquired(one.fetch(T, wait_ms=5000))[-1][1] == 5
             began = broker.clock.now_ms()
             (held,) = {each.deadline_ms for each in group.in_flight()}
-            assert began - 20_000 < held - 30_000 <= began
+            assert began - 20_000 < held - 30_000 <= began + 1  # a deadline is rounded to a ms of another clock
             one.acknowledge({T: [(1, 1, [1]), (2, 2, [2]), (3, 3, [3])]})
             told = runs(group)
             assert [each[2] for each in told] == [
