@@ -312,26 +312,23 @@ def _records(data: memoryview, count: int) -> Iterator[_Read]:
         else:
             try:
                 headers = _headers(data, position, header_count)
-            except _NameRefusedError as error:
+            except ScheduleError as error:
                 fault = str(error)
         yield _Read(place, key, whole, value_size, headers, fault)
         position = end
 
 
-class _NameRefusedError(Exception):
-    """The name of a header is refused."""
-
-
 def _headers(data: memoryview, position: int, count: int) -> Headers:
+    """Return the headers of a record. Raises ScheduleError for a name that is refused."""
     headers = []
     for _ in range(count):
         size, position = read_number(data, position, 5)
         if size > LONGEST_NAME:
-            raise _NameRefusedError(f"a header's name has {size} bytes; a schedule topic takes {LONGEST_NAME}")
+            raise ScheduleError(f"a header's name has {size} bytes; a schedule topic takes {LONGEST_NAME}")
         try:
             name = str(data[position : position + size], "utf-8")
         except UnicodeDecodeError:
-            raise _NameRefusedError("a header's name is not in UTF-8") from None
+            raise ScheduleError("a header's name is not in UTF-8") from None
         position += size
         size, position = read_number(data, position, 5)
         headers.append((name, _content(data, position, size)))
