@@ -1,15 +1,18 @@
 """The operations of a registry's API, by name, for any server that offers them.
 
 Owns the steps of a registration: create a draft from the state, check it on another thread, decide, and repeat all of
-this if the subject has changed in the meantime. Owns the content of the lists. Does not use HTTP.
+this if the subject has changed in the meantime. Owns the order of registrations that disturb each other. Owns the
+content of the lists. Does not use HTTP.
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from kbroker.coordination.shard import Outcome
 from kbroker.long_work import each, in_order, turn
@@ -46,8 +49,8 @@ from kbroker.schema_registry.subjects import (
 
 _WITHOUT_EFFECT: Final = ("aliasForDeks", "compatibilityPolicy", "validateRules")
 """Fields of a config that have an effect only in Confluent's registry."""
-_TRIES: Final = 20
-"""How often a schema is checked if its subject changes during each check."""
+_PATIENCE_S: Final = 20.0
+"""The seconds for which a schema is checked again if its subject changes during each check."""
 T = TypeVar("T")
 
 
@@ -78,6 +81,8 @@ class Registry:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """The locks of subjects whose registrations disturb each other: without a lock, one could lose each time."""
 
     async def resolved(self, subject: str) -> str:
         """Return the subject that a name refers to."""
@@ -91,20 +96,32 @@ class Registry:
         if not is_valid(subject):
             raise Refusal.INVALID_SUBJECT(subject)
         subject = normalised(subject)
-        for _ in range(_TRIES):
-            draft = await self._store.ask_long(
-                lambda state: drafted(state, state.aliased(subject), request, normalize=normalize)
-            )
-            if draft is None:
-                continue
-            checked = await self._store.aside(draft.check)
-            if force:
-                checked = checked._replace(incompatible=())
-            reply = await self._store.decide(lambda shard, checked=checked: shard.register(checked))  # type: ignore[misc]
-            if not isinstance(reply, Stale):
-                version: Version = reply
-                return version
-        raise Refusal.TIMED_OUT("Register operation timed out")
+        version = None
+        if subject not in self._turns:
+            version = await self._try(subject, request, normalize=normalize, force=force)
+        if version is not None:
+            return version
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PATIENCE_S
+        async with self._turns.setdefault(subject, asyncio.Lock()):
+            while version is None and loop.time() < until:  # other instances do not know this lock
+                version = await self._try(subject, request, normalize=normalize, force=force)
+        if version is None:
+            raise Refusal.TIMED_OUT("Register operation timed out")
+        return version
+
+    async def _try(self, subject: str, request: Request, *, normalize: bool, force: bool) -> Version | None:
+        """Check and register a schema; return None if the subject has changed in between."""
+        draft = await self._store.ask_long(
+            lambda state: drafted(state, state.aliased(subject), request, normalize=normalize)
+        )
+        if draft is None:
+            return None
+        checked = await self._store.aside(draft.check)
+        if force:
+            checked = checked._replace(incompatible=())
+        reply = await self._store.decide(lambda shard: shard.register(checked))
+        return None if isinstance(reply, Stale) else reply
 
     async def look_up(self, subject: str, request: Request, *, normalize: bool, deleted: bool) -> Version:
         """Return the version that has a schema, in a subject or in a subject of the same name in any context."""
