@@ -113,7 +113,7 @@ def _delete(
     except ApiError as err:
         return _result(index, err.code)
     partition.poke()
-    result = _result(index, ErrorCode.NONE, log.log_start_offset)
+    result = _result(index, ErrorCode.NONE, log.earliest_offset)
     if partition.low_watermark < offset:
         behind.append(_Behind(partition, offset, result))
     return result
