@@ -139,6 +139,8 @@ class LeaderEpochCache:
             logger.warning("%s: leader epochs are %s, not %s", self._path, found, written)
             # There may be no batch with the newest epoch yet.
             newest = [(self.latest, extent.end_offset)] if self.latest > found[-1][0] else []
+            if local and found[0][0] == local[0][0]:
+                found[0] = local[0]  # it begins in remote storage
             self._replace([*remote, *found, *newest])
             self._write()
         self.proven = True
