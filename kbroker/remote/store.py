@@ -60,7 +60,8 @@ class Store:
         Raises ObjectExistsError, WrongLengthError if the pieces have another size or the store has another, and other
         StoreErrors. An error of the iterator comes through. Up to 8 MiB the store itself refuses an existing object.
         A larger one is sent in parts, for which stores have no such condition: there the check comes before.
-        The last fifth of the deadline, at most two seconds, is for the store to drop the parts.
+        After the deadline the store is asked to drop the parts, for at most two seconds. Parts can remain in a store
+        that does not answer: let a lifecycle rule of the bucket delete them.
         """
         import obstore
 
@@ -144,8 +145,8 @@ async def _next_page(pages: Any) -> Any:
         return None
 
 
-class _OutOfTime(Exception):  # noqa: N818 - no error of its own: the call becomes StoreTooSlowError
-    """Ends the sending of an object, so that the store drops its parts."""
+class _Abandoned(Exception):  # noqa: N818 - nobody sees it
+    """Ends the sending of an object for which nobody waits any more, so that the store drops its parts."""
 
 
 class _Source:
@@ -171,7 +172,7 @@ class _Source:
         sent = 0
         for piece in self._pieces:
             if self._stopped:
-                raise _OutOfTime
+                raise _Abandoned
             sent += len(piece)
             if sent > self._size:
                 break
@@ -198,29 +199,26 @@ class _Call:
     async def result(self, request: Callable[[], Awaitable[_T]]) -> _T:
         """Return what a request returns. Raises StoreErrors, and the error of the source."""
         future = asyncio.ensure_future(request())
-        timers = [self._loop.call_at(self._ends, self._expire, future)]
-        if self._source is not None:
-            early = min(_ABORT_S, self._deadline_s / 5)
-            timers.append(self._loop.call_at(self._ends - early, self._source.stop))
+        waiter = asyncio.shield(future)
+        timer = self._loop.call_at(self._ends, self._expire, waiter)
         try:
-            return await asyncio.shield(future)
+            return await waiter
         except asyncio.CancelledError:
-            if self._expired:
-                raise self._too_slow() from None
             self._abandon(future)
+            if self._expired:
+                raise StoreTooSlowError(self.says(f"no answer within {self._deadline_s:g} s")) from None
             raise
         except Exception as error:  # noqa: BLE001 - the library has many, and the source's own come through
             raise self._error(error) from None
         finally:
-            for timer in timers:
-                timer.cancel()
+            timer.cancel()
 
-    def _expire(self, future: asyncio.Future[_T]) -> None:
+    def _expire(self, waiter: asyncio.Future[_T]) -> None:
         self._expired = True
-        future.cancel()
+        waiter.cancel()
 
     def _abandon(self, future: asyncio.Future[_T]) -> None:
-        """End a request for which nobody waits any more; one that sends gets some time to drop its parts."""
+        """End a request for which nobody waits any more. One that sends has some time left to drop its parts."""
         if self._source is None:
             future.cancel()
             return
@@ -228,13 +226,8 @@ class _Call:
         timer = self._loop.call_later(_ABORT_S, future.cancel)
         future.add_done_callback(lambda _: timer.cancel())
 
-    def _too_slow(self) -> StoreTooSlowError:
-        return StoreTooSlowError(self.says(f"no answer within {self._deadline_s:g} s"))
-
     def _error(self, error: Exception) -> Exception:
         failed = self._source.error if self._source is not None else None
-        if isinstance(failed, _OutOfTime):
-            return self._too_slow()
         if failed is not None:
             return failed
         if isinstance(error, ValueError):  # a name that no store takes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ from kbroker.remote.store_errors import (
     classified,
     first_line,
 )
+from tests.tries import tries
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -191,6 +193,27 @@ def test_without_the_extra_the_refusal_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(StoreSettingError, match=r"needs the extra tiers: .*pip install '.\[tiers\]'"):
         open_store("memory://")
+
+
+READ_AND_END = """
+import asyncio, sys
+from kbroker.remote.store import open_store
+
+async def main():
+    store = open_store(sys.argv[1])
+    for _ in range(50):
+        await store.get("first", 0, 1)
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_ends_right_after_a_call_ends_well(tmp_path):
+    (tmp_path / "first").write_bytes(b"1")
+    for _ in range(tries(12)):
+        command = [sys.executable, "-c", READ_AND_END, f"file://{tmp_path}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_values_of_settings_never_get_into_a_line():
