@@ -53,6 +53,22 @@ class Store:
         self.url = url
         self._client = client
         self._deadline_s = deadline_s
+        self._abandoned: set[asyncio.Future[Any]] = set()
+
+    async def close(self) -> None:
+        """Wait, for two seconds at most, until the store has dropped the parts of objects that were given up.
+
+        Call it before the event loop ends, when no call is left.
+        """
+        if self._abandoned:
+            await asyncio.wait(self._abandoned, timeout=_ABORT_S)
+
+    def abandon(self, request: asyncio.Future[Any]) -> None:
+        """Let a request go on, for two seconds at most, for which nobody waits any more."""
+        timer = asyncio.get_running_loop().call_later(_ABORT_S, request.cancel)
+        self._abandoned.add(request)
+        request.add_done_callback(lambda _: timer.cancel())
+        request.add_done_callback(self._abandoned.discard)
 
     async def put(self, name: str, pieces: Iterable[Piece], size: int, *, deadline_s: float | None = None) -> None:
         """Write an object of `size` bytes, or fail; nobody sees a part of it. Another thread iterates over `pieces`.
@@ -186,6 +202,7 @@ class _Call:
     """One call of a store: its deadline, and what its errors say. It may take several requests."""
 
     def __init__(self, store: Store, verb: str, name: str, deadline_s: float, source: _Source | None = None) -> None:
+        self._store = store
         self._what = f"{verb} of {name} in {store.url}"
         self._loop = asyncio.get_running_loop()
         self._deadline_s = deadline_s
@@ -198,18 +215,22 @@ class _Call:
 
     async def result(self, request: Callable[[], Awaitable[_T]]) -> _T:
         """Return what a request returns. Raises StoreErrors, and the error of the source."""
-        future = asyncio.ensure_future(request())
+        try:
+            future = asyncio.ensure_future(request())
+        except ValueError:
+            raise ValueError(self.says("no object can have this name")) from None
         waiter = asyncio.shield(future)
         timer = self._loop.call_at(self._ends, self._expire, waiter)
         try:
             return await waiter
-        except asyncio.CancelledError:
-            self._abandon(future)
-            if self._expired:
-                raise StoreTooSlowError(self.says(f"no answer within {self._deadline_s:g} s")) from None
-            raise
         except Exception as error:  # noqa: BLE001 - the library has many, and the source's own come through
             raise self._error(error) from None
+        except BaseException as ended:  # the deadline, or the caller is cancelled or closed
+            waiter.cancel()
+            self._abandon(future)
+            if self._expired and isinstance(ended, asyncio.CancelledError):
+                raise StoreTooSlowError(self.says(f"no answer within {self._deadline_s:g} s")) from None
+            raise
         finally:
             timer.cancel()
 
@@ -223,14 +244,11 @@ class _Call:
             future.cancel()
             return
         self._source.stop()
-        timer = self._loop.call_later(_ABORT_S, future.cancel)
-        future.add_done_callback(lambda _: timer.cancel())
+        self._store.abandon(future)
 
     def _error(self, error: Exception) -> Exception:
         failed = self._source.error if self._source is not None else None
         if failed is not None:
             return failed
-        if isinstance(error, ValueError):  # a name that no store takes
-            return error
         found, reason = classified(type(error).__name__, str(error))
         return found(self.says(reason))

@@ -71,6 +71,9 @@ class Proxy:
     times: int = 1 << 30
     seen: list[str] = field(default_factory=list)
     connections: set[asyncio.Task[None]] = field(default_factory=set)
+    stores: list[Store] = field(default_factory=list)
+    never: set[asyncio.Task[None]] = field(default_factory=set)
+    """The connections that wait in vain for an answer."""
 
     def arm(self, fault: str, matches: Callable[[Request], bool] = lambda request: True, times: int = 1 << 30) -> None:
         self.fault, self.matches, self.times = fault, matches, times
@@ -86,7 +89,8 @@ class Proxy:
             "secret_access_key": SECRET,
             "region": "us-east-1",
         }
-        return open_store(f"s3://{BUCKET}/prefix", settings, deadline_s=deadline_s)
+        self.stores.append(open_store(f"s3://{BUCKET}/prefix", settings, deadline_s=deadline_s))
+        return self.stores[-1]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -114,7 +118,13 @@ class Proxy:
         if fault.isdigit():
             writer.write(refusal(fault, request))
         elif fault == "never":
-            await reader.read()
+            task = asyncio.current_task()
+            assert task is not None
+            self.never.add(task)
+            try:
+                await reader.read()
+            finally:
+                self.never.discard(task)
             return False
         elif fault == "reset":
             return False

@@ -83,6 +83,7 @@ def run(behind: S3, scenario: Callable[[Proxy], Awaitable[None]]) -> None:
                 await clean.delete(name)
             await scenario(made)
             made.arm("")
+            await asyncio.gather(*(each.close() for each in made.stores))
             await no_tasks_left(made)
 
     asyncio.run(whole())
@@ -212,6 +213,24 @@ def test_segments_go_through(behind: S3) -> None:
         found = await SegmentObject.open(store, "t/0/segment", bytes(16))
         assert [await found.whole(part) for part in (Part.LOG, Part.TIME_INDEX)] == list(parts.values())
         assert await listed(store) == ["t/0/segment"]
+
+    run(behind, scenario)
+
+
+def test_a_caller_that_goes_away_ends_its_request(behind: S3) -> None:
+    async def scenario(made: Proxy) -> None:
+        made.arm("never")
+        work = made.store().get("object", 0, 1)
+        waiting = work.__await__()
+        next(waiting)
+        deadline = time.monotonic() + PATIENCE_S
+        while not made.saw("GET", "object"):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        waiting.close()
+        while made.never:
+            assert time.monotonic() < deadline, "long before the request's own timeout"
+            await asyncio.wait(made.never, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
 
     run(behind, scenario)
 
