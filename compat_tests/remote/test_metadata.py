@@ -13,6 +13,7 @@ from compat_tests.harness.jvm import run_java
 from kbroker.long_work import whole
 from kbroker.protocol.errors import Malformed
 from kbroker.remote.metadata_records import (
+    MetadataRecord,
     decode_record,
     delete_record,
     encode_record,
@@ -68,16 +69,13 @@ def any_segment(rng: random.Random) -> RemoteSegment:
 def any_value(rng: random.Random) -> bytes:
     owner = (rng.choice(["t", "a-topic.with_signs", "x" * 249]), rng.randbytes(16), rng.randrange(1 << 31))
     segment = any_segment(rng)
-    return encode_record(
-        rng.choice(
-            [
-                segment_record(*owner, segment),
-                update_record(*owner, segment),
-                snapshot_record(segment),
-                delete_record(*owner, rng.choice(list(DeleteState)), segment.broker_id, segment.event_timestamp_ms),
-            ]
-        )
-    )
+    records: list[MetadataRecord] = [
+        segment_record(*owner, segment),
+        update_record(*owner, segment),
+        snapshot_record(segment),
+        delete_record(*owner, rng.choice(list(DeleteState)), segment.broker_id, segment.event_timestamp_ms),
+    ]
+    return encode_record(rng.choice(records))
 
 
 def changed(rng: random.Random, value: bytes) -> bytes:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from sortedcontainers import SortedList
+if TYPE_CHECKING:
+    from sortedcontainers import SortedList
 
 _KEY: Final = struct.Struct(">IQ")
 _EPOCH_BIAS: Final = 1 << 31
@@ -44,6 +45,8 @@ class EpochIndex:
     """
 
     def __init__(self, start_of: Callable[[bytes], int]) -> None:
+        from sortedcontainers import SortedList  # of the extra `tiers`: without it, the broker can import this module
+
         self._start_of = start_of
         self._referenced = SortedList()
         self._unreferenced = SortedList()

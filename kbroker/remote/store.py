@@ -53,6 +53,22 @@ class Store:
         self.url = url
         self._client = client
         self._deadline_s = deadline_s
+        self._abandoned: set[asyncio.Future[Any]] = set()
+
+    async def close(self) -> None:
+        """Wait, for two seconds at most, until the store has dropped the parts of objects that were given up.
+
+        Call it before the event loop ends, when no call is left.
+        """
+        if self._abandoned:
+            await asyncio.wait(self._abandoned, timeout=_ABORT_S)
+
+    def abandon(self, request: asyncio.Future[Any]) -> None:
+        """Let a request go on, for two seconds at most, for which nobody waits any more."""
+        timer = asyncio.get_running_loop().call_later(_ABORT_S, request.cancel)
+        self._abandoned.add(request)
+        request.add_done_callback(lambda _: timer.cancel())
+        request.add_done_callback(self._abandoned.discard)
 
     async def put(self, name: str, pieces: Iterable[Piece], size: int, *, deadline_s: float | None = None) -> None:
         """Write an object of `size` bytes, or fail; nobody sees a part of it. Another thread iterates over `pieces`.
@@ -60,7 +76,8 @@ class Store:
         Raises ObjectExistsError, WrongLengthError if the pieces have another size or the store has another, and other
         StoreErrors. An error of the iterator comes through. Up to 8 MiB the store itself refuses an existing object.
         A larger one is sent in parts, for which stores have no such condition: there the check comes before.
-        The last fifth of the deadline, at most two seconds, is for the store to drop the parts.
+        After the deadline the store is asked to drop the parts, for at most two seconds. Parts can remain in a store
+        that does not answer: let a lifecycle rule of the bucket delete them.
         """
         import obstore
 
@@ -144,8 +161,8 @@ async def _next_page(pages: Any) -> Any:
         return None
 
 
-class _OutOfTime(Exception):  # noqa: N818 - no error of its own: the call becomes StoreTooSlowError
-    """Ends the sending of an object, so that the store drops its parts."""
+class _Abandoned(Exception):  # noqa: N818 - nobody sees it
+    """Ends the sending of an object for which nobody waits any more, so that the store drops its parts."""
 
 
 class _Source:
@@ -171,7 +188,7 @@ class _Source:
         sent = 0
         for piece in self._pieces:
             if self._stopped:
-                raise _OutOfTime
+                raise _Abandoned
             sent += len(piece)
             if sent > self._size:
                 break
@@ -185,6 +202,7 @@ class _Call:
     """One call of a store: its deadline, and what its errors say. It may take several requests."""
 
     def __init__(self, store: Store, verb: str, name: str, deadline_s: float, source: _Source | None = None) -> None:
+        self._store = store
         self._what = f"{verb} of {name} in {store.url}"
         self._loop = asyncio.get_running_loop()
         self._deadline_s = deadline_s
@@ -197,47 +215,40 @@ class _Call:
 
     async def result(self, request: Callable[[], Awaitable[_T]]) -> _T:
         """Return what a request returns. Raises StoreErrors, and the error of the source."""
-        future = asyncio.ensure_future(request())
-        timers = [self._loop.call_at(self._ends, self._expire, future)]
-        if self._source is not None:
-            early = min(_ABORT_S, self._deadline_s / 5)
-            timers.append(self._loop.call_at(self._ends - early, self._source.stop))
         try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            if self._expired:
-                raise self._too_slow() from None
-            self._abandon(future)
-            raise
+            future = asyncio.ensure_future(request())
+        except ValueError:
+            raise ValueError(self.says("no object can have this name")) from None
+        waiter = asyncio.shield(future)
+        timer = self._loop.call_at(self._ends, self._expire, waiter)
+        try:
+            return await waiter
         except Exception as error:  # noqa: BLE001 - the library has many, and the source's own come through
             raise self._error(error) from None
+        except BaseException as ended:  # the deadline, or the caller is cancelled or closed
+            waiter.cancel()
+            self._abandon(future)
+            if self._expired and isinstance(ended, asyncio.CancelledError):
+                raise StoreTooSlowError(self.says(f"no answer within {self._deadline_s:g} s")) from None
+            raise
         finally:
-            for timer in timers:
-                timer.cancel()
+            timer.cancel()
 
-    def _expire(self, future: asyncio.Future[_T]) -> None:
+    def _expire(self, waiter: asyncio.Future[_T]) -> None:
         self._expired = True
-        future.cancel()
+        waiter.cancel()
 
     def _abandon(self, future: asyncio.Future[_T]) -> None:
-        """End a request for which nobody waits any more; one that sends gets some time to drop its parts."""
+        """End a request for which nobody waits any more. One that sends has some time left to drop its parts."""
         if self._source is None:
             future.cancel()
             return
         self._source.stop()
-        timer = self._loop.call_later(_ABORT_S, future.cancel)
-        future.add_done_callback(lambda _: timer.cancel())
-
-    def _too_slow(self) -> StoreTooSlowError:
-        return StoreTooSlowError(self.says(f"no answer within {self._deadline_s:g} s"))
+        self._store.abandon(future)
 
     def _error(self, error: Exception) -> Exception:
         failed = self._source.error if self._source is not None else None
-        if isinstance(failed, _OutOfTime):
-            return self._too_slow()
         if failed is not None:
             return failed
-        if isinstance(error, ValueError):  # a name that no store takes
-            return error
         found, reason = classified(type(error).__name__, str(error))
         return found(self.says(reason))

@@ -7,9 +7,12 @@ An address with a password is refused: addresses appear in logs.
 
 from __future__ import annotations
 
+import atexit
 import os
+import time
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 SCHEMES: Final = ("s3", "gs", "az", "file", "memory")
+_REST_S: Final = 0.05
 _CLIENT_SETTINGS: Final = ("allow_http", "proxy_url", "root_certificate")
 _RETRIES: Final = 3
 _REQUEST_S: Final = 120
@@ -36,6 +40,7 @@ def open_client(url: str, settings: Mapping[str, str]) -> ObjectStore:
     Raises StoreSettingError, whose text has no value of a setting.
     """
     scheme = _checked_scheme(url)
+    _rest_at_exit()
     try:
         from obstore.store import from_url
     except ImportError:
@@ -59,6 +64,15 @@ def open_client(url: str, settings: Mapping[str, str]) -> ObjectStore:
             names = ", ".join(sorted(settings))
             raise StoreSettingError(f"cannot use the store {url}: one of its settings is unknown: {names}") from None
         raise
+
+
+@cache
+def _rest_at_exit() -> None:
+    """Give the library's threads some time at the end of the process to let go of Python's objects.
+
+    They do so after they have answered. One that is late asks a Python that has ended, and aborts the process.
+    """
+    atexit.register(time.sleep, _REST_S)
 
 
 def _checked_scheme(url: str) -> str:

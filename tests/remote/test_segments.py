@@ -66,7 +66,7 @@ def test_the_legal_transitions_are_kafkas():
             assert deletion_may_become(before, after) == ((before, after) in of_partitions)
 
 
-@settings(max_examples=tries(80))
+@settings(max_examples=tries(40))
 @given(st.integers(0, 1 << 32), st.integers(1, 80))
 def test_it_is_the_naive_model_at_every_step(seed, steps):
     rng = random.Random(seed)
@@ -223,7 +223,7 @@ def test_the_deletion_of_a_partition_forgets_its_segments():
     assert (segments.find(0, 3), segments.highest_offset(0)) == (None, None)
 
 
-COUNT = 100_000 if FORM == "long" else 8_000
+COUNT = 100_000 if FORM == "long" else 3_000
 
 
 def test_segments_take_less_than_400_bytes_each_and_logarithmic_steps():
