@@ -16,7 +16,9 @@ from kbroker.admin.group_offsets import committed_offsets
 from kbroker.admin.own_request import coordinator_of
 
 
-@pytest.mark.parametrize("error", [KafkaConnectionError("111 ECONNREFUSED"), NodeNotReadyError(1)])
+@pytest.mark.parametrize(
+    "error", [KafkaConnectionError("111 ECONNREFUSED"), NodeNotReadyError(1), UnknownBrokerIdError(1)]
+)
 def test_what_only_reads_is_asked_again_when_its_broker_is_gone(error):
     answers = iter([error, error, "told"])
 

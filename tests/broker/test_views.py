@@ -338,6 +338,7 @@ def test_a_damaged_batch_stops_a_view_as_it_stops_a_consumer(broker: Broker, sou
     name = view(broker, source)
     (data,) = data_of(wire.ask(fetch(name), 12))
     assert data.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert partition.log.damaged_at == 0
 
 
 def test_the_partitions_grow_with_the_source(broker: Broker, source: str) -> None:

@@ -74,6 +74,25 @@ def test_a_record_that_cannot_be_read_now_is_not_gone(anywhere: CommandLine, job
     assert contents(anywhere, jobs) == BEFORE
 
 
+def test_a_record_whose_partition_has_no_leader_is_not_gone(
+    anywhere: CommandLine, jobs: str, monkeypatch: Patch
+) -> None:
+    look, dead = partition_reader.cluster_view, f"dlq.{jobs}"
+
+    def leaderless(admin: Any, topics: list[str]) -> ClusterView:
+        view = look(admin, topics)
+        for each in view.topics[jobs].partitions if jobs in view.topics else ():
+            each.leader_id = -1
+        return view
+
+    with monkeypatch.context() as patch, connection.patience(0):
+        patch.setattr(partition_reader, "cluster_view", leaderless)
+        said = anywhere.fails("deadletter", "replay", dead, "--skip", "--execute")
+    assert said.startswith(f"{jobs}-0 cannot be read: ")
+    assert anywhere.ok("deadletter", "list", dead, "--json").json[0]["replayed"] == 0
+    assert contents(anywhere, jobs) == BEFORE
+
+
 def test_without_the_right_to_read_the_topics_of_origin(anywhere: CommandLine, jobs: str, monkeypatch: Patch) -> None:
     refusing(monkeypatch, jobs, -1, TopicAuthorizationFailedError)
     rows = anywhere("deadletter", "replay", f"dlq.{jobs}", "--json").json

@@ -6,11 +6,14 @@ import pytest
 
 from compat_tests.wire.test_unreadable_records import GROUPS, TRANSACTIONS
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination.shard import Shard
+from kbroker.coordination.shard import CoordinatorRecord, Shard
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import Malformed
+from kbroker.txn.records import transaction_record
+from kbroker.txn.shard import Identity
+from kbroker.txn.transaction import Transaction
 from tests.txn.context import Context
 
 READ_AS_TRANSACTIONS = frozenset(
@@ -59,6 +62,14 @@ def reads(shard: Shard, key: bytes, value: bytes | None) -> bool:
 def test_a_record_of_a_transaction(kind: str) -> None:
     key, value = TRANSACTIONS[kind]
     assert reads(Context().shard, key or b"", value) == (kind in READ_AS_TRANSACTIONS)
+
+
+def test_ids_around_a_record_that_cannot_be_read_are_served() -> None:
+    before, after = (transaction_record(Transaction(name, 7, 5), 1) for name in ("before", "after"))
+    key, value = TRANSACTIONS["empty value"]
+    context = Context(log=[before, CoordinatorRecord(key or b"", value), after])
+    assert set(context.shard.transactions) == {"before", "after"}
+    assert context.init(name="after") == Identity(7, 6)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, (key, _) in GROUPS.items() if key is not None])

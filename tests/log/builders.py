@@ -22,6 +22,13 @@ HOUR = 3_600_000
 _OF_HOST = {each.name for each in fields(LogHost)}
 
 
+def damage(log: PartitionLog) -> None:
+    """Overwrite the magic of the first batch while the log is open."""
+    with open(log.segments.active.path(), "r+b") as file:
+        file.seek(16)
+        file.write(b"\x7f")
+
+
 def batch(
     count: int = 1, *, value: bytes = b"value", timestamp: int = NOW, key: bytes | None = b"key", **kw: Any
 ) -> bytes:

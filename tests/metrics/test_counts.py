@@ -14,10 +14,13 @@ from confluent_kafka.admin import AdminClient
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges import share_groups, streams_groups
 from kbroker.long_work import in_slices
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest, IncrementalConfig, IncrementalResource
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kbroker.share_partition.dead_letters import REJECTED, Letter
+from tests.log.builders import damage
 from tests.metrics.conftest import Seen
 
 TOPICS = "kafka_server_brokertopicmetrics"
@@ -156,6 +159,22 @@ def test_a_deleted_topic_is_told_no_more_and_stays_in_the_sums(seen: Seen) -> No
     produce(seen, "short-lived", 3)
     assert seen.value(f"{TOPICS}_messagesin_total", topic="short-lived") == 3
     assert seen.value(f"{TOPICS}_messagesin_total") == 53
+
+
+def test_partitions_that_a_fetch_has_found_damaged(seen: Seen) -> None:
+    topic = seen.broker.topics.create("damaged")
+    topic.produce("x")
+    topic.produce("y")
+    partition = seen.broker.node.replicas.get(("damaged", 0))
+    assert partition is not None
+    damage(partition.log)
+    assert seen.value("kbroker_damaged_partitions") == 0
+    wanted = FetchTopic(topic="damaged", partitions=[FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 20)])
+    request = FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[wanted])
+    with WireClient(seen.broker.bootstrap_servers) as client:
+        answer = client.ask(request, 11)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.CORRUPT_MESSAGE
+    assert seen.value("kbroker_damaged_partitions") == 1
 
 
 def test_connections_by_listener(seen: Seen) -> None:

@@ -14,6 +14,7 @@ from kbroker.log.batch_scan import scan_headers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import BatchHeader
 from kbroker.share_partition.states import RecordState
+from tests.log.builders import damage
 
 from .conversation import GROUP, Member, Served, acquired, offsets, partition_of
 
@@ -43,6 +44,16 @@ def test_records_are_delivered_acknowledged_and_gone(served: Served) -> None:
         assert served.in_flight("t") == 0
     name = (GROUP, served.topics["t"], 0)
     assert served.persister.records[name] == dict.fromkeys(range(5), (2, 1))
+
+
+def test_a_damaged_batch_is_reported(served: Served) -> None:
+    served.produce("t", 3)
+    partition = served.broker.node.replicas.get(T)
+    assert partition is not None
+    damage(partition.log)
+    with Member(served) as member:
+        assert partition_of(member.fetch(T, wait_ms=5000)).error_code == ErrorCode.CORRUPT_MESSAGE
+    assert partition.log.damaged_at == 0
 
 
 def test_acknowledgements_in_a_fetch_come_first(served: Served) -> None:

@@ -17,6 +17,7 @@ from kbroker.log.cleaner.worker_pool import CleanerSettings, WorkerPool
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from tests.log.bombs import MINIMAL, sealed
 from tests.log.builders import HOUR, NOW, read_all
 from tests.log.cleaner.context import contents, put
 
@@ -221,6 +222,20 @@ def test_a_corrupt_log_is_left_alone_and_others_go_on(world: World, caplog: pyte
     assert "CRC" in caplog.text
     assert path.read_bytes() == broken
     world.logs.delete_all([("t", 0)], world.now)
+    assert world.logs.cleaner.uncleanable == {}
+
+
+def test_batches_that_nobody_can_read_are_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    log = world.log(config=LogConfig(record_validation="header"))
+    for _ in range(2):
+        log.append_as_leader(sealed(MINIMAL * 2, 3, 0), 0, NOW)
+    log.update_config(COMPACT)
+    put(log, (b"k", b"v"))
+    log.roll(NOW)
+    put(log, (b"end", b""))
+    world.until_clean()
+    told = "t-0: compaction left 2 batches as they are, whose records cannot be read: offset 0: "
+    assert [each.levelname for each in caplog.records if each.getMessage().startswith(told)] == ["WARNING"]
     assert world.logs.cleaner.uncleanable == {}
 
 

@@ -78,6 +78,16 @@ def test_the_first_batch_always_has_room() -> None:
     assert add(offsets, 8, b"7")  # nothing new
 
 
+def test_batches_that_are_set_apart_take_memory_too() -> None:
+    """A log may have nothing but batches whose records cannot be read."""
+    limit = 1 << 16
+    offsets = OffsetMap(0, 10_000, limit)
+    fitted = [base for base in reversed(range(5_000, 10_000)) if offsets.set_apart(base)]
+    assert limit * 0.5 < held(offsets) < limit * 1.05
+    assert not any(offsets.is_superseded(base) for base in fitted)
+    assert offsets.is_superseded(fitted[-1] - 1)
+
+
 def test_a_large_key_is_not_counted_for_its_neighbours() -> None:
     offsets = OffsetMap(0, 200, 1 << 20)
     assert add(offsets, 100, b"first")
