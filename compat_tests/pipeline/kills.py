@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from compat_tests.harness.scenarios import Scenarios
 from compat_tests.pipeline.jobs import Jobs, jobs
@@ -21,11 +22,10 @@ from kbroker.pipeline.visits.rules import VisitRules
 scenarios = Scenarios("pipeline")
 
 
-def killed(job: Jobs, failpoint: str, *arguments: str) -> None:
+def killed(job: Jobs, failpoint: str, *arguments: str, tables: bool = False) -> None:
     """Run a verb until it reaches a failpoint, where it is killed; the JVM of its driver is killed too."""
-    verb = start_verb(
-        *arguments, "--bootstrap", job.bootstrap, stderr=subprocess.PIPE, environment={VARIABLE: failpoint}
-    )
+    settings: Any = {"stderr": subprocess.PIPE, "environment": {VARIABLE: failpoint}, "tables": tables}
+    verb = start_verb(*arguments, "--bootstrap", job.bootstrap, **settings)
     status, said = ended(verb)
     assert status == -signal.SIGKILL, said
 

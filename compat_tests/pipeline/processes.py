@@ -19,21 +19,28 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from compat_tests.pipeline.cluster import BRIEF_JVM
-from compat_tests.spark.session import INTERPRETED, connector_jars
+from compat_tests.spark.session import INTERPRETED, connector_jars, s3_jars, table_jars
 
 WAIT_S: Final = 300
 _ROOT: Final = Path(__file__).parents[2]
 
 
 def start_verb(
-    *arguments: str, stderr: Any, environment: Mapping[str, str], compiled: bool = False
+    *arguments: str,
+    stderr: Any,
+    environment: Mapping[str, str],
+    compiled: bool = False,
+    tables: bool = False,
+    s3: bool = False,
 ) -> subprocess.Popen[str]:
     """Start a verb of `kbroker pipeline` in its own process group, as a shell does, with Spark on this machine.
 
-    Spark compiles its plans, as it does by default, only if they are to be `compiled`.
+    Spark compiles its plans, as it does by default, only if they are to be `compiled`. With `tables` it has the jars
+    for Iceberg and Delta, with `s3` those for S3.
     """
     command = [sys.executable, "-m", "kbroker", "pipeline", *arguments, "--master", "local[2]"]
-    command += ["--jars", ",".join(connector_jars()), "--conf", "spark.driver.memory=700m"]
+    jars = [*connector_jars(), *(table_jars() if tables else []), *(s3_jars() if s3 else [])]
+    command += ["--jars", ",".join(jars), "--conf", "spark.driver.memory=700m"]
     for key, value in ({} if compiled else INTERPRETED).items():
         command += ["--conf", f"{key}={value}"]
     environment = {**os.environ, **environment}

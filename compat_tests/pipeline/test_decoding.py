@@ -60,6 +60,13 @@ class Registered:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return int(json.load(answer)["id"])
 
+    def compatible(self, subject: str, level: str) -> None:
+        body = json.dumps({"compatibility": level}).encode()
+        request = urllib.request.Request(f"{self.url}/config/{subject}", body, method="PUT")
+        request.add_header("content-type", "application/json")
+        with urllib.request.urlopen(request, timeout=30):
+            pass
+
     @staticmethod
     def framed(number: int, schema: str, value: Any, kind: str = "AVRO") -> bytes:
         return b"\0" + number.to_bytes(4, "big") + parse(kind, schema).data_of(json.dumps(value))

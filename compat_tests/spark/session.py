@@ -13,12 +13,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from compat_tests.harness.parts import fetch
+from kbroker.pipeline.spark.connectors import DELTA, ICEBERG
+from tests.tries import FORM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Jars that the connector needs and pyspark does not include.
 CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+TABLES = ("iceberg-spark-runtime", "delta-spark", "delta-storage")
 INTERPRETED: dict[str, Any] = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -29,6 +32,16 @@ INTERPRETED: dict[str, Any] = {
 def connector_jars() -> list[str]:
     """Return the paths of the connector's jars."""
     return [str(jar) for jar in sorted(fetch("spark").glob("*.jar")) if jar.name.startswith(CONNECTOR)]
+
+
+def table_jars() -> list[str]:
+    """Return the paths of the jars with which Spark uses Iceberg and Delta tables."""
+    return [str(jar) for jar in sorted(fetch("tables").glob("*.jar")) if jar.name.startswith(TABLES)]
+
+
+def s3_jars() -> list[str]:
+    """Return the paths of the jars with which Spark uses S3, without those that pyspark includes."""
+    return [str(jar) for jar in sorted(fetch("s3").glob("*.jar")) if not jar.name.startswith(("slf4j", "commons-"))]
 
 
 @cache
@@ -42,7 +55,9 @@ def spark() -> SparkSession:
     session: SparkSession = (
         SparkSession.builder.master("local[2]")
         .appName("compat")
-        .config("spark.jars", ",".join(connector_jars()))
+        .config("spark.jars", ",".join([*connector_jars(), *table_jars(), *(s3_jars() if FORM == "long" else [])]))
+        .config(map={**ICEBERG.settings, **DELTA.settings})
+        .config("spark.databricks.delta.snapshotPartitions", "1")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

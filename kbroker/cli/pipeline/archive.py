@@ -12,10 +12,18 @@ from kbroker.admin.errors import raise_any
 from kbroker.admin.registry_schemas import RegistryPlace
 from kbroker.cli.client import client_options
 from kbroker.cli.output import Column, Output, Table, output_option
-from kbroker.cli.pipeline.options import decoding_registry, interval, names_of, require_archive, spark_options
+from kbroker.cli.pipeline.options import (
+    decoding_registry,
+    format_option,
+    interval,
+    names_of,
+    require_archive,
+    spark_options,
+    with_connectors,
+)
 from kbroker.pipeline.archive.archive import Archive, ArchiveOptions
+from kbroker.pipeline.archive.opening import FORMATS
 from kbroker.pipeline.archive.optimize import TARGET_MB, Optimization
-from kbroker.pipeline.archive.store import FORMATS
 from kbroker.pipeline.archive.verify import HEADERS, Verification
 from kbroker.pipeline.decoding.registry import PARTS
 from kbroker.pipeline.decoding.topics import DecodedTopics
@@ -79,6 +87,7 @@ def archive(
     if decode and registry is not None:
         decoding = DecodedTopics(registry, decode, functools.partial(click.echo, err=True))
         decoding.prepare(names)
+    spark = with_connectors(spark, file_format, to, checkpoint)
     with open_session(spark, "kbroker archive") as session, shown("archive") as progress:
         job = Archive(session, cluster, options, progress, decoding)
         job.run()
@@ -88,12 +97,20 @@ def archive(
 @click.command("verify", short_help="Compare an archive with its topics.")
 @click.option("--topics", metavar="A,B", help="Only these topics; all without.")
 @click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
+@format_option
 @output_option
 @spark_options
 @client_options
-def verify(topics: str | None, root: str, output: Output, connection: Connection, spark: SparkOptions) -> None:
+def verify(
+    topics: str | None,
+    root: str,
+    file_format: str | None,
+    output: Output,
+    connection: Connection,
+    spark: SparkOptions,
+) -> None:
     """Compare an archive with its manifest and with its topics; exit with 1 if there is a fault."""
-    require_archive(spark, root)
+    spark = require_archive(spark, root, file_format)
     with open_session(spark, "kbroker verify") as session:
         report = Verification(session, Cluster(connection), root, names_of(topics)).run()
     rows = [dict(zip(HEADERS, state.row(), strict=True)) for state in report.partitions]
@@ -110,7 +127,7 @@ def verify(topics: str | None, root: str, output: Output, connection: Connection
 @spark_options
 def optimize(root: str, target_mb: int, spark: SparkOptions) -> None:
     """Merge the small files of an archive, and merge its manifest into one document."""
-    require_archive(spark, root)
+    spark = require_archive(spark, root)
     with open_session(spark, "kbroker optimize") as session:
         before, after = Optimization(session, root, target_mb << 20).run()
     click.echo(f"{before:,} files are {after:,} now" if after != before else "there was nothing to put together")

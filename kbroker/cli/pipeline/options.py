@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -14,8 +15,10 @@ import click
 
 from kbroker.admin.registry_schemas import RegistryPlace
 from kbroker.cli.schema import VARIABLE, ca_option
-from kbroker.pipeline.archive.store import MANIFEST
+from kbroker.pipeline.archive.opening import FORMATS, kind_at
+from kbroker.pipeline.archive.store import FORMAT, MANIFEST
 from kbroker.pipeline.errors import PipelineError, first_line, of_spark
+from kbroker.pipeline.spark.connectors import BY_FORMAT, for_paths
 from kbroker.pipeline.spark.session import SparkOptions
 from kbroker.pipeline.storage.files import refuse_pattern
 from kbroker.pipeline.visits.lookup import kind_of
@@ -30,7 +33,7 @@ def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
 
     @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs the job.")
     @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Set a setting of Spark.")
-    @click.option("--jars", metavar="A,B", help="The Kafka connector's jars; without, Spark fetches them.")
+    @click.option("--jars", metavar="A,B", help="The connectors' jars; without, Spark fetches them.")
     @functools.wraps(function)
     def with_spark(*args: Any, master: str, conf: tuple[str, ...], jars: str | None, **kwargs: Any) -> Result:
         debug = bool(click.get_current_context().find_root().params.get("debug"))
@@ -75,9 +78,29 @@ def decoding_registry(*, variable: bool) -> Callable[[Callable[..., Result]], Ca
     return with_options
 
 
-def require_archive(spark: SparkOptions, root: str) -> None:
-    """Raise PipelineError if there is clearly no archive, because starting Spark takes seconds."""
-    _require(spark, root, MANIFEST, f"{root} is no archive: it has no {MANIFEST}")
+def format_option(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Add --format to a verb that reads an archive; pass it the value as `file_format`, or None."""
+    return click.option(
+        "--format", "file_format", type=click.Choice(FORMATS), help="The format, for a table that is no local folder."
+    )(function)
+
+
+def require_archive(spark: SparkOptions, root: str, file_format: str | None = None) -> SparkOptions:
+    """Return the options for Spark that reads an archive: with the connectors for its format and its path.
+
+    Raises PipelineError if there is clearly no archive, because starting Spark takes seconds.
+    """
+    refuse_pattern(root)
+    here = spark.local_path(root)
+    found = None if here is None else kind_at(lambda name: (here / name).exists())
+    if here is not None and found is None:
+        raise PipelineError(f"{root} is no archive: it has no {MANIFEST}")
+    return with_connectors(spark, found or file_format or FORMAT, root)
+
+
+def with_connectors(spark: SparkOptions, file_format: str, *paths: str) -> SparkOptions:
+    """Return the options for Spark with the connectors for a format and for the paths."""
+    return replace(spark, connectors=(*filter(None, [BY_FORMAT.get(file_format)]), *for_paths(paths)))
 
 
 def require_lookup(spark: SparkOptions, path: str) -> None:

@@ -10,7 +10,7 @@ import click
 
 from kbroker.admin.connection import Connection
 from kbroker.cli.client import client_options
-from kbroker.cli.pipeline.options import names_of, require_archive, spark_options
+from kbroker.cli.pipeline.options import format_option, names_of, require_archive, spark_options
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import shown
 from kbroker.pipeline.replay.replay import Replay, ReplayOptions
@@ -29,6 +29,7 @@ from kbroker.pipeline.spark.session import SparkOptions, open_session
 @click.option("--exactly-once", is_flag=True, help="Mark each record with its place in a header; never send it twice.")
 @click.option("--restart", is_flag=True, help="Begin again, regardless of the records sent before.")
 @click.option("--slice-records", type=click.IntRange(1), default=1_000_000, show_default=True, help="Sent in one go.")
+@format_option
 @spark_options
 @client_options
 def replay(
@@ -43,6 +44,7 @@ def replay(
     exactly_once: bool,
     restart: bool,
     slice_records: int,
+    file_format: str | None,
     connection: Connection,
     spark: SparkOptions,
 ) -> None:
@@ -60,7 +62,7 @@ def replay(
         restart,
         slice_records,
     )
-    require_archive(spark, root)
+    spark = require_archive(spark, root, file_format)
     cluster = Cluster(connection)
     with (
         open_session(replace(spark, retries=not exactly_once), "kbroker replay") as session,

@@ -16,6 +16,7 @@ from kbroker.cli.client import client_options
 from kbroker.cli.output import Output, output_option
 from kbroker.cli.pipeline.options import (
     decoding_registry,
+    format_option,
     interval,
     milliseconds,
     require_archive,
@@ -157,6 +158,7 @@ def visits(
 @click.option("--day", metavar="DAY", help="Only this day, such as 2026-11-21.")
 @click.option("--checkpoint", metavar="PATH", help="Of a stream that counted, too: clocks that it had to set are used.")
 @click.option("--compare", metavar="PATH", help="The stream's table; exit 1 when a final number is another one.")
+@format_option
 @output_option
 @rules_options
 @decoding_registry(variable=False)
@@ -168,6 +170,7 @@ def recount(
     day: str | None,
     checkpoint: str | None,
     compare: str | None,
+    file_format: str | None,
     output: Output,
     rules: VisitRules,
     registry: RegistryPlace | None,
@@ -180,7 +183,7 @@ def recount(
         except ValueError:
             raise click.UsageError(f"--day takes a day such as 2026-11-21, not {day!r}") from None
     rules = _read_by(rules, registry)
-    require_archive(spark, root)
+    spark = require_archive(spark, root, file_format)
     require_lookup(spark, lookup)
     if registry is not None:
         require_registry(registry)

@@ -2,8 +2,9 @@
 
 Owns the stream and the work of one batch. A batch is a range of offsets for each partition, which Spark writes to its
 checkpoint before it reads them, so that a repeated batch has the same offsets. A batch is committed once its entry is
-in the archive's manifest (store.py). The entry names the stream and the batch, so that a repeated batch is skipped.
-Records of aborted transactions are not read (`read_committed`). Never deletes anything in the topics.
+in the archive's manifest (store.py), or in a commit of its table (tables/). The entry names the stream and the batch,
+so that a repeated batch is skipped. Records of aborted transactions are not read (`read_committed`). Never deletes
+anything in the topics.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kbroker.pipeline.archive.manifest import MANY_ENTRIES, Entry, Manifest
-from kbroker.pipeline.archive.record_columns import holes, offsets_of, partition_of, sums, sums_of, with_folders, within
-from kbroker.pipeline.archive.store import Store, counted, layout, now
+from kbroker.pipeline.archive.opening import new_place
+from kbroker.pipeline.archive.record_columns import holes, offsets_of, with_folders, within
+from kbroker.pipeline.archive.store import FORMAT, now
 from kbroker.pipeline.decoding.topics import DecodedTopics
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.kafka.cluster import Cluster
@@ -39,7 +41,7 @@ class ArchiveOptions:
     checkpoint: str
     every: str | None = None
     """The interval between batches ("1 minute"). With None, the job ends when all current records are archived."""
-    format: str = "parquet"
+    format: str = FORMAT
     partition_by: str = "date"
     allow_gaps: bool = False
     batch_records: int = 1_000_000
@@ -66,7 +68,7 @@ class Archive:
         self._options = options
         self._progress = progress
         self._decoding = decoding
-        self._store = Store(session, options.to)
+        self._store = new_place(session, options.to, options.format)
         self._checkpoint = Checkpoint(session, options.checkpoint)
         self._topics: dict[str, int] = {}
         self._failure: BaseException | None = None
@@ -127,7 +129,7 @@ class Archive:
             raise PipelineError(f"{options.to} is no archive, and holds {others[0]}: take a folder of its own")
         if self._checkpoint.holds("stream"):
             raise PipelineError(f"the checkpoint {options.checkpoint} is one of visits; take a new one")
-        if (found := layout(manifest)) not in (None, options.partition_by):
+        if (found := self._store.layout(manifest)) not in (None, options.partition_by):
             raise PipelineError(f"{options.to} is partitioned by {found}, not by {options.partition_by}")
         if faults := manifest.faults():
             raise PipelineError(f"{options.to} is not whole: {faults[0]}")
@@ -214,7 +216,8 @@ class Archive:
             .load()
         )
         trigger = {"availableNow": True} if options.every is None else {"processingTime": options.every}
-        writer = frame.writeStream.foreachBatch(self._on_batch).option("checkpointLocation", options.checkpoint)
+        writer = frame.writeStream.foreachBatch(self._on_batch)
+        writer = writer.option("checkpointLocation", self._checkpoint.url())
         try:
             return writer.trigger(**trigger).start()
         except Exception as err:
@@ -255,7 +258,7 @@ class Archive:
             now(),
             tuple(ranges),
             gaps,
-            counted(self._store.staged(name), by_file, self._columns),
+            self._store.counted(name, by_file, self._columns),
             queries={query: batch},
             topics={name: self._ids[name] for name in topics & self._ids.keys()},
         )
@@ -268,13 +271,13 @@ class Archive:
 
     def _stage(self, name: str, frame: Any, batch: int) -> Any:
         """Write a batch's files, with the columns that each topic has. Return the records in the files."""
-        file_format, partition_by = self._options.format, self._options.partition_by
+        partition_by = self._options.partition_by
         if self._decoding is None:
-            return self._store.stage(name, frame, file_format, partition_by)
+            return self._store.stage_all(name, [frame], partition_by)
         starts = self._checkpoint.starts(batch)
         topics = {each.topic for each, end in self._checkpoint.ends(batch).items() if starts.get(each, -1) != end}
         with self._decoding.frames(frame, topics) as frames:
-            return self._store.stage_all(name, frames, file_format, partition_by)
+            return self._store.stage_all(name, frames, partition_by)
 
     def _columns(self, topic: str) -> str:
         return "" if self._decoding is None else self._decoding.fingerprint(topic)
@@ -287,15 +290,12 @@ class Archive:
 
     def _ranges(self, name: str, staged: Any, batch: int) -> tuple[list[Range], dict[str, int]]:
         """Return the range of each partition in a batch, and the records in each file."""
-        from pyspark.sql import functions as f
-
         found: dict[Partition, tuple[Sums, int, int]] = {}
         by_file: dict[str, int] = {}
-        for row in sums(staged.withColumn("file", f.col("_metadata.file_path")), "file", "topic", "partition"):
-            path = row["file"].rpartition(f"/{name}/")[2]
-            by_file[path] = by_file.get(path, 0) + row["records"]
-            total, first, last = found.get(partition_of(row), (Sums(), row["first"], row["last"]))
-            found[partition_of(row)] = (total + sums_of(row), min(first, row["first"]), max(last, row["last"]))
+        for file, partition, part, least, most in self._store.parts(name, staged):
+            by_file[file] = by_file.get(file, 0) + part.records
+            total, first, last = found.get(partition, (Sums(), least, most))
+            found[partition] = (total + part, min(first, least), max(last, most))
         ranges = []
         starts = self._checkpoint.starts(batch)
         for partition, end in sorted(self._checkpoint.ends(batch).items()):

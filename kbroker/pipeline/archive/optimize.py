@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 from kbroker.pipeline.archive.manifest import Entry, File, Manifest
+from kbroker.pipeline.archive.opening import kind_at
 from kbroker.pipeline.archive.record_columns import partition_of, sums, sums_of
-from kbroker.pipeline.archive.store import Store, counted, layout, now
+from kbroker.pipeline.archive.store import FORMAT, Store, layout, now
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.ranges import Partition, Sums
 
@@ -29,7 +31,13 @@ class Optimization:
         self._target = target
 
     def run(self) -> tuple[int, int]:
-        """Run the job. Return the numbers of files before and after. Raises PipelineError."""
+        """Run the job. Return the numbers of files before and after. Raises PipelineError, also for a table."""
+        kind = kind_at(self._store.files.exists)
+        if kind not in (None, FORMAT):
+            raise PipelineError(
+                f"{self._store.files.root} is in the format {kind}, whose engines merge files themselves:"
+                " rewrite_data_files of Iceberg, OPTIMIZE of Delta"
+            )
         self._store.require()
         with self._store.writing() as manifest:
             before = len(manifest.files)
@@ -40,24 +48,23 @@ class Optimization:
             return before, len(manifest.files)
 
     def _join(self, manifest: Manifest, folder: str, files: list[File], partition_by: str) -> None:
-        from pyspark.sql import functions as f
-
         name = f"optimize-{uuid.uuid4().hex}"
         number = max(round(sum(file.bytes for file in files) / self._target), 1)
         columns, paths = files[0].columns, [file.path for file in files]
         frame = self._store.decoded(manifest, paths) if columns else self._store.frame(manifest, paths)
         spread = frame.repartitionByRange(number, "partition", "offset") if number > 1 else frame.coalesce(1)
         file_format = files[0].path.rpartition(".")[2]
-        staged = self._store.stage(name, spread.sortWithinPartitions("partition", "offset"), file_format, partition_by)
-        rows = sums(staged.withColumn("file", f.col("_metadata.file_path")), "file", "topic", "partition")
-        if _total(rows) != _total(sums(frame, "topic", "partition")):
+        ordered = spread.sortWithinPartitions("partition", "offset")
+        parts = self._store.parts(name, self._store.stage_all(name, [ordered], partition_by, file_format))
+        before = ((partition_of(row), sums_of(row)) for row in sums(frame, "topic", "partition"))
+        if _total((part.partition, part.sums) for part in parts) != _total(before):
             raise PipelineError(f"{folder}: the files put together do not hold what the single ones do")
-        if sum(row["records"] for row in rows) != sum(file.records for file in files):
+        if sum(part.sums.records for part in parts) != sum(file.records for file in files):
             raise PipelineError(f"{folder}: the files do not hold as many records as the manifest says")
         by_file: defaultdict[str, int] = defaultdict(int)
-        for row in rows:
-            by_file[row["file"].rpartition(f"/{name}/")[2]] += row["records"]
-        new = counted(self._store.staged(name), by_file, lambda _: columns)
+        for part in parts:
+            by_file[part.file] += part.sums.records
+        new = self._store.counted(name, by_file, lambda _: columns)
         self._store.commit(Entry(name, "optimize", now(), files=new, removed=tuple(file.path for file in files)))
 
 
@@ -74,8 +81,8 @@ def small_files(manifest: Manifest, target: int) -> dict[str, list[File]]:
     }
 
 
-def _total(rows: list[Any]) -> dict[Partition, Sums]:
-    found: defaultdict[Partition, Sums] = defaultdict(Sums)
-    for row in rows:
-        found[partition_of(row)] += sums_of(row)
-    return dict(found)
+def _total(found: Iterable[tuple[Partition, Sums]]) -> dict[Partition, Sums]:
+    total: defaultdict[Partition, Sums] = defaultdict(Sums)
+    for partition, each in found:
+        total[partition] += each
+    return dict(total)

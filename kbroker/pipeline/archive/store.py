@@ -21,19 +21,21 @@ from typing import Any, Final
 
 from kbroker.failpoints import passed
 from kbroker.pipeline.archive.manifest import MANY_ENTRIES, Entry, File, Manifest
-from kbroker.pipeline.archive.record_columns import COLUMNS, DECODED, FOLDERS, SCHEMA
+from kbroker.pipeline.archive.place import Part
+from kbroker.pipeline.archive.record_columns import COLUMNS, DECODED, FOLDERS, SCHEMA, partition_of, sums, sums_of
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.tasks import small_frame
 from kbroker.pipeline.storage.files import Files, require_shared
 from kbroker.pipeline.storage.lock import WriterLock
+from kbroker.pipeline.storage.swap_lock import writer_lock
 
 MANIFEST: Final = "_manifest"
 STAGING: Final = "_staging"
-FORMATS: Final = ("parquet",)
+FORMAT: Final = "parquet"
 
 
 class Store:
-    """An archive's folder."""
+    """An archive's folder. Implements Place."""
 
     def __init__(self, session: Any, root: str) -> None:
         self.files = Files(session, root)
@@ -75,6 +77,22 @@ class Store:
         staged = {folder.name for folder in self.files.listing(STAGING)}
         return sorted(staged & {entry.name for entry in manifest.entries})
 
+    def layout(self, manifest: Manifest) -> str | None:
+        """Return the columns, besides the topic, by which the archive is partitioned. None if it is empty."""
+        return layout(manifest)
+
+    def file_faults(self, manifest: Manifest) -> list[str]:
+        """Compare the folders with the manifest. Return a line for each difference."""
+        there = {each.name: each.size for each in self.files.walk("")}
+        faults = [f"{name} is not finished: run archive or optimize once more" for name in self.unfinished(manifest)]
+        for path, file in sorted(manifest.files.items()):
+            if path not in there:
+                faults.append(f"{path} is missing")
+            elif there[path] != file.bytes:
+                faults.append(f"{path} has {there[path]:,} bytes instead of {file.bytes:,}")
+        extra = sorted(there.keys() - manifest.files.keys())
+        return faults + [f"{path} does not belong to the archive" for path in extra]
+
     def frame(self, manifest: Manifest, paths: Iterable[str] | None = None) -> Any:
         """Return the archived records of all files or of some files, as a DataFrame with Spark's column names."""
         by_format: defaultdict[str, list[str]] = defaultdict(list)
@@ -111,7 +129,7 @@ class Store:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Manifest]:
         """Lock the archive for writing, complete earlier changes, and yield the manifest. Raises PipelineError."""
-        with WriterLock(self.files) as lock:
+        with writer_lock(self.files) as lock:
             self._lock = lock
             try:
                 require_shared(self._session, self.files, f"{STAGING}/trial")
@@ -136,12 +154,11 @@ class Store:
             if each.name.startswith("."):  # an incomplete entry: its writer was killed
                 self.files.delete(f"{MANIFEST}/{each.name}")
 
-    def stage(self, name: str, frame: Any, file_format: str, partition_by: str) -> Any:
-        """Write the records of a change. Return the records as read from the files, without decoded columns."""
-        return self.stage_all(name, [frame], file_format, partition_by)
+    def stage_all(self, name: str, frames: Iterable[Any], partition_by: str, file_format: str = FORMAT) -> Any:
+        """Write the records of a change. Return the records as read from the files, without decoded columns.
 
-    def stage_all(self, name: str, frames: Iterable[Any], file_format: str, partition_by: str) -> Any:
-        """Write the records of a change, as `stage` does. Each frame has other topics, and its own decoded columns."""
+        Each frame has other topics, and its own decoded columns.
+        """
         self.files.delete(f"{STAGING}/{name}")
         url = self.files.url(f"{STAGING}/{name}")
         folders = partition_by.split(",")
@@ -150,6 +167,23 @@ class Store:
             writer = frame.select(*COLUMNS, *decoded, *folders).write.format(file_format).mode("append")
             writer.partitionBy("topic", *folders).save(url)
         return self._read(file_format, [url], partition_by, f"{STAGING}/{name}")
+
+    def parts(self, name: str, staged: Any) -> list[Part]:
+        """Return the content of a change's files. `staged` has the records as read from these files."""
+        from pyspark.sql import functions as f
+
+        rows = sums(staged.withColumn("file", f.col("_metadata.file_path")), "file", "topic", "partition")
+        return [
+            Part(row["file"].rpartition(f"/{name}/")[2], partition_of(row), sums_of(row), row["first"], row["last"])
+            for row in rows
+        ]
+
+    def counted(self, name: str, records: dict[str, int], columns: Callable[[str], str]) -> tuple[File, ...]:
+        """Return the files of a change, with the numbers of records and the text about their topic's columns."""
+        return tuple(
+            File(path, size, records.get(path, 0), columns(topic_of(path)))
+            for path, size in sorted(self.staged(name).items())
+        )
 
     def staged(self, name: str) -> dict[str, int]:
         """Return the files of a change, by final path, with their sizes in bytes."""
@@ -199,15 +233,6 @@ def layout(manifest: Manifest) -> str | None:
     if path is None:
         return None
     return ",".join(part.partition("=")[0] for part in path.split("/")[1:-1])
-
-
-def counted(
-    paths: dict[str, int], records: dict[str, int], columns: Callable[[str], str] = lambda _: ""
-) -> tuple[File, ...]:
-    """Return files with their sizes, their numbers of records, and the text about their topic's decoded columns."""
-    return tuple(
-        File(path, size, records.get(path, 0), columns(topic_of(path))) for path, size in sorted(paths.items())
-    )
 
 
 def topic_of(path: str) -> str:

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from kbroker.pipeline.archive.manifest import Manifest
+from kbroker.pipeline.archive.opening import open_place
 from kbroker.pipeline.archive.record_columns import partition_of, record_hash, sums, sums_of, within
-from kbroker.pipeline.archive.store import Store
 from kbroker.pipeline.errors import PipelineError, first_line, of_spark
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.ranges import Partition, Sums
@@ -72,7 +72,7 @@ class Verification:
     def __init__(self, session: Any, cluster: Cluster, root: str, topics: tuple[str, ...]) -> None:
         self._session = session
         self._cluster = cluster
-        self._store = Store(session, root)
+        self._store = open_place(session, root)
         self._topics = topics
         self._report = Report()
         self._missing: dict[Partition, int] = {}
@@ -130,16 +130,8 @@ class Verification:
     # -- files ----------------------------------------------------------------------------------------------
 
     def _check_files(self, manifest: Manifest) -> bool:
-        """Compare the folders with the manifest. Return False after faults: records cannot be compared then."""
-        there = {each.name: each.size for each in self._store.files.walk("")}
-        unfinished = self._store.unfinished(manifest)
-        faults = [f"{name} is not finished: run archive or optimize once more" for name in unfinished]
-        for path, file in sorted(manifest.files.items()):
-            if path not in there:
-                faults.append(f"{path} is missing")
-            elif there[path] != file.bytes:
-                faults.append(f"{path} has {there[path]:,} bytes instead of {file.bytes:,}")
-        faults += [f"{path} does not belong to the archive" for path in sorted(there.keys() - manifest.files.keys())]
+        """Compare the files with the manifest. Return False after faults: records cannot be compared then."""
+        faults = self._store.file_faults(manifest)
         self._report.faults += faults
         return not faults
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from kbroker.failpoints import passed
 from kbroker.pipeline.archive.manifest import Manifest
+from kbroker.pipeline.archive.opening import open_place
 from kbroker.pipeline.archive.record_columns import within
-from kbroker.pipeline.archive.store import Store
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import Progress
@@ -83,7 +83,7 @@ class Replay:
         self._options = options
         self._progress = progress
         self._report = report
-        self._store = Store(session, options.root)
+        self._store = open_place(session, options.root)
         self._manifest = Manifest(())
         self._frame: Any = None
         self._file = StateFile(session, self._store.files, cluster.identity(), options.to_topic)

@@ -16,6 +16,7 @@ from kbroker.pipeline.ranges import Partition
 from kbroker.pipeline.replay.plan import Bounds
 from kbroker.pipeline.storage.files import Files
 from kbroker.pipeline.storage.lock import WriterLock
+from kbroker.pipeline.storage.swap_lock import writer_lock
 
 _FOLDER: Final = "_replay"
 
@@ -70,7 +71,7 @@ class StateFile:
 
     def __init__(self, session: Any, files: Files, cluster: str, topic: str) -> None:
         self._files = files
-        self._lock = WriterLock(Files(session, f"{files.url(_FOLDER)}/{cluster}-{topic}"))
+        self._lock = writer_lock(Files(session, f"{files.url(_FOLDER)}/{cluster}-{topic}"))
         self._names = [f"{_FOLDER}/{cluster}-{topic}-{turn}.json" for turn in range(2)]
 
     def only_one(self) -> WriterLock:

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from kbroker.extras import how_to_install
 from kbroker.pipeline.errors import PipelineError, first_line
+from kbroker.pipeline.spark.connectors import Connector, require_tried
 from kbroker.pipeline.spark.jvm import Jvm
 from kbroker.pipeline.spark.signals import Ending
 
@@ -112,7 +113,9 @@ class SparkOptions:
     master: str = _LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
-    """The Kafka connector's jars. Without jars, Spark downloads those for the installed pyspark."""
+    """The jars of all connectors. Without jars, Spark downloads those for the installed pyspark."""
+    connectors: tuple[Connector, ...] = ()
+    """What the job needs besides the Kafka connector."""
     retries: bool = True
     """Whether Spark may retry a failed task. False if tasks send records that must arrive only once."""
     debug: bool = False
@@ -184,7 +187,7 @@ def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: En
         message = _last_words(scratch_log) or first_line(err)
         if "unresolved dependency" in message or "[download failed" in message:
             message = (
-                f"its Kafka connector, {connector(pyspark.__version__)}, cannot be fetched:"
+                f"its Kafka connector, {', '.join(_packages(options, pyspark.__version__))}, cannot be fetched:"
                 f" name its jars with --jars, or install a pyspark that was tried: {', '.join(TRIED)}"
                 f" (the connectors of {' and '.join(NOT_WHOLE)} are not whole)"
             )
@@ -275,7 +278,11 @@ def _settings(options: SparkOptions, scratch: Path, version: str) -> dict[str, s
     if options.jars:
         settings["spark.jars"] = ",".join(options.jars)
     else:
-        settings["spark.jars.packages"] = connector(version)
+        require_tried(options.connectors, version)
+        settings["spark.jars.packages"] = ",".join(_packages(options, version))
+        settings["spark.jars.excludes"] = ",".join(each for found in options.connectors for each in found.excludes)
+    for each in options.connectors:
+        settings |= each.settings
     if options.master.startswith("local"):
         return settings | {
             "spark.driver.host": _LOOPBACK,
@@ -328,6 +335,10 @@ def _await_executor(session: Any, master: str) -> None:
             )
             report_at = float("inf")
         time.sleep(_CHECK_S)
+
+
+def _packages(options: SparkOptions, version: str) -> list[str]:
+    return [connector(version), *(package for each in options.connectors for package in each.packages)]
 
 
 def connector(version: str) -> str:

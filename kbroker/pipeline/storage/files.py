@@ -1,7 +1,8 @@
-"""Files below one path, with one interface for a local folder (local_files.py), HDFS and object stores (Hadoop).
+"""Files below one path, with one interface for a local folder, S3 (s3_files.py), and Hadoop's other file systems.
 
-Owns the calls into the JVM. Paths are relative to the root, with `/` between names. A file that is written here appears
-atomically if the file system's rename is atomic. On a local file system the file is on the disk when `write` returns.
+Owns the choice by the path's scheme; `s3://` means Hadoop's `s3a://`. Paths are relative to the root, with `/` between
+names. A file that is written here appears atomically if the file system's rename is atomic, or on S3. On a local file
+system the file is on the disk when `write` returns.
 
 `require_shared` tests whether a cluster's executors write to the folder that the driver reads. A local folder that is
 not shared causes no error in Spark: each executor writes to its own disk, the driver finds nothing, and assumes that
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kbroker.pipeline.errors import PipelineError, first_line
+from kbroker.pipeline.storage.hadoop_files import HadoopFiles
 from kbroker.pipeline.storage.local_files import Found, LocalFiles
+from kbroker.pipeline.storage.s3_files import S3Files
 
 Result = TypeVar("Result")
 
@@ -57,12 +59,11 @@ class Files:
         refuse_pattern(root)
         jvm = session._jvm  # noqa: SLF001 - pyspark has no other access to Hadoop's file systems
         try:
-            path = jvm.org.apache.hadoop.fs.Path(root)
+            path = jvm.org.apache.hadoop.fs.Path(f"s3a://{root[5:]}" if root.startswith("s3://") else root)
             fs = path.getFileSystem(session._jsc.hadoopConfiguration())  # noqa: SLF001
             whole = fs.makeQualified(path)
             uri = whole.toUri()
-            local = uri.getScheme() == "file"
-            self._there = LocalFiles(Path(uri.getPath())) if local else _HadoopFiles(session, fs, whole)
+            self._there = _by_scheme(session, fs, whole, uri)
             self._url = str(whole.toString())
         except Exception as err:
             raise PipelineError(f"cannot use {root}: {first_line(err)}") from err
@@ -137,6 +138,26 @@ class Files:
                 raise PipelineError(f"cannot use {self.url()}: {_reason(err)}") from err
             yield
 
+    @property
+    def swaps(self) -> bool:
+        """Whether the store can replace a file on condition that nobody else has replaced it: `tagged`, `swap`."""
+        return isinstance(self._there, S3Files)
+
+    @_in_words
+    def tagged(self, relative: str) -> tuple[str, str] | None:
+        """Return a text file's content and its tag. None if there is no file. Only for a store that `swaps`."""
+        assert isinstance(self._there, S3Files)
+        return self._there.tagged(relative)
+
+    @_in_words
+    def swap(self, relative: str, text: str, tag: str | None) -> str | None:
+        """Replace a text file if it still has this tag, or create it if the tag is None. Return the new tag.
+
+        Return None if another writer came before. Only for a store that `swaps`.
+        """
+        assert isinstance(self._there, S3Files)
+        return self._there.swap(relative, text, tag)
+
     def sync(self, paths: Iterable[str]) -> None:
         """Sync files and their folders to the disk. Do nothing on a file system that is not local."""
         try:
@@ -160,84 +181,10 @@ class Files:
         self._there.delete(relative)
 
 
-class _HadoopFiles:
-    """Implements LocalFiles through the JVM. `claim` and `write` also raise FileExistsError, and nothing is synced."""
-
-    def __init__(self, session: Any, fs: Any, root: Any) -> None:
-        jvm = session._jvm  # noqa: SLF001
-        self._fs = fs
-        self._root = root
-        self._path_class = jvm.org.apache.hadoop.fs.Path
-        self._charset = jvm.java.nio.charset.StandardCharsets.UTF_8
-        self._io = jvm.org.apache.commons.io.IOUtils
-        self._gateway = session.sparkContext._gateway  # noqa: SLF001
-        self._overwrite_class = jvm.org.apache.hadoop.fs.Options.Rename
-        self._context = jvm.org.apache.hadoop.fs.FileContext.getFileContext(root.toUri(), fs.getConf())
-
-    def exists(self, relative: str) -> bool:
-        return bool(self._fs.exists(self._at(relative)))
-
-    def listing(self, relative: str) -> list[Found]:
-        found = self._fs.listStatus(self._at(relative))
-        return sorted(Found(each.getPath().getName(), each.isDirectory(), each.getLen()) for each in found)
-
-    def read(self, relative: str) -> str:
-        stream = self._fs.open(self._at(relative))
-        try:
-            return str(self._io.toString(stream, self._charset))
-        finally:
-            stream.close()
-
-    def modified(self, relative: str) -> float:
-        return float(self._fs.getFileStatus(self._at(relative)).getModificationTime()) / 1000
-
-    def write(self, relative: str, text: str) -> None:
-        target = self._at(relative)
-        scratch = self._path_class(target.getParent(), f".{target.getName()}.{uuid.uuid4().hex}")
-        self._create(scratch, text)
-        if self._fs.exists(target) or not self._fs.rename(scratch, target):
-            self._fs.delete(scratch, False)
-            raise FileExistsError
-
-    def claim(self, relative: str, text: str) -> None:
-        self._create(self._at(relative), text)
-
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def sync(self, paths: Iterable[str]) -> None:
-        """Do nothing, because Hadoop's other file systems store the data that they accept."""
-
-    def move(self, source: str, target: str) -> None:
-        goal = self._at(target)
-        self._fs.mkdirs(goal.getParent())
-        if not self._fs.rename(self._at(source), goal):
-            raise PipelineError(f"cannot move {self._at(source).toString()} to {goal.toString()}")
-
-    def replace(self, source: str, target: str) -> None:
-        goal = self._at(target)
-        self._fs.mkdirs(goal.getParent())
-        options = self._gateway.new_array(self._overwrite_class, 1)
-        options[0] = self._overwrite_class.OVERWRITE
-        self._context.rename(self._at(source), goal, options)
-
-    def delete(self, relative: str) -> None:
-        self._fs.delete(self._at(relative), True)
-
-    def _create(self, path: Any, text: str) -> None:
-        try:
-            stream = self._fs.create(path, False)
-        except Exception as err:
-            if self._fs.exists(path):
-                raise FileExistsError from err
-            raise
-        try:
-            self._io.write(text, stream, self._charset)
-        finally:
-            stream.close()
-
-    def _at(self, relative: str) -> Any:
-        return self._path_class(self._root, relative) if relative else self._root
+def _by_scheme(session: Any, fs: Any, root: Any, uri: Any) -> LocalFiles | HadoopFiles:
+    if uri.getScheme() == "file":
+        return LocalFiles(Path(uri.getPath()))
+    return S3Files(session, fs, root) if uri.getScheme() == "s3a" else HadoopFiles(session, fs, root)
 
 
 def _reason(err: Exception) -> str:

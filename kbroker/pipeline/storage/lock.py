@@ -56,8 +56,7 @@ class WriterLock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._renewal.join(_PATIENCE_S)
+        self._stop_renewal()
         # Ignore errors: the job's result or error matters more, and other writers can replace the lock of an ended
         # process.
         with contextlib.suppress(PipelineError), self._files.alone():
@@ -74,7 +73,7 @@ class WriterLock:
         text = self._read()
         if text is None:
             return False
-        owner = _decoded(text)
+        owner = decoded(text)
         if owner is None:
             raise PipelineError(f"{self._files.url(NAME)} cannot be read: it does not say who writes there")
         return owner.get("token") == self._token
@@ -90,7 +89,7 @@ class WriterLock:
 
     def _take_over(self, text: str) -> None:
         """Remove the lock of an owner that has ended. Raises PipelineError if the owner may still run."""
-        if not self._has_ended(_decoded(text)):
+        if not self._has_ended(decoded(text)):
             raise self._refusal(text)
         # Several writers may find the same dead owner. One replaces its lock; the others must not remove the new lock.
         self._files.move(NAME, self._scratch)
@@ -102,7 +101,7 @@ class WriterLock:
         self._files.delete(self._scratch)
 
     def _refusal(self, text: str | None) -> PipelineError:
-        owner = _decoded(text or "") or {}
+        owner = decoded(text or "") or {}
         known = f"process {owner['pid']} on {owner.get('host')}" if "pid" in owner else f"{NAME} does not say which"
         return PipelineError(f"another job writes to {self._files.root} ({known})")
 
@@ -122,14 +121,22 @@ class WriterLock:
     def _renew(self) -> None:
         while not self._ended.wait(self._renewed_s):
             # The next renewal may succeed. If no renewal succeeds, `check` reports this before anything is committed.
-            with contextlib.suppress(Exception), self._one_at_a_time, self._files.alone():
-                if self._is_ours():
-                    self._files.delete(self._scratch)
-                    self._files.write(self._scratch, self._text())
-                    self._files.replace(self._scratch, NAME)
+            with contextlib.suppress(Exception), self._one_at_a_time:
+                self._renew_once()
+
+    def _renew_once(self) -> None:
+        with self._files.alone():
+            if self._is_ours():
+                self._files.delete(self._scratch)
+                self._files.write(self._scratch, self._text())
+                self._files.replace(self._scratch, NAME)
+
+    def _stop_renewal(self) -> None:
+        self._ended.set()
+        self._renewal.join(_PATIENCE_S)
 
 
-def _decoded(text: str) -> dict[str, Any] | None:
+def decoded(text: str) -> dict[str, Any] | None:
     """Return a lock's content; None if it is invalid."""
     try:
         found = json.loads(text)

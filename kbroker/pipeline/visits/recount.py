@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from kbroker.pipeline.archive.store import Store
+from kbroker.pipeline.archive.opening import open_place
 from kbroker.pipeline.decoding.registry import Registry
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.checkpoint import Checkpoint
@@ -37,7 +37,7 @@ def require_same(
     session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, checkpoint: str, state: VisitsState
 ) -> None:
     """Refuse the checkpoint of a stream with another topic, other rules or another lookup. Raises PipelineError."""
-    known = Store(session, root).require().topics.get(topic)
+    known = open_place(session, root).require().topics.get(topic)
     if known not in (None, state.topic_id):
         raise PipelineError(f"the checkpoint {checkpoint} is of another topic than the {topic} in {root}")
     if state.rules.get("event_format", JSON) != rules.event_format:
@@ -63,7 +63,7 @@ def recount(
     """
     from pyspark.sql import functions as f
 
-    store = Store(session, root)
+    store = open_place(session, root)
     manifest = store.require()
     if topic not in {partition.topic for partition in manifest.ranges}:
         raise PipelineError(f"{topic} is not in {root}")
@@ -103,7 +103,7 @@ def state_of(session: Any, checkpoint: str) -> VisitsState:
 
 def notes(session: Any, root: str, topic: str, state: VisitsState | None) -> list[str]:
     """Return notes on an archive's gaps in a topic: deleted offsets, and offsets that only a stream has counted."""
-    manifest = Store(session, root).require()
+    manifest = open_place(session, root).require()
     found = [
         f"{partition}: offsets {gap.start} to {gap.end - 1} were deleted before they were archived, and are not counted"
         for partition, gaps in sorted(manifest.gaps.items())
@@ -130,7 +130,7 @@ def as_far(session: Any, root: str, topic: str, state: VisitsState) -> bool:
 
 
 def _ends(session: Any, root: str, topic: str) -> dict[int, int]:
-    return {p.number: end for p, end in sorted(Store(session, root).require().ends().items()) if p.topic == topic}
+    return {p.number: end for p, end in sorted(open_place(session, root).require().ends().items()) if p.topic == topic}
 
 
 def differences(counted: list[Row], streamed: list[Row], day: str | None, *, late: bool = True) -> list[str]:

@@ -28,6 +28,7 @@ from kbroker.pipeline.ranges import Partition
 from kbroker.pipeline.spark.checkpoint import Checkpoint
 from kbroker.pipeline.storage.files import Files, require_shared
 from kbroker.pipeline.storage.lock import WriterLock
+from kbroker.pipeline.storage.swap_lock import writer_lock
 from kbroker.pipeline.visits.checkpointed_state import EVENTS, TOTALS, Idle, StateFiles, VisitsState, joined
 from kbroker.pipeline.visits.lookup import fingerprint, read_lookup, with_organisation
 from kbroker.pipeline.visits.outputs import KEY, Outputs
@@ -113,7 +114,7 @@ class Visits:
             raise PipelineError(
                 f"{options.out_topic} would lose numbers by its retention: set its cleanup.policy to compact"
             )
-        with WriterLock(Files(self._session, options.checkpoint)) as self._lock, WriterLock(self._outputs.table):
+        with writer_lock(Files(self._session, options.checkpoint)) as self._lock, writer_lock(self._outputs.table):
             self._lookup = read_lookup(self._session, options.lookup)
             self.state = self._states.load()
             self._check()

@@ -1,0 +1,1 @@
+"""Archives as tables of other engines: Iceberg and Delta."""
