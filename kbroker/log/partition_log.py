@@ -366,6 +366,10 @@ class PartitionLog(LogState):
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
+        return [(txn.producer_id, txn.first_offset) for txn in self._aborted().overlapping(start_offset, end_offset)]
+
+    def aborted_entries(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Return the aborted transactions that overlap [start, end), with their markers' offsets; raise OSError."""
         return self._aborted().overlapping(start_offset, end_offset)
 
     def abort_markers(self, start_offset: int, end_offset: int) -> list[int]:

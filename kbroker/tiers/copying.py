@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Sequence
 from typing import Final
 
 from kbroker.failpoints import passed
-from kbroker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
+from kbroker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.segment import Segment
+from kbroker.log.segment.transaction_index import AbortedTxn, encode_aborted
 from kbroker.remote.object_format import ObjectName, Part, epochs_bytes
 from kbroker.remote.segment import RemoteSegment, SegmentState
 from kbroker.remote.segment_objects import FilePart, Parts, write_segment
@@ -32,13 +34,15 @@ async def copy_segment(shared: Shared, owner: Owner, log: PartitionLog, segment:
 
     Raises StoreError, OSError and ApiError. What was sent then remains, as a segment whose copy has started.
     """
-    described = describe(shared.broker_id, log, segment, end, shared.clock.now_ms())
+    aborted = log.aborted_entries(segment.base_offset, end)
+    described = describe(shared.broker_id, log, segment, end, shared.clock.now_ms(), has_aborted=bool(aborted))
     if not await shared.metadata.decide(owner, lambda shard, _now: shard.begin_copy(owner, described)):
         return False
     passed("tiers.announced")
     name = ObjectName(owner.topic_id, owner.partition, segment.base_offset, described.id).text(shared.prefix)
     deadline_s = shared.deadline_s + segment.size / _LEAST_RATE
-    layout = await write_segment(shared.store, name, described.id, parts_of(log, segment, end), deadline_s=deadline_s)
+    parts = parts_of(log, segment, end, aborted)
+    layout = await write_segment(shared.store, name, described.id, parts, deadline_s=deadline_s)
     passed("tiers.sent")
     done = await shared.metadata.decide(
         owner,
@@ -50,7 +54,9 @@ async def copy_segment(shared: Shared, owner: Owner, log: PartitionLog, segment:
     return done
 
 
-def describe(broker_id: int, log: PartitionLog, segment: Segment, end: int, now_ms: int) -> RemoteSegment:
+def describe(
+    broker_id: int, log: PartitionLog, segment: Segment, end: int, now_ms: int, *, has_aborted: bool
+) -> RemoteSegment:
     """Return the description of a new copy of a segment. Raises OSError."""
     entries = log.proven_epochs().entries
     following = [start for _, start in entries[1:]]
@@ -68,21 +74,25 @@ def describe(broker_id: int, log: PartitionLog, segment: Segment, end: int, now_
         broker_id=broker_id,
         size=segment.size,
         epochs=tuple(inside),
-        no_aborted_transactions=not segment.txns.entries,
+        no_aborted_transactions=not has_aborted,
     )
 
 
-def parts_of(log: PartitionLog, segment: Segment, end: int) -> Parts:
-    """Return the files of a closed segment. Those that only save time may be missing. Raises OSError."""
+def parts_of(log: PartitionLog, segment: Segment, end: int, aborted: Sequence[AbortedTxn]) -> Parts:
+    """Return the parts of a closed segment's object. Files that only save time may be missing. Raises OSError.
+
+    The transaction index has all aborted transactions with records in the segment, also those whose markers are in
+    later segments, so that a reader needs no other object.
+    """
     epochs = [each for each in log.leader_epochs.entries if each[1] < end]
     parts: dict[Part, FilePart | bytes] = {
         Part.LOG: FilePart(segment.path(), segment.size),
         Part.LEADER_EPOCHS: epochs_bytes(epochs),
+        Part.TRANSACTION_INDEX: encode_aborted(aborted),
     }
     for part, path in (
         (Part.OFFSET_INDEX, segment.path(INDEX_SUFFIX)),
         (Part.TIME_INDEX, segment.path(TIME_INDEX_SUFFIX)),
-        (Part.TRANSACTION_INDEX, segment.path(TXN_INDEX_SUFFIX)),
         (Part.PRODUCER_SNAPSHOT, offset_name(log.directory, end, _SNAPSHOT_SUFFIX)),
     ):
         try:

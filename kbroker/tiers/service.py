@@ -111,3 +111,4 @@ class Tiers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.reader.close()
+        await self.shared.store.close()

@@ -42,6 +42,8 @@ def tier_settings(config: BrokerConfig) -> TierSettings | None:
         return None
     if config.in_cluster:
         raise ConfigError(f"{ENABLE}=true: brokers of a cluster have no tiered storage, only a broker alone has it")
+    if len(config.log_dirs) > 1:
+        raise ConfigError(f"{ENABLE}=true: several log.dirs are not supported together with tiered storage")
     url = config.get_str(URL)
     if not url:
         raise ConfigError(f"{ENABLE}=true needs {URL}, for example s3://bucket/prefix or file:///directory")
