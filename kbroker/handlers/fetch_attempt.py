@@ -243,6 +243,7 @@ class Fetch:
         code = self.refusal(partition, want)
         if code:
             return self.failed(key[2], code)
+        start = log.log_start_offset if log.tier is None else log.earliest_offset
         committed_only = self._request.isolation_level == _READ_COMMITTED and not to_end
         stable = log.last_stable_offset
         high_watermark = log.high_watermark
@@ -254,14 +255,14 @@ class Fetch:
                 preferred = self.preferred(partition, want.fetch_offset)
                 if preferred is not None:
                     return PartitionData(
-                        key[2], 0, high_watermark, stable, log.earliest_offset,
+                        key[2], 0, high_watermark, stable, start,
                         aborted_transactions=None, preferred_read_replica=preferred, records=b"",
                     )  # fmt: skip
             if want.last_fetched_epoch >= 0:
                 epoch = diverging(partition, want)
                 if epoch is not None:
                     return PartitionData(
-                        key[2], 0, high_watermark, stable, log.earliest_offset, epoch,
+                        key[2], 0, high_watermark, stable, start, epoch,
                         aborted_transactions=None, records=b"",
                     )  # fmt: skip
             limit = min(want.partition_max_bytes, left)
@@ -289,7 +290,7 @@ class Fetch:
             log.report_failure(err)
             return self.failed(key[2], ErrorCode.KAFKA_STORAGE_ERROR)
         return PartitionData(
-            key[2], 0, high_watermark, stable, log.earliest_offset, None, None, None, aborted, -1,
+            key[2], 0, high_watermark, stable, start, None, None, None, aborted, -1,
             piece if piece.size else b"",
         )  # fmt: skip
 

@@ -187,7 +187,8 @@ class PartitionLog(LogState):
         self.log_end_offset = last_offset + 1
         if last_offset + 1 - self.recovery_point >= config.flush_messages:
             self.flush(now_ms, snapshots=False)
-        return AppendInfo(offset, last_offset, now_ms if self._rules.log_append_time else -1, self.earliest_offset)
+        start = self.log_start_offset if self.tier is None else self.earliest_offset
+        return AppendInfo(offset, last_offset, now_ms if self._rules.log_append_time else -1, start)
 
     def append_as_follower(self, batch: memoryview, now_ms: int) -> None:
         """Append a batch from the leader, byte for byte; if it raises AppendError, nothing has changed.

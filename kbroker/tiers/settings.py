@@ -29,7 +29,6 @@ class TierSettings:
     reads_at_once: int
     reads_waiting: int
     read_wait_ms: int
-    read_rate: int
     retry_ms: int
     longest_retry_ms: int
     index_bytes: int
@@ -57,7 +56,6 @@ def tier_settings(config: BrokerConfig) -> TierSettings | None:
         config.get_int("remote.log.reader.threads"),
         config.get_int("remote.log.reader.max.pending.tasks"),
         config.get_int("remote.fetch.max.wait.ms"),
-        config.get_int("remote.log.manager.fetch.max.bytes.per.second"),
         config.get_int("remote.log.manager.task.retry.backoff.ms"),
         config.get_int("remote.log.manager.task.retry.backoff.max.ms"),
         config.get_int("remote.log.index.file.cache.total.size.bytes"),

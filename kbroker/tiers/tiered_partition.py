@@ -181,8 +181,8 @@ class TieredPartition:
         """Delete what earlier copies and deletions have left. No copy is in progress here."""
         if segments.count(_FINISHED) == len(segments):
             return
-        for each in segments.all():
-            if each.state is not _FINISHED and self.is_current():
+        for each in await in_slices(_unfinished(segments)):
+            if self.is_current():
                 await delete_segment(self._shared, self.owner, each)
 
     async def _expire(self) -> None:
@@ -191,7 +191,7 @@ class TieredPartition:
         while self.is_current():
             tier = partition_log.tier
             segments = self._shared.metadata.segments(self.owner)
-            first = await self._first(segments)
+            first = await in_slices(self._first(segments))
             if first is None or tier is None:
                 return
             if first.end_offset >= partition_log.earliest_offset:
@@ -203,7 +203,7 @@ class TieredPartition:
                 self._shared.save_log_starts()
                 self.partition.poke()
             await delete_segment(self._shared, self.owner, first)
-            await self._learn(self._shared.metadata.segments(self.owner))
+            await in_slices(self._learn(self._shared.metadata.segments(self.owner)))
 
     def _is_expired(self, first: RemoteSegment, segments: RemoteSegments) -> bool:
         partition_log = self.partition.log
@@ -216,6 +216,15 @@ class TieredPartition:
         place = partition_log.segments.index_at(max(tier.end_offset, 0))
         only_here = sum(each.size for each in partition_log.segments[place:])
         return segments.size(_FINISHED) + only_here - first.size >= config.retention_bytes
+
+
+async def _unfinished(segments: RemoteSegments) -> list[RemoteSegment]:
+    found = []
+    for each in segments.all():
+        if each.state is not _FINISHED:
+            found.append(each)
+        await turn
+    return found
 
 
 async def delete_segment(shared: Shared, owner: Owner, segment: RemoteSegment) -> None:
