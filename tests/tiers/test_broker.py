@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from confluent_kafka import Consumer, KafkaException, Producer, ShareConsumer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
@@ -268,6 +268,31 @@ def test_a_lost_object_is_an_error_and_holds_nobody_up(broker: Broker, tmp_path:
     client.close()
     begin = offset(broker, LOCAL)
     assert [each[0] for each in records(broker, 1000, begin)] == list(range(begin, 1000))
+
+
+def test_a_share_group_does_not_pass_over_records_that_are_only_remote(broker: Broker) -> None:
+    create(broker, remote_copy_lag_ms="3600000", local_retention_bytes="-2")
+    client = admin(broker)
+    entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.GROUP, "workers", incremental_configs=[entry])
+    client.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+    produce(broker, 0, 1000)
+    consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "workers"})
+    consumer.subscribe([TOPIC])
+    taken: list[bytes] = []
+    until(lambda: taken.extend(each.key() for each in consumer.poll(0.2)) or taken)
+    consumer.close()  # acknowledges what it has
+    alter(broker, remote_copy_lag_ms="0", local_retention_bytes="30000")
+    tiered(broker)
+    lag = broker.groups["workers"].lag()
+    assert lag > 300
+    consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "workers"})
+    consumer.subscribe([TOPIC])
+    stop = time.monotonic() + 1.5
+    while time.monotonic() < stop:
+        assert not [each for each in consumer.poll(0.2) if each.error() is None]
+    consumer.close()
+    assert broker.groups["workers"].lag() == lag
 
 
 def fetch_request(begin: int) -> Any:
