@@ -57,6 +57,11 @@ class Tiers:
         else:
             followed.retry()
 
+    def lag(self) -> tuple[int, int]:
+        """Return the bytes that are not copied yet, and the age in ms of the oldest of them, over all partitions."""
+        found = [each.lag() for each in self if each.is_current()]
+        return sum(size for size, _ in found), max((age_ms for _, age_ms in found), default=0)
+
     def tick(self) -> None:
         """Begin the rounds that are due."""
         if self._is_closed:
@@ -88,7 +93,7 @@ class Tiers:
                     for each in self.shared.metadata.segments(owner).all():
                         await delete_segment(self.shared, owner, each)
             except (StoreError, ApiError, OSError) as error:
-                self.shared.counts.delete_errors += 1
+                self.shared.counts.failures += 1
                 log.warning("%s: remote segments are not all deleted, which is tried again: %s", owner, error)
             except Exception:
                 log.exception("%s: remote segments are not all deleted", owner)

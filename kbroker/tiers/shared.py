@@ -20,11 +20,10 @@ from kbroker.tiers.settings import TierSettings
 class Counts:
     """What happened on this broker; sizes in bytes."""
 
-    copied: int = 0
     copied_bytes: int = 0
-    copy_errors: int = 0
+    failures: int = 0
+    """The rounds of a partition that failed."""
     deleted: int = 0
-    delete_errors: int = 0
     read_requests: int = 0
     read_bytes: int = 0
     read_errors: int = 0

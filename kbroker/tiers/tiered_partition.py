@@ -73,8 +73,20 @@ class TieredPartition:
             self._soon = False
             self._not_before = self._shared.clock.monotonic_ms() + pause_ms
 
+    def lag(self) -> tuple[int, int]:
+        """Return the bytes of closed segments that are not copied, and the age in ms of the first of them."""
+        partition_log = self.partition.log
+        if partition_log.tier is None or not partition_log.config.copies:
+            return 0, 0
+        segments = partition_log.segments
+        waiting = segments[segments.index_at(max(partition_log.tier.end_offset, 0)) : -1]
+        if not waiting:
+            return 0, 0
+        return sum(each.size for each in waiting), max(self._shared.clock.now_ms() - waiting[0].written_ms(), 0)
+
     def _failed(self, reason: str) -> None:
         settings = self._shared.settings
+        self._shared.counts.failures += 1
         if not self.error:
             log.warning("%s: remote storage fails, and is tried again: %s", self.owner, reason)
         self.error = reason
@@ -157,7 +169,6 @@ class TieredPartition:
             async with shared.copies:
                 if not await copy_segment(shared, self.owner, partition_log, segment, end):
                     return
-            shared.counts.copied += 1
             shared.counts.copied_bytes += segment.size
             now = shared.clock.monotonic_ms()
             shared.copy_after = max(now, shared.copy_after) + segment.size * 1000 / shared.settings.copy_rate

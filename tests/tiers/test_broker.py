@@ -17,6 +17,7 @@ from kbroker import Broker
 from kbroker.config.model import ConfigError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.metrics.conftest import watched
 
 PATIENCE_S = 30.0
 TOPIC = "events"
@@ -299,6 +300,24 @@ def fetch_request(begin: int) -> Any:
     from benchmarks.delay import fetch_request as made
 
     return made(TOPIC, begin, 1 << 20, 2000)
+
+
+def test_metrics_show_what_is_copied_and_what_waits(tmp_path: Path) -> None:
+    broker = Broker(settings(tmp_path / "store"), data_dir=str(tmp_path / "data"))
+    with watched(broker) as seen:
+        create(broker, remote_copy_lag_ms="3600000", local_retention_bytes="-2")
+        produce(broker, 0, 1000)
+        until(lambda: (seen.value("kbroker_remote_copy_lag_bytes") or 0) > 200_000)
+        assert 90_000 < (seen.value("kbroker_remote_copy_lag_ms") or 0) < 200_000  # by the records' timestamps
+        assert seen.value("kbroker_remote_copied_bytes_total") == 0
+        alter(broker, remote_copy_lag_ms="0", local_retention_bytes="30000")
+        tiered(broker)
+        until(lambda: seen.value("kbroker_remote_copy_lag_bytes") == 0)
+        assert (seen.value("kbroker_remote_copied_bytes_total") or 0) > 200_000
+        assert len(records(broker, 1000)) == 1000
+        assert (seen.value("kbroker_remote_read_bytes_total") or 0) > 200_000
+        assert (seen.value("kbroker_remote_cached_bytes") or 0) > 200_000
+        assert seen.value("kbroker_remote_failures_total") == 0
 
 
 @pytest.mark.parametrize(
