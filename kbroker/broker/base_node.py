@@ -361,6 +361,7 @@ class Node(LogEvents, ABC):
             self.clock,
             lambda partition: replicas.get(partition.key) is partition,
             logs.save_log_starts,
+            lambda index: _synced(replicas.leader(REMOTE_LOG_METADATA_TOPIC, index).log, self.clock.now_ms()),
             asyncio.Semaphore(settings.copies_at_once),
             asyncio.Semaphore(settings.deletes_at_once),
         )
@@ -473,6 +474,17 @@ class Node(LogEvents, ABC):
         log.critical("shutting down: %s", text)
         if not self.failed.done():
             self.failed.set_result(text)
+
+
+async def _synced(partition_log: PartitionLog, now_ms: int) -> None:
+    """Flush a log, on a thread. Raises OSError."""
+    task = partition_log.begin_flush(snapshots=False)
+    if task is None:
+        return
+    await asyncio.get_running_loop().run_in_executor(None, task.run)
+    partition_log.end_flush(task, now_ms)
+    if task.error is not None:
+        raise task.error
 
 
 def bound_sockets(config: BrokerConfig, parts: AsyncExitStack) -> list[socket.socket]:

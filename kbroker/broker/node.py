@@ -43,7 +43,7 @@ from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.sasl.settings import offers
 from kbroker.security.tokens.token import token_settings
 from kbroker.telemetry.instances import Receiver
-from kbroker.tiers.settings import tier_settings
+from kbroker.tiers.settings import tier_settings, uses_remote_storage
 from kbroker.txn.hanging_transactions import HangingSearch
 from kbroker.txn.producer_ids import ProducerIds
 
@@ -243,7 +243,7 @@ class BrokerNode(Node):
 
 def _check_tiers(config: BrokerConfig, state: ClusterState) -> None:
     """Raise ConfigError if topics have records in remote storage, and tiered storage is off."""
-    tiered = [each.name for each in state.topics.values() if each.configs.get("remote.storage.enable") == "true"]
+    tiered = [each.name for each in state.topics.values() if uses_remote_storage(each.configs)]
     if tiered and tier_settings(config) is None:
         raise ConfigError(
             f"remote.log.storage.system.enable=false, but topics such as {tiered[0]} use remote storage: set it to "

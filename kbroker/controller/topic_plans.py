@@ -73,7 +73,9 @@ def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
             "segment.bytes": str(config.get_int("share.coordinator.state.topic.segment.bytes")),
         },
     )
-    remote_segments = InternalTopic(50, min(3, most), {"cleanup.policy": "delete", "retention.ms": "-1"})
+    remote_segments = InternalTopic(
+        50, min(3, most), {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+    )
     return {
         OFFSETS_TOPIC: offsets,
         TRANSACTIONS_TOPIC: transactions,

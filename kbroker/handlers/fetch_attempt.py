@@ -79,6 +79,7 @@ class Fetch:
         "_session",
         "_sessions",
         "_version",
+        "has_moved",
         "hold",
         "items",
         "matures_in_ms",
@@ -115,6 +116,8 @@ class Fetch:
         """The items that are partitions of views. `attempt` cannot read them; slow_fetch.py does."""
         self.remote: set[Key] = set()
         """The items whose records are in remote storage, likewise."""
+        self.has_moved = False
+        """Whether records that the client waits for have left the local disk."""
         self.matures_in_ms: float = math.inf
         """The ms after which further records of the partitions read last are old enough (`delivery.delay.ms`)."""
         self._session: Session | None = None
@@ -183,6 +186,11 @@ class Fetch:
         return self._ctx.services.replicas.traffic
 
     @property
+    def remote_wait_s(self) -> float:
+        """How long one attempt waits for remote storage."""
+        return self._ctx.services.config.get_int("remote.fetch.max.wait.ms") / 1000
+
+    @property
     def max_wait_ms(self) -> int:
         return self._request.max_wait_ms
 
@@ -205,6 +213,7 @@ class Fetch:
             if data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0:
                 urgent = True
             found.append(data)
+        urgent |= self.has_moved
         if not (last or is_due(size, self.min_bytes, urgent, self.hold) or not self.is_readable):
             return None
         if self._metering is not None and self._must_pause(self._size(self.items, found)):
@@ -285,6 +294,9 @@ class Fetch:
                 partition.traffic.failed_fetches += 1
             if err.code == ErrorCode.CORRUPT_MESSAGE:
                 log.report_damage(want.fetch_offset, self._ctx.services.clock.now_ms())
+            if err.code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE and self._replica == _CONSUMER:
+                self.has_moved = True  # during a wait: the next request reads it from there
+                return PartitionData(key[2], 0, high_watermark, stable, start, aborted_transactions=None, records=b"")
             return self.failed(key[2], err.code)
         except OSError as err:
             log.report_failure(err)

@@ -28,6 +28,8 @@ from kbroker.tiers.metadata import Owner
 from kbroker.tiers.reading import NOT_YET
 from kbroker.views.hosted_views import HostedView, HostedViews
 
+_LOOK_S: Final = 0.02
+"""The seconds between two looks whether what is missing of remote storage has come."""
 _SLICE_SECONDS: Final = 0.05
 """The time for which a partition is scanned before the next one of the request has its turn."""
 
@@ -42,6 +44,7 @@ class SlowFetch:
         self._loop = asyncio.get_running_loop()
         self._until = self._loop.time() + max(work.max_wait_ms, 0) / 1000
         self._is_poked = False
+        self._remote_until = 0.0
         self._waiting: asyncio.Future[None] | None = None
         self._waits_on: list[Partition] = []
         self._waits_for: dict[HostedView, None] = {}
@@ -96,6 +99,7 @@ class SlowFetch:
         found: dict[Key, PartitionData] = {}
         size, urgent, readable = 0, False, False
         self._matures_at = math.inf
+        self._remote_until = self._loop.time() + work.remote_wait_s
         for key, want, partition in sorted(work.items, key=lambda item: item[0] in work.remote):
             left = max(0, work.max_bytes - size)
             if partition is None and key in work.views:
@@ -138,11 +142,12 @@ class SlowFetch:
                     min(want.partition_max_bytes, left),
                     min_one=is_first,
                     committed=work.committed_only,
-                    patient=is_first,
+                    until=self._remote_until if is_first else 0.0,
                 )
         except ApiError as error:
             return work.failed(key[2], error.code)
-        self._is_poked |= found is NOT_YET and epoch is None
+        if found is NOT_YET and epoch is None:
+            self._matures_at = min(self._matures_at, self._loop.time() + _LOOK_S)
         aborted = [AbortedTransaction(*each) for each in found.aborted] if work.committed_only else None
         return PartitionData(
             key[2], 0, partition_log.high_watermark, partition_log.last_stable_offset, partition_log.earliest_offset,

@@ -435,6 +435,8 @@ class PartitionLog(LogState):
         deleted = await self.delete_below_start(now_ms)
         readable_end = await self.readable_end(now_ms)
         held = 0
+        if self.config.copies and min(readable_end, self.high_watermark) >= self.log_end_offset:
+            self._close_active_if_due(now_ms)
         for count_due in (self._beyond_size, self._too_old):
             due = AT_ONCE
             while due == AT_ONCE and self.config.delete:
@@ -442,10 +444,8 @@ class PartitionLog(LogState):
                 if self.kept_from is not None:
                     held = max(held, count_due(limit, now_ms, _HELD_COUNTED))
                     limit = min(limit, self.kept_from)
-                if self.tier is not None and self.config.copies:
-                    if count_due(limit, now_ms, len(self.segments)) == len(self.segments):
-                        self.roll(now_ms)  # only closed segments are copied
-                    limit = min(limit, self.tier.end_offset)
+                if self.config.copies:
+                    limit = min(limit, 0 if self.tier is None else self.tier.end_offset)
                 due = count_due(limit, now_ms, AT_ONCE)
                 removed = self._delete_first(due, now_ms)
                 deleted += removed
@@ -454,6 +454,13 @@ class PartitionLog(LogState):
                     break  # for now
         self._note_held(max(held - deleted, 0))
         return deleted
+
+    def _close_active_if_due(self, now_ms: int) -> None:
+        """Close the last segment if it may leave the disk, because only closed segments are copied; raise OSError."""
+        config, active = self.config, self.segments.active
+        is_old = config.kept_locally_ms >= 0 and active.size and active.written_ms() < now_ms - config.kept_locally_ms
+        if is_old or (config.kept_locally_bytes == 0 and active.size):
+            self.roll(now_ms)
 
     def _beyond_size(self, limit: int, _now_ms: int, most: int) -> int:
         """Return how many of the first `most` segments exceed the size that the disk may keep."""
@@ -482,6 +489,8 @@ class PartitionLog(LogState):
         # The log start moves first, so that a reader before it gets OFFSET_OUT_OF_RANGE instead of an error about a
         # missing segment.
         self.log_start_offset = max(self.log_start_offset, self.segments.bases[count])
+        if self.tier is not None and self.log_start_offset > self.tier.end_offset:
+            self.tier.start_offset = max(self.tier.start_offset, self.log_start_offset)  # nothing was copied meanwhile
         self.leader_epochs.truncate_from_start(self.earliest_offset)
         return self._delete_some_below_start(now_ms)
 

@@ -66,6 +66,14 @@ class EpochIndex:
         key = self._last_up_to(epoch, offset)
         return None if key is None else id_of(key)
 
+    def first(self) -> bytes | None:
+        """Return the id of the first referenced segment of the lowest epoch that has one."""
+        return id_of(self._referenced[0]) if self._referenced else None
+
+    def last(self, epoch: int) -> bytes | None:
+        """Return the id of an epoch's last referenced segment."""
+        return self.floor(epoch, _OFFSET_BIAS - 1)
+
     def next_referenced(self, after: bytes, epoch: int) -> bytes | None:
         """Return the first key of an epoch's referenced segment after a key."""
         return _next(self._referenced, after, epoch)

@@ -134,6 +134,16 @@ class RemoteSegments:
         segment = self._known(found)
         return None if offset > segment.end_in_epoch(epoch) else segment
 
+    def first(self) -> RemoteSegment | None:
+        """Return the readable segment that begins first."""
+        found = self._index.first()
+        return None if found is None else self._known(found)
+
+    def last(self, epoch: int) -> RemoteSegment | None:
+        """Return the last readable segment of a leader epoch."""
+        found = self._index.last(epoch)
+        return None if found is None else self._known(found)
+
     async def find_with_aborted(self, epoch: int, offset: int) -> RemoteSegment | None:
         """Return the first readable segment of an epoch, from an offset on, that can have aborted transactions.
 

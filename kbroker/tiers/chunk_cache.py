@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
+from weakref import ref
 
 from kbroker.log.files import FileHandle
 
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 4 << 20
 """The size of a chunk; the last one of a segment is shorter."""
+_MOST_CHUNKS: Final = 20_000
+_MOST_IN_MEMORY: Final = 4
+"""The most chunks that are kept in memory while the disk does not take them."""
 AHEAD: Final = 2
 """The chunks that are fetched ahead of a reader."""
 
@@ -41,7 +45,7 @@ class Chunk:
         self.size = size
         self.data = data
         self._path = path
-        self._handle: FileHandle | None = None
+        self._handle: ref[FileHandle] | None = None  # slices that are being sent keep the file open, the cache does not
 
     @property
     def is_file(self) -> bool:
@@ -51,30 +55,34 @@ class Chunk:
     @property
     def handle(self) -> FileHandle:
         """The open file. Raises OSError."""
-        if self._handle is None:
+        known = None if self._handle is None else self._handle()
+        if known is None:
             assert self._path is not None
-            self._handle = FileHandle(self._path, os.O_RDONLY)
-        return self._handle
+            known = FileHandle(self._path, os.O_RDONLY)
+            self._handle = ref(known)
+        return known
 
     def read(self, position: int, size: int) -> bytes:
         """Return a range of the chunk. Raises OSError."""
         if self._path is None:
             return bytes(self.data[position : position + size])
-        return os.pread(self.handle.fd, size, position)
+        handle = self.handle
+        return os.pread(handle.fd, size, position)
 
 
-Fetch = Callable[[ChunkKey], Awaitable[memoryview]]
+Fetch = Callable[[], Awaitable[memoryview]]
+"""Returns a chunk from the remote store."""
 
 
 class ChunkCache:
-    """Chunks by their keys. `fetch` returns a chunk from the remote store."""
+    """Chunks by their keys."""
 
-    def __init__(self, directory: str, most_bytes: int, at_once: int, fetch: Fetch) -> None:
+    def __init__(self, directory: str, most_bytes: int, at_once: int) -> None:
         self._directory = directory
         self._most = most_bytes
-        self._fetch = fetch
         self._places = asyncio.Semaphore(at_once)
         self._kept: OrderedDict[ChunkKey, Chunk] = OrderedDict()
+        self._in_memory: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         self._coming: dict[ChunkKey, asyncio.Task[Chunk]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._is_full = False
@@ -92,36 +100,37 @@ class ChunkCache:
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
-        return found
+        return found or self._in_memory.get(key)
 
-    def bring(self, key: ChunkKey) -> asyncio.Task[Chunk]:
+    def bring(self, key: ChunkKey, fetch: Fetch) -> asyncio.Task[Chunk]:
         """Return the task that fetches a chunk, which may be one that others wait for; it goes on without them."""
         task = self._coming.get(key)
         if task is None:
-            task = self._coming[key] = asyncio.get_running_loop().create_task(self._brought(key))
+            task = self._coming[key] = asyncio.get_running_loop().create_task(self._brought(key, fetch))
             task.add_done_callback(lambda done: self._came(key, done))
         return task
 
-    def bring_ahead(self, segment_id: bytes, number: int, count: int) -> None:
-        """Fetch the chunks after one, of a segment that has `count` of them, unless many are coming already."""
-        for following in range(number + 1, min(number + 1 + AHEAD, count)):
-            key = ChunkKey(segment_id, following)
-            if key not in self._kept and key not in self._coming and len(self._coming) <= AHEAD:
-                self.bring(key)
+    def bring_ahead(self, key: ChunkKey, fetch: Fetch) -> None:
+        """Fetch a chunk for which nobody waits yet, unless many are coming already."""
+        if key not in self._kept and key not in self._coming and len(self._coming) <= AHEAD:
+            self.bring(key, fetch)
 
     def _came(self, key: ChunkKey, done: asyncio.Task[Chunk]) -> None:
         self._coming.pop(key, None)
         if not done.cancelled():
             done.exception()  # whoever waits gets it, too
 
-    async def _brought(self, key: ChunkKey) -> Chunk:
+    async def _brought(self, key: ChunkKey, fetch: Fetch) -> Chunk:
         async with self._places:
-            data = await self._fetch(key)
-            chunk = await self._stored(key, data)
+            chunk = await self._stored(key, await fetch())
         if chunk.is_file:
             self._kept[key] = chunk
             self.size += chunk.size
             self._make_room()
+        else:
+            self._in_memory[key] = chunk
+            while len(self._in_memory) > _MOST_IN_MEMORY:
+                self._in_memory.popitem(last=False)
         return chunk
 
     async def _stored(self, key: ChunkKey, data: memoryview) -> Chunk:
@@ -151,7 +160,7 @@ class ChunkCache:
             raise
 
     def _make_room(self) -> None:
-        while self.size > self._most and len(self._kept) > 1:
+        while (self.size > self._most or len(self._kept) > _MOST_CHUNKS) and len(self._kept) > 1:
             key, chunk = self._kept.popitem(last=False)
             self.size -= chunk.size
             _remove(f"{self._directory}/{key.segment_id.hex()}-{key.number}")

@@ -51,7 +51,12 @@ async def copy_segment(shared: Shared, owner: Owner, log: PartitionLog, segment:
         ),
     )
     passed("tiers.copied")
-    return done
+    if not done:
+        await shared.store.delete(name, deadline_s=shared.deadline_s)
+        return False
+    # Before the disk may lose the segment, the record that names its copy must survive a loss of power.
+    await shared.sync_metadata(shared.metadata.place(owner))
+    return True
 
 
 def describe(

@@ -179,8 +179,11 @@ class TierMetadata(CoordinatorService[MetadataShard]):
             _WRITE_TIMEOUT_MS,
         )
 
-    def _place(self, key: Key) -> int:
+    def place(self, owner: Owner) -> int:
         """Return the partition of the topic that has the records of a partition; raises ApiError without the topic."""
+        return self._place(owner[1:])
+
+    def _place(self, key: Key) -> int:
         count = self._writer.partition_count()
         if not count:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -8,7 +8,7 @@ that the next request finds it. Never decides what a client may read.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import Final, NamedTuple, TypeVar
 
@@ -23,7 +23,7 @@ from kbroker.remote.object_format import Part
 from kbroker.remote.segment import RemoteSegment
 from kbroker.remote.segment_objects import SegmentObject
 from kbroker.remote.store_errors import DamagedObjectError, StoreError
-from kbroker.tiers.chunk_cache import CHUNK_BYTES, Chunk, ChunkCache, ChunkKey
+from kbroker.tiers.chunk_cache import AHEAD, CHUNK_BYTES, Chunk, ChunkCache, ChunkKey
 from kbroker.tiers.metadata import Owner
 from kbroker.tiers.shared import Shared
 from kbroker.tiers.tiered_partition import object_name
@@ -69,7 +69,8 @@ class RemoteReader:
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._index_bytes = 0
         self._openings: dict[bytes, asyncio.Task[_Known]] = {}
-        self.chunks = ChunkCache(directory, settings.cache_bytes, settings.reads_at_once, self._fetch)
+        self.chunks = ChunkCache(directory, settings.cache_bytes, settings.reads_at_once)
+        self._opening = asyncio.Semaphore(settings.reads_at_once)
 
     # -- records
 
@@ -82,21 +83,22 @@ class RemoteReader:
         *,
         min_one: bool,
         committed: bool,
-        patient: bool = True,
+        until: float,
     ) -> RemoteData:
         """Return batches from the one on that contains an offset, or `NOT_YET`.
 
-        The result has at most `most` bytes; with `min_one` it has at least one batch. Without `patient` only bytes are
-        returned that are here already. Raises ApiError: OFFSET_OUT_OF_RANGE if no remote segment has the offset,
-        KAFKA_STORAGE_ERROR if the store fails.
+        The result has at most `most` bytes; with `min_one` it has at least one batch. Waits until a time of the loop's
+        clock. Raises ApiError: OFFSET_OUT_OF_RANGE if the records are deleted, KAFKA_STORAGE_ERROR if the store fails
+        or has lost them.
         """
-        until = asyncio.get_running_loop().time() + (self._shared.settings.read_wait_ms / 1000 if patient else 0)
         self._shared.counts.read_requests += 1
         try:
             found = await self._read(owner, log, offset, most, until, min_one=min_one, committed=committed)
         except TimeoutError:
             return NOT_YET
         except (StoreError, OSError) as error:
+            if offset < log.earliest_offset:  # deleted meanwhile
+                raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE) from error
             self._shared.counts.read_errors += 1
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self._shared.counts.read_bytes += len(found.records)
@@ -114,6 +116,7 @@ class RemoteReader:
         aborted: list[tuple[int, int]] = []
         if committed and known.aborted:
             end = segment.end_offset + 1
+            end = min(end, segment.start_offset + _offset_after(known.offsets, position + len(records)))
             aborted = [(each[0], each[1]) for each in known.aborted if each[2] >= offset and each[1] < end]
         return RemoteData(records, aborted)
 
@@ -125,7 +128,9 @@ class RemoteReader:
             raise TimeoutError from None
         found = segments.find(log.leader_epochs.epoch_for_offset(offset), offset)
         if found is None:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            tier = log.tier
+            is_known = tier is not None and log.earliest_offset <= offset < tier.end_offset
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR if is_known else ErrorCode.OFFSET_OUT_OF_RANGE)
         return found
 
     async def _bytes_from(
@@ -189,12 +194,15 @@ class RemoteReader:
         if found is None:
             if self.chunks.coming >= self._shared.settings.reads_waiting:
                 raise TimeoutError
-            found = await _within(self.chunks.bring(key), until)
-        self.chunks.bring_ahead(segment_id, number, -(-known.of.layout.lengths[Part.LOG] // CHUNK_BYTES))
+            found = await _within(self.chunks.bring(key, lambda: self._fetch(known, key)), until)
+        for following in range(
+            number + 1, min(number + 1 + AHEAD, -(-known.of.layout.lengths[Part.LOG] // CHUNK_BYTES))
+        ):
+            ahead = ChunkKey(segment_id, following)
+            self.chunks.bring_ahead(ahead, lambda ahead=ahead: self._fetch(known, ahead))  # type: ignore[misc]
         return found
 
-    async def _fetch(self, key: ChunkKey) -> memoryview:
-        known = self._known[key.segment_id]
+    async def _fetch(self, known: _Known, key: ChunkKey) -> memoryview:
         start = key.number * CHUNK_BYTES
         size = min(CHUNK_BYTES, known.of.layout.lengths[Part.LOG] - start)
         return await known.of.read(Part.LOG, start, size, deadline_s=self._shared.deadline_s)
@@ -208,11 +216,17 @@ class RemoteReader:
             return known
         task = self._openings.get(segment.id)
         if task is None:
+            if len(self._openings) >= self._shared.settings.reads_waiting:
+                raise TimeoutError
             task = self._openings[segment.id] = asyncio.get_running_loop().create_task(self._opened(owner, segment))
             task.add_done_callback(lambda done: self._was_opened(segment.id, done))
         return await _within(task, until)
 
     async def _opened(self, owner: Owner, segment: RemoteSegment) -> _Known:
+        async with self._opening:
+            return await self._opened_now(owner, segment)
+
+    async def _opened_now(self, owner: Owner, segment: RemoteSegment) -> _Known:
         shared = self._shared
         of = await SegmentObject.open(
             shared.store,
@@ -303,6 +317,15 @@ def _indexed(index: bytes, relative_offset: int) -> int:
         range(count), relative_offset, key=lambda each: OFFSET_ENTRY.unpack_from(index, each * OFFSET_ENTRY.size)[0]
     )
     return int(OFFSET_ENTRY.unpack_from(index, (place - 1) * OFFSET_ENTRY.size)[1]) if place else 0
+
+
+def _offset_after(index: bytes, position: int) -> int:
+    """Return a relative offset that no record before a position has reached; a very large one if none is known."""
+    count = len(index) // OFFSET_ENTRY.size
+    place = bisect_left(
+        range(count), position, key=lambda each: OFFSET_ENTRY.unpack_from(index, each * OFFSET_ENTRY.size)[1]
+    )
+    return int(OFFSET_ENTRY.unpack_from(index, place * OFFSET_ENTRY.size)[0]) if place < count else 1 << 40
 
 
 def _by_time(index: bytes, timestamp: int) -> int:

@@ -18,6 +18,7 @@ from kbroker.remote.segment import DeleteState
 from kbroker.remote.store_errors import StoreError
 from kbroker.tiers.metadata import Owner
 from kbroker.tiers.reading import RemoteReader
+from kbroker.tiers.settings import uses_remote_storage
 from kbroker.tiers.shared import Shared
 from kbroker.tiers.tiered_partition import TieredPartition, delete_segment
 
@@ -38,6 +39,7 @@ class Tiers:
         self._followed: dict[tuple[str, int], TieredPartition] = {}
         self._rounds: dict[TieredPartition, asyncio.Task[None]] = {}
         self._cleaning: asyncio.Task[None] | None = None
+        self._cleaned: Owner | None = None
         self._clean_ms = 0.0
         self._is_closed = False
 
@@ -71,7 +73,12 @@ class Tiers:
             if not self.shared.is_hosted(followed.partition) or followed.partition.log.tier is None:
                 if followed not in self._rounds:
                     del self._followed[key]
-            elif followed.is_due and followed not in self._rounds and followed.is_current():
+            elif (
+                followed.is_due
+                and followed not in self._rounds
+                and followed.is_current()
+                and followed.owner != self._cleaned
+            ):
                 task = self._rounds[followed] = loop.create_task(followed.round())
                 task.add_done_callback(lambda _task, done=followed: self._rounds.pop(done, None))  # type: ignore[misc]
         now_ms = self.shared.clock.monotonic_ms()
@@ -82,21 +89,33 @@ class Tiers:
     async def _clean(self) -> None:
         """Delete the remote segments of deleted topics, and of topics without remote storage."""
         for owner in self.shared.metadata.owners():
-            state = self._state()
-            topic = state.topics.get(state.topic_names.get(owner.topic_id, ""))
+            if any(each.owner == owner for each in self._rounds):
+                continue
+            self._cleaned = owner
             try:
-                if topic is None:
+                if self._is_deleted(owner):
                     await self._delete_partition(owner)
-                elif topic.configs.get("remote.storage.enable") != "true" and (
-                    (topic.name, owner.partition) not in self._followed
-                ):
+                else:
                     for each in self.shared.metadata.segments(owner).all():
+                        if self._is_wanted(owner):
+                            break
                         await delete_segment(self.shared, owner, each)
             except (StoreError, ApiError, OSError) as error:
                 self.shared.counts.failures += 1
                 log.warning("%s: remote segments are not all deleted, which is tried again: %s", owner, error)
             except Exception:
                 log.exception("%s: remote segments are not all deleted", owner)
+            finally:
+                self._cleaned = None
+
+    def _is_deleted(self, owner: Owner) -> bool:
+        return owner.topic_id not in self._state().topic_names
+
+    def _is_wanted(self, owner: Owner) -> bool:
+        """Whether a partition uses remote storage, or its own round still has to leave it."""
+        state = self._state()
+        topic = state.topics.get(state.topic_names.get(owner.topic_id, ""))
+        return topic is None or uses_remote_storage(topic.configs) or (topic.name, owner.partition) in self._followed
 
     async def _delete_partition(self, owner: Owner) -> None:
         metadata = self.shared.metadata

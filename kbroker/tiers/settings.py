@@ -5,6 +5,7 @@ Owns their meaning and their check at the start. Never opens a store.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,11 +29,15 @@ class TierSettings:
     copy_rate: int
     reads_at_once: int
     reads_waiting: int
-    read_wait_ms: int
     retry_ms: int
     longest_retry_ms: int
     index_bytes: int
     cache_bytes: int
+
+
+def uses_remote_storage(configs: Mapping[str, str]) -> bool:
+    """Whether a topic's own configs switch remote storage on."""
+    return configs.get("remote.storage.enable", "false").strip().lower() == "true"
 
 
 def tier_settings(config: BrokerConfig) -> TierSettings | None:
@@ -55,7 +60,6 @@ def tier_settings(config: BrokerConfig) -> TierSettings | None:
         config.get_int("remote.log.manager.copy.max.bytes.per.second"),
         config.get_int("remote.log.reader.threads"),
         config.get_int("remote.log.reader.max.pending.tasks"),
-        config.get_int("remote.fetch.max.wait.ms"),
         config.get_int("remote.log.manager.task.retry.backoff.ms"),
         config.get_int("remote.log.manager.task.retry.backoff.max.ms"),
         config.get_int("remote.log.index.file.cache.total.size.bytes"),

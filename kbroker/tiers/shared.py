@@ -6,7 +6,7 @@ Owns these objects. Never decides anything.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from kbroker.clock import Clock
@@ -43,6 +43,8 @@ class Shared:
     is_hosted: Callable[[Partition], bool]
     save_log_starts: Callable[[], None]
     """Stores where logs begin, so that deleted records do not come back after a crash."""
+    sync_metadata: Callable[[int], Awaitable[None]]
+    """Brings a partition of the metadata to the disk; raises OSError and ApiError."""
     copies: asyncio.Semaphore
     deletions: asyncio.Semaphore
     deadline_s: float = 30.0

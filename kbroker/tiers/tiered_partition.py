@@ -18,7 +18,7 @@ from kbroker.protocol.errors import ApiError
 from kbroker.remote.object_format import ObjectName
 from kbroker.remote.segment import RemoteSegment, SegmentState
 from kbroker.remote.segments import RemoteSegments
-from kbroker.remote.store_errors import StoreError
+from kbroker.remote.store_errors import StoreError, StoreTooSlowError
 from kbroker.tiers.copying import copy_segment
 from kbroker.tiers.metadata import Owner
 from kbroker.tiers.shared import Shared
@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 
 NOWHERE: Final = 2**63 - 1
 """The start of a remote part that has no record."""
+_COPIES_A_ROUND: Final = 20
+_LINGERING_MS: Final = 3_000
+"""How long the store may go on with a call that was given up, in ms."""
 _FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
 
 
@@ -61,7 +64,7 @@ class TieredPartition:
         try:
             await self._round()
         except (StoreError, OSError, ApiError) as error:
-            self._failed(str(error))
+            self._failed(str(error), _LINGERING_MS if isinstance(error, StoreTooSlowError) else 0)
         except Exception as error:
             log.exception("%s: remote storage", self.owner)
             self._failed(str(error))
@@ -84,13 +87,13 @@ class TieredPartition:
             return 0, 0
         return sum(each.size for each in waiting), max(self._shared.clock.now_ms() - waiting[0].written_ms(), 0)
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, least_ms: int = 0) -> None:
         settings = self._shared.settings
         self._shared.counts.failures += 1
         if not self.error:
             log.warning("%s: remote storage fails, and is tried again: %s", self.owner, reason)
         self.error = reason
-        pause_ms = min(settings.retry_ms * 2**self._fails, settings.longest_retry_ms)
+        pause_ms = max(min(settings.retry_ms * 2**self._fails, settings.longest_retry_ms), least_ms)
         self._fails = min(self._fails + 1, 30)
         self._not_before = self._shared.clock.monotonic_ms() + pause_ms
 
@@ -114,49 +117,61 @@ class TieredPartition:
     async def _leave(self, segments: RemoteSegments) -> None:
         """Delete everything from remote storage, because the topic does not use it any more."""
         partition_log = self.partition.log
-        assert partition_log.tier is not None
-        partition_log.tier.start_offset = NOWHERE
+        tier = partition_log.tier
+        assert tier is not None
+        tier.start_offset, tier.end_offset = NOWHERE, -1
         partition_log.leader_epochs.truncate_from_start(partition_log.log_start_offset)
         self._shared.save_log_starts()
         self.partition.poke()
         for each in segments.all():
+            if partition_log.config.remote_storage_enable:
+                return  # it is used again: the next round learns what is left
             await delete_segment(self._shared, self.owner, each)
-        partition_log.tier = None
+        if not partition_log.config.remote_storage_enable:
+            partition_log.tier = None
 
     async def _learn(self, segments: RemoteSegments) -> None:
         """Tell the log what remote storage has."""
         partition_log = self.partition.log
         tier = partition_log.tier
         assert tier is not None
+        first = segments.first()
+        if first is not None and partition_log.leader_epochs.epoch_for_offset(first.start_offset) < 0:
+            await self._restore_epochs(segments)
         entries = partition_log.leader_epochs.entries
         ends = [*(start for _, start in entries[1:]), partition_log.log_end_offset]
         end = 0
         for (epoch, _), epoch_end in reversed([*zip(entries, ends, strict=True)]):
-            highest = segments.highest_offset(epoch)
+            last = segments.last(epoch)
             await turn
-            if highest is not None:
-                end = min(highest + 1, epoch_end)
+            if last is not None:
+                end = min(last.end_in_epoch(epoch) + 1, epoch_end)
                 break
-        first = await self._first(segments)
         known = 0 if tier.start_offset == NOWHERE else tier.start_offset
         tier.end_offset = end
         tier.size = segments.size(_FINISHED)
         tier.start_offset = NOWHERE if first is None else max(known, first.start_offset)
 
-    async def _first(self, segments: RemoteSegments) -> RemoteSegment | None:
-        """Return the readable segment that begins first."""
-        for epoch, _ in self.partition.log.leader_epochs.entries:
-            for each in segments.of_epoch(epoch):
-                await turn
-                if each.state is _FINISHED:
-                    return each
-        return None
+    async def _restore_epochs(self, segments: RemoteSegments) -> None:
+        """Take the epochs of remote records from their segments: the log's file of them was lost."""
+        starts: dict[int, int] = {}
+        for each in segments.all():
+            if each.state is _FINISHED:
+                for epoch, start in each.epochs:
+                    starts[epoch] = min(start, starts.get(epoch, start))
+            await turn
+        self.partition.log.leader_epochs.prepend(sorted(starts.items()))
 
     # -- copying
 
     async def _copy_due(self) -> None:
         shared, partition_log = self._shared, self.partition.log
+        left = _COPIES_A_ROUND
         while self.is_current() and partition_log.config.copies:
+            if not left:
+                self._soon = True  # retention has a turn
+                return
+            left -= 1
             tier, segments = partition_log.tier, partition_log.segments
             assert tier is not None
             place = segments.index_at(max(tier.end_offset, 0))
@@ -202,7 +217,7 @@ class TieredPartition:
         while self.is_current():
             tier = partition_log.tier
             segments = self._shared.metadata.segments(self.owner)
-            first = await in_slices(self._first(segments))
+            first = segments.first()
             if first is None or tier is None:
                 return
             if first.end_offset >= partition_log.earliest_offset:
@@ -242,7 +257,8 @@ async def delete_segment(shared: Shared, owner: Owner, segment: RemoteSegment) -
     """Delete a segment that nobody may read any more. Raises StoreError and ApiError; it is then tried again."""
     if segment.state is not SegmentState.DELETE_SEGMENT_STARTED:
         started = SegmentState.DELETE_SEGMENT_STARTED
-        await shared.metadata.decide(owner, lambda shard, now: shard.advance(owner, segment.id, started, now))
+        if not await shared.metadata.decide(owner, lambda shard, now: shard.advance(owner, segment.id, started, now)):
+            return  # it has another state by now
     passed("tiers.deletion_announced")
     async with shared.deletions:
         await shared.store.delete(object_name(shared, owner, segment), deadline_s=shared.deadline_s)

@@ -234,6 +234,10 @@ def test_switched_off_the_remote_records_are_deleted(broker: Broker, tmp_path: P
     alter(broker, remote_storage_enable="true")
     tiered(broker)
     assert offset(broker, EARLIEST) == begin
+    produce(broker, 1000, 500)
+    tiered(broker)
+    assert offset(broker, EARLIEST) == begin
+    assert [each[0] for each in records(broker, 1500, begin)] == list(range(begin, 1500)), "what is copied now counts"
 
 
 def test_a_store_that_fails_loses_nothing(broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -252,6 +256,31 @@ def test_a_store_that_fails_loses_nothing(broker: Broker, tmp_path: Path, caplog
     (tmp_path / "elsewhere").rename(store)
     tiered(broker)
     assert [each[0] for each in records(broker, 1500)] == list(range(1500))
+
+
+def test_leader_epochs_that_are_lost_come_back_from_the_remote_segments(tmp_path: Path) -> None:
+    with Broker(settings(tmp_path / "store"), data_dir=str(tmp_path / "data")) as broker:
+        create(broker)
+        produce(broker, 0, 1000)
+        tiered(broker)
+    (tmp_path / "data" / f"{TOPIC}-0" / "leader-epoch-checkpoint").write_text("0\n0\n")
+    with Broker(settings(tmp_path / "store"), data_dir=str(tmp_path / "data")) as broker:
+        tiered(broker)
+        assert [each[0] for each in records(broker, 1000)] == list(range(1000))
+
+
+def test_nobody_deletes_the_records_that_name_the_segments(broker: Broker) -> None:
+    create(broker)
+    produce(broker, 0, 1000)
+    tiered(broker)
+    topic = "__remote_log_metadata"
+    for configs in ({"retention_ms": "1000"}, {"cleanup_policy": "compact"}, {"remote_storage_enable": "true"}):
+        with pytest.raises(KafkaException, match="INVALID_CONFIG|cannot"):
+            alter(broker, topic, **configs)
+    client = admin(broker)
+    (deleted,) = client.delete_records([TopicPartition(topic, 0, -1)]).values()
+    with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
+        deleted.result(PATIENCE_S)
 
 
 def test_a_lost_object_is_an_error_and_holds_nobody_up(broker: Broker, tmp_path: Path) -> None:
