@@ -275,7 +275,7 @@ def test_nobody_deletes_the_records_that_name_the_segments(broker: Broker) -> No
     tiered(broker)
     topic = "__remote_log_metadata"
     for configs in ({"retention_ms": "1000"}, {"cleanup_policy": "compact"}, {"remote_storage_enable": "true"}):
-        with pytest.raises(KafkaException, match="INVALID_CONFIG|cannot"):
+        with pytest.raises(KafkaException, match=r"INVALID_CONFIG|cannot"):
             alter(broker, topic, **configs)
     client = admin(broker)
     (deleted,) = client.delete_records([TopicPartition(topic, 0, -1)]).values()
