@@ -20,6 +20,7 @@ from kbroker.security.tokens.known import NO_TOKENS, Tokens
 NO_LEADER = -1
 OFFSETS_TOPIC, TRANSACTIONS_TOPIC = "__consumer_offsets", "__transaction_state"
 SHARE_STATE_TOPIC = "__share_group_state"
+REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
 """The coordinators' topics."""
 VIEW_SOURCE, VIEW_FILTER = "view.source", "view.filter"
 """The configs of a view: the topic that it shows, and the expression that selects its records."""

@@ -205,7 +205,7 @@ class Partition:
     @property
     def low_watermark(self) -> int:
         """The offset before which all live replicas have deleted all records."""
-        return self.log.log_start_offset
+        return self.log.earliest_offset
 
     def when_deleted(self, _offset: int, notify: Notify) -> GiveUp | None:
         """Call `notify` when all live replicas have deleted the records before an offset; None if already called."""

@@ -38,6 +38,7 @@ from kbroker.broker.stuck_groups import StuckGroups
 from kbroker.clock import Clock
 from kbroker.cluster_state import (
     OFFSETS_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
     SHARE_STATE_TOPIC,
     TRANSACTIONS_TOPIC,
     BrokerEndpoint,
@@ -69,6 +70,8 @@ from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.record_checks.checks import BrokerChecks
 from kbroker.record_checks.schema_lookup import LocalLookup
+from kbroker.remote.store import open_store
+from kbroker.remote.store_errors import StoreSettingError
 from kbroker.replicas import Replicas, log_config
 from kbroker.scheduling.service import Schedules
 from kbroker.scheduling.shared import Shared
@@ -86,6 +89,10 @@ from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.share_coordinator.peer_states import PeerStates
 from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.telemetry.instances import ClientTelemetry
+from kbroker.tiers.metadata import TierMetadata
+from kbroker.tiers.service import Tiers
+from kbroker.tiers.settings import tier_settings
+from kbroker.tiers.shared import Shared as TiersShared
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
 from kbroker.txn.shard import ProducerIdSupply, transaction_config
@@ -94,6 +101,8 @@ from kbroker.views.hosted_views import HostedViews
 log = logging.getLogger(__name__)
 
 _REGISTRY_WRITE_TIMEOUT_MS: Final = 5_000
+_REMOTE_CHUNKS: Final = ".remote-chunks"
+"""The directory of the parts of remote segments that were read."""
 _SCHEDULED_AT_ONCE, _SCHEDULED_AT_ONCE_EACH = 32, 4
 """How many batches of schedule topics are on their way at the same time: in total, and to one leader."""
 
@@ -158,7 +167,8 @@ class Node(LogEvents, ABC):
         if others.letters is not None:
             own = ProduceAnywhere(config.node_id, here, self._leader_of, others.letters)
         self.schedules = self._new_schedules(metadata, replicas, producer_ids, clock, here, others.schedules)
-        replicas.on_hosted, replicas.on_reconfigured = self.schedules.hosted, self.schedules.reconfigured
+        self.tiers = self._new_tiers(logs, metadata, replicas)
+        replicas.on_hosted, replicas.on_reconfigured = self._hosted, self._reconfigured
         self.dead_letters = DeadLetterWriter(config, metadata, own, clock)
         self._refused = self.record_checks.letters = RefusedRecords(metadata, own)
         self.views = HostedViews(
@@ -230,6 +240,7 @@ class Node(LogEvents, ABC):
             markers=self.markers,
             tls=self.tls,
             views=self.views,
+            tiers=self.tiers,
             tokens=token_settings(config),
             cluster=cluster,
             telemetry=self._telemetry(metadata) if cluster is None else None,
@@ -246,6 +257,8 @@ class Node(LogEvents, ABC):
             self.quotas.connections,
         )
         self._coordinators = CoordinatorLeadership(self.node_id, self.groups, self.transactions, self.shares)
+        if self.tiers is not None:
+            self._coordinators.add(REMOTE_LOG_METADATA_TOPIC, self.tiers.shared.metadata, ())
         self._dynamic_configs = DynamicConfigs(
             config, logs, cleaner_pool, self._reconfigure, self.groups, self.server, self.tls
         )
@@ -329,6 +342,40 @@ class Node(LogEvents, ABC):
                 lambda partition: replicas.get(partition.key) is partition,
             )
         )
+
+    def _new_tiers(self, logs: LogManager, metadata: ClusterMetadata, replicas: Replicas) -> Tiers | None:
+        """Return the parts that keep segments in remote storage; None if that is off. Raises ConfigError."""
+        settings = tier_settings(self.config)
+        if settings is None:
+            return None
+        try:
+            store = open_store(settings.url, settings.options)
+        except StoreSettingError as error:
+            raise ConfigError(str(error)) from None
+        shared = TiersShared(
+            self.node_id,
+            settings,
+            store,
+            "",
+            TierMetadata(self.node_id, CoordinatorLog(REMOTE_LOG_METADATA_TOPIC, metadata, replicas), self.clock),
+            self.clock,
+            lambda partition: replicas.get(partition.key) is partition,
+            logs.save_log_starts,
+            lambda index: _synced(replicas.leader(REMOTE_LOG_METADATA_TOPIC, index).log, self.clock.now_ms()),
+            asyncio.Semaphore(settings.copies_at_once),
+            asyncio.Semaphore(settings.deletes_at_once),
+        )
+        return Tiers(shared, f"{logs.directory}/{_REMOTE_CHUNKS}", lambda: metadata.state)
+
+    def _hosted(self, partition: Partition) -> None:
+        self.schedules.hosted(partition)
+        if self.tiers is not None:
+            self.tiers.hosted(partition)
+
+    def _reconfigured(self, partition: Partition) -> None:
+        self.schedules.reconfigured(partition)
+        if self.tiers is not None:
+            self.tiers.reconfigured(partition)
 
     async def close_share(self) -> None:
         """End the work for members of share groups. The next leader makes their acquired records available again."""
@@ -427,6 +474,17 @@ class Node(LogEvents, ABC):
         log.critical("shutting down: %s", text)
         if not self.failed.done():
             self.failed.set_result(text)
+
+
+async def _synced(partition_log: PartitionLog, now_ms: int) -> None:
+    """Flush a log, on a thread. Raises OSError."""
+    task = partition_log.begin_flush(snapshots=False)
+    if task is None:
+        return
+    await asyncio.get_running_loop().run_in_executor(None, task.run)
+    partition_log.end_flush(task, now_ms)
+    if task.error is not None:
+        raise task.error
 
 
 def bound_sockets(config: BrokerConfig, parts: AsyncExitStack) -> list[socket.socket]:

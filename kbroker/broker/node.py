@@ -43,6 +43,7 @@ from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.sasl.settings import offers
 from kbroker.security.tokens.token import token_settings
 from kbroker.telemetry.instances import Receiver
+from kbroker.tiers.settings import tier_settings, uses_remote_storage
 from kbroker.txn.hanging_transactions import HangingSearch
 from kbroker.txn.producer_ids import ProducerIds
 
@@ -92,6 +93,7 @@ class BrokerNode(Node):
             DeletedTopics(controller, logs),
             None if settings is None else ExpiredTokens(controller, settings, clock),
             HangingSearch(self.transactions, self._producers_of_led, lambda: self.bootstrap_servers),
+            self.tiers,
         )
 
     @classmethod
@@ -139,6 +141,7 @@ class BrokerNode(Node):
             await load_logs(
                 logs, config, clock, controller.state.topics.get, controller.has_partition, controller.deleted_topics
             )
+            _check_tiers(config, controller.state)
             node = cls(config, clock, logs, cleaner_pool, store, controller)
             assert node.services.telemetry is not None
             node.services.telemetry.receiver = receiver
@@ -150,6 +153,9 @@ class BrokerNode(Node):
             parts.callback(node.shares.close)
             parts.push_async_callback(node.schedules.close)
             parts.push_async_callback(node.close_share)
+            if node.tiers is not None:
+                parts.callback(node.tiers.shared.metadata.close)
+                parts.push_async_callback(node.tiers.close)
             store.sync_by_thread(asyncio.get_running_loop(), node._journal_failed)
             await node._begin(bound)
             parts.callback(node.periodic_work.close)
@@ -233,6 +239,16 @@ class BrokerNode(Node):
         keys = [key for key in keys if self.controller.state.partition(*key) is not None]
         self.replicas.lose(keys)
         self.controller.lose_replicas(self.node_id, keys)
+
+
+def _check_tiers(config: BrokerConfig, state: ClusterState) -> None:
+    """Raise ConfigError if topics have records in remote storage, and tiered storage is off."""
+    tiered = [each.name for each in state.topics.values() if uses_remote_storage(each.configs)]
+    if tiered and tier_settings(config) is None:
+        raise ConfigError(
+            f"remote.log.storage.system.enable=false, but topics such as {tiered[0]} use remote storage: set it to "
+            "true, or delete these topics before"
+        )
 
 
 def _check_metadata(store: EmbeddedStore, logs: LogManager) -> None:

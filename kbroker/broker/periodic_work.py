@@ -29,6 +29,7 @@ from kbroker.security.principal import printable
 from kbroker.security.tokens.token import Token, TokenSettings
 from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.share_partition.delivery import ShareDelivery
+from kbroker.tiers.service import Tiers
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.hanging_transactions import HangingSearch
 from kbroker.views.hosted_views import HostedViews
@@ -64,6 +65,7 @@ class PeriodicWork:
         deleted_topics: DeletedTopics | None = None,
         expired_tokens: ExpiredTokens | None = None,
         hanging: HangingSearch | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
         self._clock = clock
         self._logs = logs
@@ -82,6 +84,7 @@ class PeriodicWork:
         self._stuck = stuck
         self._schedules = schedules
         self._views = views
+        self._tiers = tiers
 
     def begin(self) -> None:
         """Start the periodic work."""
@@ -121,6 +124,8 @@ class PeriodicWork:
             self._stuck.tick()
             self._schedules.tick()
             self._views.tick()
+            if self._tiers is not None:
+                self._tiers.tick()
             if self.hanging is not None:
                 await in_slices(self.hanging.when_due())
         except Exception:

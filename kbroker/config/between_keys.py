@@ -14,6 +14,8 @@ from kbroker.config.values import per_ip_overrides
 
 # This is the pattern of Kafka's Utils.validHostPattern.
 _HOST: Final = re.compile(r"([0-9a-zA-Z\-%._:]*)")
+_AS_RETENTION: Final = -2
+"""The value of local.retention.ms and local.retention.bytes that means the topic's retention."""
 _BOUNDED: Final = ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms")
 _STREAMS: Final = (
     ("group.streams.num.standby.replicas", "less", "group.streams.max.standby.replicas"),
@@ -185,6 +187,7 @@ def check_topic(values: Mapping[str, Value]) -> None:
             f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
         )
     _check_schedules(values)
+    _check_tiers(values)
     delay, retention = _number(values["delivery.delay.ms"]), _number(values["retention.ms"])
     if not delay:
         return
@@ -197,6 +200,45 @@ def check_topic(values: Mapping[str, Value]) -> None:
         raise InvalidConfig(
             f"delivery.delay.ms ({delay}) must be less than retention.ms ({retention}), or records expire unread"
         )
+
+
+def _check_tiers(values: Mapping[str, Value]) -> None:
+    """Check the keys of remote storage, in the order and with the texts of Kafka's LogConfig."""
+    if not values["remote.storage.enable"]:
+        return
+    if values["cleanup.policy"] not in ((), ("delete",)):
+        raise InvalidConfig(
+            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty list."
+        )
+    if values["delivery.delay.ms"] or values["schedule.enable"]:
+        raise InvalidConfig("remote.storage.enable excludes delivery.delay.ms and schedule.enable")
+    is_copying = not values["remote.log.copy.disable"]
+    for unit in ("ms", "bytes"):
+        local, total = _number(values[f"local.retention.{unit}"]), _number(values[f"retention.{unit}"])
+        if not is_copying and local not in (_AS_RETENTION, total):
+            raise InvalidConfig(
+                f"When `remote.log.copy.disable` is set to true, the `local.retention.{unit}` and `retention.{unit}` "
+                "must be set to the identical value because there will be no more logs copied to the remote storage."
+            )
+    for unit in ("ms", "bytes"):
+        local, total = _number(values[f"local.retention.{unit}"]), _number(values[f"retention.{unit}"])
+        kept = total if local == _AS_RETENTION else local
+        if total >= 0 and kept < 0:
+            raise InvalidConfig(
+                f"Invalid value {local} for configuration local.retention.{unit}: Value must not be -1 as "
+                f"retention.{unit} value is set as {total}."
+            )
+        if 0 <= total < kept:
+            raise InvalidConfig(
+                f"Invalid value {local} for configuration local.retention.{unit}: Value must not be more than "
+                f"retention.{unit} property value: {total}"
+            )
+        lag = _number(values[f"remote.copy.lag.{unit}"])
+        if 0 <= kept < lag:
+            raise InvalidConfig(
+                f"Invalid value {lag} for configuration remote.copy.lag.{unit}: Value must not exceed "
+                f"local.retention.{unit} (effective value: {kept})"
+            )
 
 
 def _check_schedules(values: Mapping[str, Value]) -> None:

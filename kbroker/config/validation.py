@@ -53,7 +53,7 @@ def validate_topic(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str
             raise InvalidConfig(f"Unknown topic config name: {name}")
     values = parse_all(TOPIC, configs, config.topic_defaults())
     check_topic(values)
-    if values["remote.storage.enable"]:
+    if values["remote.storage.enable"] and not config.get_bool("remote.log.storage.system.enable"):
         raise InvalidConfig(
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage."

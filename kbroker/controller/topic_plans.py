@@ -15,6 +15,7 @@ from typing import Final
 from kbroker import topic_names
 from kbroker.cluster_state import (
     OFFSETS_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
     SHARE_STATE_TOPIC,
     TRANSACTIONS_TOPIC,
     PartitionState,
@@ -72,7 +73,15 @@ def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
             "segment.bytes": str(config.get_int("share.coordinator.state.topic.segment.bytes")),
         },
     )
-    return {OFFSETS_TOPIC: offsets, TRANSACTIONS_TOPIC: transactions, SHARE_STATE_TOPIC: share_state}
+    remote_segments = InternalTopic(
+        50, min(3, most), {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+    )
+    return {
+        OFFSETS_TOPIC: offsets,
+        TRANSACTIONS_TOPIC: transactions,
+        SHARE_STATE_TOPIC: share_state,
+        REMOTE_LOG_METADATA_TOPIC: remote_segments,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
+from kbroker.cluster_state import REMOTE_LOG_METADATA_TOPIC
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.view_rules import is_view
@@ -99,6 +100,8 @@ def _delete(
         return _result(index, ctx.services.replicas.why_missing(topic, index))
     if topic in INTERNAL_TOPICS:
         return _result(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    if topic == REMOTE_LOG_METADATA_TOPIC:  # it names all segments in remote storage
+        return _result(index, ErrorCode.POLICY_VIOLATION)
     if not partition.leading:
         return _result(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     log = partition.log
@@ -113,7 +116,7 @@ def _delete(
     except ApiError as err:
         return _result(index, err.code)
     partition.poke()
-    result = _result(index, ErrorCode.NONE, log.log_start_offset)
+    result = _result(index, ErrorCode.NONE, log.earliest_offset)
     if partition.low_watermark < offset:
         behind.append(_Behind(partition, offset, result))
     return result

@@ -18,7 +18,7 @@ from itertools import islice
 
 from kbroker.handlers.fetch_attempt import Fetch, is_due
 from kbroker.handlers.registry import Reply, RequestContext, handles
-from kbroker.handlers.view_fetch import ViewFetch
+from kbroker.handlers.slow_fetch import SlowFetch
 from kbroker.long_work import turn
 from kbroker.partition import Partition
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
@@ -104,8 +104,8 @@ def fetch(ctx: RequestContext, request: FetchRequest, kind: type[Fetch] = Fetch)
         return _fetch_many(ctx, request, kind)
     work = kind(ctx, request)
     work.prepare()
-    if work.views:
-        return ViewFetch(work, ctx.services.views).run()
+    if work.views or work.remote:
+        return SlowFetch(work, ctx.services).run()
     answer = work.attempt(last=False)
     return answer if answer is not None else DelayedFetch(work).future
 
@@ -114,8 +114,8 @@ async def _fetch_many(ctx: RequestContext, request: FetchRequest, kind: type[Fet
     """Read many partitions now, or wait for more data."""
     work = kind(ctx, request)
     await work.prepare_many()
-    if work.views:
-        return await ViewFetch(work, ctx.services.views).run()
+    if work.views or work.remote:
+        return await SlowFetch(work, ctx.services).run()
     many = _Many(work)
     try:
         for place in range(len(work.items)):

@@ -79,11 +79,13 @@ class Fetch:
         "_session",
         "_sessions",
         "_version",
+        "has_moved",
         "hold",
         "items",
         "matures_in_ms",
         "max_bytes",
         "min_bytes",
+        "remote",
         "views",
     )
 
@@ -111,7 +113,11 @@ class Fetch:
         self._is_new = True
         self.items: list[Item] = []
         self.views: set[Key] = set()
-        """The items that are partitions of views. `attempt` cannot read them; view_fetch.py does."""
+        """The items that are partitions of views. `attempt` cannot read them; slow_fetch.py does."""
+        self.remote: set[Key] = set()
+        """The items whose records are in remote storage, likewise."""
+        self.has_moved = False
+        """Whether records that the client waits for have left the local disk."""
         self.matures_in_ms: float = math.inf
         """The ms after which further records of the partitions read last are old enough (`delivery.delay.ms`)."""
         self._session: Session | None = None
@@ -159,7 +165,14 @@ class Fetch:
             partition = get((names.get(key[1], "") if by_id else key[0], key[2]))
             if partition is None and self._replica == _CONSUMER and self._is_view(key):
                 self.views.add(key)
+            elif partition is not None and partition.log.tier is not None and self._is_remote(partition, want):
+                self.remote.add(key)
             items.append((key, want, partition))
+
+    def _is_remote(self, partition: Partition, want: FetchPartition) -> bool:
+        """Whether a consumer wants records that are in remote storage only."""
+        log = partition.log
+        return self._replica == _CONSUMER and log.earliest_offset <= want.fetch_offset < log.log_start_offset
 
     def name_of(self, key: Key) -> str:
         """Return the topic's name; empty if its id is unknown."""
@@ -171,6 +184,11 @@ class Fetch:
     @property
     def traffic(self) -> TopicMetrics:
         return self._ctx.services.replicas.traffic
+
+    @property
+    def remote_wait_s(self) -> float:
+        """How long one attempt waits for remote storage."""
+        return self._ctx.services.config.get_int("remote.fetch.max.wait.ms") / 1000
 
     @property
     def max_wait_ms(self) -> int:
@@ -195,6 +213,7 @@ class Fetch:
             if data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0:
                 urgent = True
             found.append(data)
+        urgent |= self.has_moved
         if not (last or is_due(size, self.min_bytes, urgent, self.hold) or not self.is_readable):
             return None
         if self._metering is not None and self._must_pause(self._size(self.items, found)):
@@ -233,6 +252,7 @@ class Fetch:
         code = self.refusal(partition, want)
         if code:
             return self.failed(key[2], code)
+        start = log.log_start_offset if log.tier is None else log.earliest_offset
         committed_only = self._request.isolation_level == _READ_COMMITTED and not to_end
         stable = log.last_stable_offset
         high_watermark = log.high_watermark
@@ -244,14 +264,14 @@ class Fetch:
                 preferred = self.preferred(partition, want.fetch_offset)
                 if preferred is not None:
                     return PartitionData(
-                        key[2], 0, high_watermark, stable, log.log_start_offset,
+                        key[2], 0, high_watermark, stable, start,
                         aborted_transactions=None, preferred_read_replica=preferred, records=b"",
                     )  # fmt: skip
             if want.last_fetched_epoch >= 0:
                 epoch = diverging(partition, want)
                 if epoch is not None:
                     return PartitionData(
-                        key[2], 0, high_watermark, stable, log.log_start_offset, epoch,
+                        key[2], 0, high_watermark, stable, start, epoch,
                         aborted_transactions=None, records=b"",
                     )  # fmt: skip
             limit = min(want.partition_max_bytes, left)
@@ -274,12 +294,15 @@ class Fetch:
                 partition.traffic.failed_fetches += 1
             if err.code == ErrorCode.CORRUPT_MESSAGE:
                 log.report_damage(want.fetch_offset, self._ctx.services.clock.now_ms())
+            if err.code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE and self._replica == _CONSUMER:
+                self.has_moved = True  # during a wait: the next request reads it from there
+                return PartitionData(key[2], 0, high_watermark, stable, start, aborted_transactions=None, records=b"")
             return self.failed(key[2], err.code)
         except OSError as err:
             log.report_failure(err)
             return self.failed(key[2], ErrorCode.KAFKA_STORAGE_ERROR)
         return PartitionData(
-            key[2], 0, high_watermark, stable, log.log_start_offset, None, None, None, aborted, -1,
+            key[2], 0, high_watermark, stable, start, None, None, None, aborted, -1,
             piece if piece.size else b"",
         )  # fmt: skip
 
@@ -438,7 +461,7 @@ def diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | No
     """Compare the client's last epoch with our leader epochs (KIP-595, Partition.readRecords). Raises ApiError."""
     log = partition.log
     epoch, offset = log.proven_epochs().end_offset_for(want.last_fetched_epoch, log.log_end_offset)
-    if epoch < 0 or offset < 0 or want.fetch_offset < log.log_start_offset:
+    if epoch < 0 or offset < 0 or want.fetch_offset < log.earliest_offset:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if epoch < want.last_fetched_epoch or offset < want.fetch_offset:
         return EpochEndOffset(epoch, offset)

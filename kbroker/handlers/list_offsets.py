@@ -3,7 +3,7 @@
 ListOffsets (key 2), versions 1-11: the offset for a timestamp, or for one of the special timestamps.
 
 -1 latest (the last stable offset for read_committed)   -2 earliest   -3 the largest timestamp (v7+)
--4 earliest local (v8+)   -5 latest tiered (v9+)   -6 earliest pending upload (v11+): this broker tiers nothing
+-4 earliest local (v8+)   -5 latest tiered (v9+)   -6 earliest pending upload (v11+)
 
 OffsetForLeaderEpoch (key 23), versions 2-4: the end offset of a leader epoch (KIP-101, KIP-320).
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from kbroker.handlers import view_offsets
 from kbroker.handlers.mirrored_errors import mirrored
@@ -33,6 +34,7 @@ from kbroker.protocol.messages.logs import (
     OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
+from kbroker.tiers.metadata import Owner
 from kbroker.views.hosted_views import HostedView
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
@@ -106,9 +108,9 @@ async def _one(
             visible_end = await log.readable_end(now_ms, committed=request.isolation_level == _READ_COMMITTED)
             unknown = not partition.knows_high_watermark
         if view is None:
-            answer = await _lookup(partition, wanted, visible_end)
+            answer = await _lookup(ctx, partition, wanted, visible_end)
         else:
-            answer = await _of_view(view, wanted, until, committed=request.isolation_level == _READ_COMMITTED)
+            answer = await _of_view(ctx, view, wanted, until, committed=request.isolation_level == _READ_COMMITTED)
         if unknown and (timestamp == LATEST or (timestamp >= MAX_TIMESTAMP and answer.offset < 0)):
             # A new leader does not know yet up to which offset consumers could read from its predecessor
             # (Partition.scala).
@@ -125,23 +127,75 @@ async def _one(
         return _answer(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-async def _lookup(partition: Partition, wanted: ListOffsetsPartition, visible_end: int) -> ListOffsetsPartitionResponse:
+async def _lookup(
+    ctx: RequestContext, partition: Partition, wanted: ListOffsetsPartition, visible_end: int
+) -> ListOffsetsPartitionResponse:
     log, timestamp = partition.log, wanted.timestamp
     answer = _answer(wanted, ErrorCode.NONE)
     if timestamp == LATEST:
         answer.offset, answer.leader_epoch = visible_end, partition.leader_epoch
-    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
-        answer.offset = log.log_start_offset
-        answer.leader_epoch = log.proven_epochs().epoch_for_offset(log.log_start_offset)
-    elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        answer.offset = -1
+    elif timestamp in _FIXED:
+        answer.offset = _FIXED[timestamp](log)
+        if answer.offset >= 0:
+            answer.leader_epoch = log.proven_epochs().epoch_for_offset(answer.offset)
     else:
-        await _by_timestamp(log, timestamp, visible_end, answer)
+        found = await _remote_by_timestamp(ctx, partition, timestamp) if log.tier is not None else None
+        if found is not None:
+            answer.offset, answer.timestamp, answer.leader_epoch = found
+        else:
+            await _by_timestamp(log, timestamp, visible_end, answer)
     return answer
 
 
+def _latest_tiered(log: PartitionLog) -> int:
+    return _copied_to(log) - 1 if log.tier is not None and _copied_to(log) else -1
+
+
+def _earliest_pending_upload(log: PartitionLog) -> int:
+    if log.tier is None:
+        return -1
+    pending = max(_copied_to(log), log.log_start_offset)
+    return pending if pending < log.log_end_offset else -1
+
+
+def _copied_to(log: PartitionLog) -> int:
+    """Return the end of what remote storage has. Raises ApiError while that is unknown, shortly after a start."""
+    if log.tier is None or log.tier.end_offset < 0:
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
+    return log.tier.end_offset
+
+
+_FIXED: Final[dict[int, Callable[[PartitionLog], int]]] = {
+    EARLIEST: lambda log: log.earliest_offset,
+    EARLIEST_LOCAL: lambda log: log.log_start_offset,
+    LATEST_TIERED: _latest_tiered,
+    EARLIEST_PENDING_UPLOAD: _earliest_pending_upload,
+}
+"""The offsets of special timestamps that depend on the log alone."""
+
+
+async def _remote_by_timestamp(
+    ctx: RequestContext, partition: Partition, timestamp: int
+) -> tuple[int, int, int] | None:
+    """Return (offset, timestamp, leader epoch) of the first record in remote storage that is not older, or None.
+
+    Raises ApiError. The record with the largest timestamp is looked for on the local disk only, as in Kafka.
+    """
+    tiers = ctx.services.tiers
+    if timestamp < 0 or tiers is None:
+        return None
+    _copied_to(partition.log)
+    wait_ms = ctx.services.config.get_int("remote.list.offsets.request.timeout.ms")
+    until = asyncio.get_running_loop().time() + wait_ms / 1000
+    owner = Owner(partition.topic, partition.topic_id, partition.index)
+    try:
+        return await tiers.reader.first_at(owner, partition.log, timestamp, until)
+    except TimeoutError:
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT) from None
+
+
 async def _of_view(
-    view: HostedView, wanted: ListOffsetsPartition, until: float, *, committed: bool
+    ctx: RequestContext, view: HostedView, wanted: ListOffsetsPartition, until: float, *, committed: bool
 ) -> ListOffsetsPartitionResponse:
     timestamp, answer = wanted.timestamp, _answer(wanted, ErrorCode.NONE)
     if timestamp == LATEST:
@@ -152,7 +206,7 @@ async def _of_view(
     elif timestamp >= 0:
         await view_offsets.at_time(view, timestamp, answer, until, committed=committed)
     else:
-        answer = await _lookup(view.partition, wanted, 0)  # offsets that do not depend on matches
+        answer = await _lookup(ctx, view.partition, wanted, 0)  # offsets that do not depend on matches
     return answer
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from kbroker.clock import Clock
-from kbroker.cluster_state import VIEW_SOURCE
+from kbroker.cluster_state import REMOTE_LOG_METADATA_TOPIC, VIEW_SOURCE
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.controller.features import GROUP_VERSION, SHARE_VERSION
@@ -29,6 +29,8 @@ from kbroker.security.tokens.token import TokenSettings
 from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.telemetry.instances import ClientTelemetry
+from kbroker.tiers.service import Tiers
+from kbroker.topic_names import INTERNAL_TOPICS
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.shard import ProducerIdSupply
@@ -99,6 +101,8 @@ class Services:
     tls: TlsListeners
     views: HostedViews
     """The filtered views of topics that this broker has replicas of."""
+    tiers: Tiers | None = None
+    """The partitions with remote storage; None if this broker has no tiered storage."""
     tokens: TokenSettings | None = None
     """The settings of delegation tokens; None if tokens are disabled."""
     cluster: ClusterServices | None = None
@@ -146,11 +150,35 @@ async def look_for_effect(services: Services, before: Mapping[str, str], after: 
 def check_effect(services: Services, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raise ApiError (INVALID_CONFIG) if a topic's new configs can have no effect here."""
     why = services.record_checks and services.record_checks.why_without_effect(topic, before, after)
-    why = why or config_fault(topic, after)
+    why = why or config_fault(topic, after) or _why_not_remote(topic, before, after)
     if not why:
         why = _why_not_everywhere(services, before, after)
     if why:
         raise ApiError(ErrorCode.INVALID_CONFIG, why)
+
+
+def _why_not_remote(topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+    """Return why remote storage cannot be switched on or off. The text for the latter is Kafka's."""
+    if topic == REMOTE_LOG_METADATA_TOPIC and before:
+        for name in ("cleanup.policy", "retention.ms", "retention.bytes"):
+            if before.get(name) != after.get(name):
+                return f"{name} of {topic} cannot be changed: it names all segments in remote storage"
+
+    def is_on(configs: Mapping[str, str], name: str) -> bool:
+        return configs.get(name, "false").strip().lower() == "true"
+
+    if is_on(after, "remote.storage.enable") and (topic in INTERNAL_TOPICS or topic == REMOTE_LOG_METADATA_TOPIC):
+        return f"the topic {topic} of the broker itself cannot use remote storage"
+    if not is_on(before, "remote.storage.enable") or is_on(after, "remote.storage.enable"):
+        return None
+    if is_on(after, "remote.log.delete.on.disable"):
+        return None
+    return (
+        "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote data and "
+        "turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If you want to "
+        "disable remote storage and delete all remote data, please set "
+        "`remote.storage.enable=false,remote.log.delete.on.disable=true`."
+    )
 
 
 def _why_not_everywhere(services: Services, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:

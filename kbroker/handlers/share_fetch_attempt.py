@@ -216,7 +216,7 @@ class ShareFetchAttempt:
 
     def _read(self, hosted: Hosted, state: SharePartition, most: int, *, is_first: bool) -> _Read:
         records = hosted.partition.log
-        if state.log_start_moved(records.log_start_offset):
+        if state.log_start_moved(records.earliest_offset):
             hosted.wake()
         offset = state.next_fetch_offset
         bound = records.last_stable_offset if self._reads_committed else records.high_watermark
@@ -230,6 +230,8 @@ class ShareFetchAttempt:
                 code = err.code
                 if code == ErrorCode.CORRUPT_MESSAGE:
                     records.report_damage(offset, self._share.clock.now_ms())
+                elif code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+                    code = ErrorCode.KAFKA_STORAGE_ERROR  # share groups do not read remote storage
             except OSError as err:
                 records.report_failure(err)
                 code = ErrorCode.KAFKA_STORAGE_ERROR

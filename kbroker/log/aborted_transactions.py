@@ -29,13 +29,13 @@ class AbortedTransactions(NamedTuple):
     extent: LogExtent
     snapshots: Snapshots
 
-    def overlapping(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """Return (producer id, first offset) of the transactions that overlap [start, end)."""
+    def overlapping(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Return the transactions that overlap [start, end); their markers may be later."""
         found: list[AbortedTxn] = []
         for index in self.segments.aborting_from(self.segments.index_at(start_offset)):
             if self._proven(index).collect(start_offset, end_offset, found):
                 break
-        return [(txn.producer_id, txn.first_offset) for txn in found]
+        return found
 
     def markers(self, start_offset: int, end_offset: int) -> list[int]:
         """Return the offsets of the markers of aborted transactions in [start, end), in order."""

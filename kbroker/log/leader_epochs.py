@@ -129,14 +129,27 @@ class LeaderEpochCache:
         self._replace([(self._entries[index - 1][0], start_offset), *self._entries[index:]])
         self._write()
 
+    def prepend(self, entries: list[tuple[int, int]]) -> None:
+        """Add epochs before the first known one, which may begin earlier: those of records in remote storage."""
+        known = self._entries
+        before = [each for each in entries if not known or each[0] < known[0][0] or each[1] < known[0][1]]
+        rest = known[1:] if before and known and before[-1][0] == known[0][0] else known
+        self._replace([*before, *rest])
+        self._write()
+
     def prove(self, segments: Segments, extent: LogExtent) -> None:
         """Compare the epochs with the log's batches; if they disagree, use the batches' epochs. Raise OSError."""
-        written = [(epoch, start) for epoch, start in self._entries if start < extent.end_offset]
+        # Epochs that end before the local log are those of records in remote storage, and cannot be compared.
+        first = max(bisect_right(self._entries, extent.start_offset, key=lambda entry: entry[1]) - 1, 0)
+        remote, local = self._entries[:first], self._entries[first:]
+        written = [(epoch, start) for epoch, start in local if start < extent.end_offset]
         if not _agrees(segments, extent, written) and (found := _read_epochs(segments, extent)):
             logger.warning("%s: leader epochs are %s, not %s", self._path, found, written)
             # There may be no batch with the newest epoch yet.
             newest = [(self.latest, extent.end_offset)] if self.latest > found[-1][0] else []
-            self._replace([*found, *newest])
+            if local and found[0][0] == local[0][0] and local[0][1] < found[0][1]:
+                found[0] = local[0]  # it begins in remote storage
+            self._replace([*remote, *found, *newest])
             self._write()
         self.proven = True
 

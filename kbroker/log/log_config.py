@@ -14,6 +14,7 @@ from typing import Any, Final
 _LONG_MAX = 2**63 - 1
 _SEGMENT_BYTES_OF_TESTS: Final = "internal.segment.bytes"  # overrides segment.bytes, but without its limits
 _WEEK_MS = 7 * 24 * 3600 * 1000
+_AS_RETENTION: Final = -2  # of local.retention.*
 _COMPACT = "compact"
 _DELETE = "delete"
 
@@ -40,6 +41,8 @@ class LogConfig:
     index_interval_bytes: int = 4096
     kbroker_schema_validation_deadletter_topic: str = ""
     kbroker_schema_validation_level: str = "id"
+    local_retention_bytes: int = -2
+    local_retention_ms: int = -2
     max_compaction_lag_ms: int = _LONG_MAX
     max_decompressed_message_bytes: int = 2**31 - 9
     max_message_bytes: int = 1048588
@@ -51,6 +54,11 @@ class LogConfig:
     min_insync_replicas: int = 1
     preallocate: bool = False
     record_validation: str = "full"
+    remote_copy_lag_bytes: int = -1
+    remote_copy_lag_ms: int = 0
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    remote_storage_enable: bool = False
     retention_bytes: int = -1
     retention_ms: int = _WEEK_MS
     schedule_enable: bool = False
@@ -83,6 +91,21 @@ class LogConfig:
     @property
     def delete(self) -> bool:
         return _DELETE in self.cleanup_policy
+
+    @property
+    def copies(self) -> bool:
+        """Whether closed segments are copied to remote storage (KIP-405)."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def kept_locally_ms(self) -> int:
+        """The age in ms after which a copied segment leaves the local disk; -1 for never."""
+        return self.retention_ms if self.local_retention_ms == _AS_RETENTION else self.local_retention_ms
+
+    @property
+    def kept_locally_bytes(self) -> int:
+        """The local size in bytes above which copied segments leave the local disk; -1 for no limit."""
+        return self.retention_bytes if self.local_retention_bytes == _AS_RETENTION else self.local_retention_bytes
 
     @property
     def checks_schemas(self) -> bool:

@@ -1,7 +1,7 @@
 """The segments of one log (Kafka's LogSegments).
 
 Owns the list of segments, the choice of the active segment, and whether the directory has changed since its last sync.
-Also owns the rules of retention (more than retention.bytes, older than retention.ms), and the files of deleted segments
+Also owns which segments are beyond a size or an age, and the files of deleted segments
 until a caller removes them on a thread that may wait for the disk. Never rolls, deletes or replaces a segment by
 itself, and never reads batches. A log may have many thousands of segments, so each is opened only when it is needed.
 """
@@ -258,28 +258,28 @@ class Segments:
 
     # -- retention --------------------------------------------------------------------------------------------
 
-    def beyond_size(self, config: LogConfig, log_end: int, high_watermark: int, _now_ms: int, most: int) -> int:
-        """Return how many of the first `most` segments can be deleted while at least retention.bytes remain."""
-        excess = self.size - config.retention_bytes
+    def beyond_size(self, kept_bytes: int, log_end: int, limit: int, most: int) -> int:
+        """Return how many of the first `most` segments can be deleted while at least `kept_bytes` remain; -1: all do.
+
+        A segment is deleted only if it ends at or before the offset `limit`.
+        """
+        excess = self.size - kept_bytes
 
         def is_excess(segment: Segment) -> bool:
             nonlocal excess
             excess -= segment.size
             return excess >= 0
 
-        return self._count(log_end, high_watermark, most, is_excess) if config.retention_bytes >= 0 else 0
+        return self._count(log_end, limit, most, is_excess) if kept_bytes >= 0 else 0
 
-    def too_old(self, config: LogConfig, log_end: int, high_watermark: int, now_ms: int, most: int) -> int:
-        """Return how many of the first `most` segments are older than retention.ms; raise OSError."""
-        if config.retention_ms < 0:
-            return 0
-        oldest = now_ms - config.retention_ms
-        return self._count(log_end, high_watermark, most, lambda segment: segment.written_ms() < oldest)
+    def too_old(self, oldest_ms: int, log_end: int, limit: int, most: int) -> int:
+        """Return how many of the first `most` segments are older than a time in ms; raise OSError."""
+        return self._count(log_end, limit, most, lambda segment: segment.written_ms() < oldest_ms)
 
-    def _count(self, log_end: int, high_watermark: int, most: int, is_due: Callable[[Segment], bool]) -> int:
-        """Return how many of the first `most` segments are due. A due segment ends at or before the high watermark."""
+    def _count(self, log_end: int, limit: int, most: int, is_due: Callable[[Segment], bool]) -> int:
+        """Return how many of the first `most` segments are due, and end at or before the offset `limit`."""
         for index, segment in enumerate(self.items[:most]):
-            if self.end_of(index, log_end) > high_watermark or segment.size == 0 or not is_due(segment):
+            if self.end_of(index, log_end) > limit or segment.size == 0 or not is_due(segment):
                 return index
         return min(most, len(self.items))
 

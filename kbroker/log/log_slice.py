@@ -8,9 +8,17 @@ that does not read. Never copies or reads the bytes before they are requested.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from kbroker.log.files import FileHandle, read_at
-from kbroker.log.segment.segment import Segment
+
+
+class Sliced(Protocol):
+    """A file of which parts are sent: a segment, or a part of one in remote storage that was fetched."""
+
+    @property
+    def handle(self) -> FileHandle:
+        """The open file. Raises OSError."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,7 +30,7 @@ class LogSlice:
     file stays readable for its slices, unless too many removed files are kept; then reading raises OSError.
     """
 
-    segment: Segment | None
+    segment: Sliced | None
     position: int
     size: int
     start_offset: int = 0

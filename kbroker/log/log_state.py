@@ -32,6 +32,7 @@ from kbroker.log.producers.producer_rebuild import rebuild_in_pieces
 from kbroker.log.producers.producer_state import ProducerState
 from kbroker.log.recovery import NEW_LOG, LastStop, load_log
 from kbroker.log.segment.segment import Segment
+from kbroker.log.tier import Tier
 from kbroker.log.timestamp_search import TimestampSearch
 from kbroker.long_work import step, turn, whole
 from kbroker.protocol.errors import ErrorCode
@@ -142,6 +143,7 @@ class LogState:
         "producers",
         "recovery_point",
         "segments",
+        "tier",
         "topic",
         "topic_id",
         "truncations",
@@ -201,6 +203,10 @@ class LogState:
         """The first offset that retention must keep: what is pending in a schedule topic; None if nothing is kept."""
         if config.schedule_enable or os.path.exists(f"{directory}/{SCHEDULES}"):
             self.kept_from = self.log_start_offset  # until what is pending is known
+        self.tier: Tier | None = None
+        """What remote storage has of the log; None for a topic without remote storage."""
+        if config.remote_storage_enable:
+            self.tier = Tier(min(stop.log_start_offset, self.log_start_offset))
         self.held_bytes = 0
         """How many bytes retention would have deleted if nothing was pending in them."""
         self.is_unmarked = False
@@ -223,6 +229,12 @@ class LogState:
         return min(self.high_watermark, max(unstable, self.log_start_offset))
 
     @property
+    def earliest_offset(self) -> int:
+        """The first offset that readers may read, in remote storage or on this disk (Kafka's log start offset)."""
+        tier = self.tier
+        return self.log_start_offset if tier is None else min(tier.start_offset, self.log_start_offset)
+
+    @property
     def size(self) -> int:
         """The size of all log files in bytes."""
         return self.segments.size
@@ -237,6 +249,8 @@ class LogState:
         self.config = config
         self.may_have_holes |= config.compact
         self._rules = BatchRules(self._rules.name, config)
+        if config.remote_storage_enable and self.tier is None:
+            self.tier = Tier(self.log_start_offset)
         if not config.delivery_delay_ms:
             self.maturity = None
         elif self.maturity is None:

@@ -143,7 +143,7 @@ class PartitionLog(LogState):
             repeated = producers.check_batch(header, origin, guard)
             if repeated is not None:
                 first, last = repeated.first_offset, repeated.last_offset
-                return AppendInfo(first, last, repeated.timestamp, self.log_start_offset, True)
+                return AppendInfo(first, last, repeated.timestamp, self.earliest_offset, True)
             info = self._write(batch, header, leader_epoch, now_ms, None)
             producers.apply_batch(header, offset)
             return info
@@ -187,7 +187,8 @@ class PartitionLog(LogState):
         self.log_end_offset = last_offset + 1
         if last_offset + 1 - self.recovery_point >= config.flush_messages:
             self.flush(now_ms, snapshots=False)
-        return AppendInfo(offset, last_offset, now_ms if self._rules.log_append_time else -1, self.log_start_offset)
+        start = self.log_start_offset if self.tier is None else self.earliest_offset
+        return AppendInfo(offset, last_offset, now_ms if self._rules.log_append_time else -1, start)
 
     def append_as_follower(self, batch: memoryview, now_ms: int) -> None:
         """Append a batch from the leader, byte for byte; if it raises AppendError, nothing has changed.
@@ -317,12 +318,13 @@ class PartitionLog(LogState):
         """Return batches from the one that contains `fetch_offset` up to the last one that ends before `upper_bound`.
 
         The result has at most `max_bytes`, and its last batch may be cut off. The result is empty if the first batch is
-        larger, unless `min_one` is set, which always allows the first batch. Raise ApiError(OFFSET_OUT_OF_RANGE), or
-        ApiError(CORRUPT_MESSAGE) if the file is damaged there. For the latest batches, which this process has written
-        itself, only the header of the first returned batch is checked.
+        larger, unless `min_one` is set, which always allows the first batch. Raise ApiError: OFFSET_OUT_OF_RANGE,
+        OFFSET_MOVED_TO_TIERED_STORAGE, or CORRUPT_MESSAGE if the file is damaged there. For the latest batches, which
+        this process has written itself, only the header of the first returned batch is checked.
         """
         if not self.log_start_offset <= fetch_offset <= self.log_end_offset:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            is_remote = self.earliest_offset <= fetch_offset < self.log_start_offset
+            raise ApiError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE if is_remote else ErrorCode.OFFSET_OUT_OF_RANGE)
         if fetch_offset >= upper_bound:
             return EMPTY_SLICE
         segments = self.segments.items
@@ -353,7 +355,7 @@ class PartitionLog(LogState):
     def aborted_in(self, piece: LogSlice) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of aborted transactions with records in a slice that was just read."""
         segment, end = piece.segment, piece.end_offset
-        if segment is None:
+        if not isinstance(segment, Segment):
             return []
         index = self.segments.index_of(segment)
         if index >= 0:
@@ -365,6 +367,10 @@ class PartitionLog(LogState):
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
+        return [(txn.producer_id, txn.first_offset) for txn in self._aborted().overlapping(start_offset, end_offset)]
+
+    def aborted_entries(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Return the aborted transactions that overlap [start, end), with their markers' offsets; raise OSError."""
         return self._aborted().overlapping(start_offset, end_offset)
 
     def abort_markers(self, start_offset: int, end_offset: int) -> list[int]:
@@ -406,8 +412,13 @@ class PartitionLog(LogState):
         """
         if offset > self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if offset <= self.log_start_offset:
+        if offset <= self.earliest_offset:
             return False
+        if self.tier is not None:
+            self.tier.start_offset = offset
+        if offset <= self.log_start_offset:
+            self.leader_epochs.truncate_from_start(offset)
+            return True  # its segments are in remote storage
         self.log_start_offset = offset
         self.leader_epochs.truncate_from_start(offset)
         self.producers.on_high_watermark(offset)
@@ -424,14 +435,18 @@ class PartitionLog(LogState):
         deleted = await self.delete_below_start(now_ms)
         readable_end = await self.readable_end(now_ms)
         held = 0
-        for count_due in (self.segments.beyond_size, self.segments.too_old):
+        if self.config.copies and min(readable_end, self.high_watermark) >= self.log_end_offset:
+            self._close_active_if_due(now_ms)
+        for count_due in (self._beyond_size, self._too_old):
             due = AT_ONCE
             while due == AT_ONCE and self.config.delete:
                 limit = min(readable_end, self.high_watermark)
                 if self.kept_from is not None:
-                    held = max(held, count_due(self.config, self.log_end_offset, limit, now_ms, _HELD_COUNTED))
+                    held = max(held, count_due(limit, now_ms, _HELD_COUNTED))
                     limit = min(limit, self.kept_from)
-                due = count_due(self.config, self.log_end_offset, limit, now_ms, AT_ONCE)
+                if self.config.copies:
+                    limit = min(limit, 0 if self.tier is None else self.tier.end_offset)
+                due = count_due(limit, now_ms, AT_ONCE)
                 removed = self._delete_first(due, now_ms)
                 deleted += removed
                 await turn
@@ -439,6 +454,25 @@ class PartitionLog(LogState):
                     break  # for now
         self._note_held(max(held - deleted, 0))
         return deleted
+
+    def _close_active_if_due(self, now_ms: int) -> None:
+        """Close the last segment if it may leave the disk, because only closed segments are copied; raise OSError."""
+        config, active = self.config, self.segments.active
+        is_old = config.kept_locally_ms >= 0 and active.size and active.written_ms() < now_ms - config.kept_locally_ms
+        if is_old or (config.kept_locally_bytes == 0 and active.size):
+            self.roll(now_ms)
+
+    def _beyond_size(self, limit: int, _now_ms: int, most: int) -> int:
+        """Return how many of the first `most` segments exceed the size that the disk may keep."""
+        config = self.config
+        kept = config.kept_locally_bytes if config.remote_storage_enable else config.retention_bytes
+        return self.segments.beyond_size(kept, self.log_end_offset, limit, most)
+
+    def _too_old(self, limit: int, now_ms: int, most: int) -> int:
+        """Return how many of the first `most` segments are older than the disk may keep; raise OSError."""
+        config = self.config
+        kept_ms = config.kept_locally_ms if config.remote_storage_enable else config.retention_ms
+        return self.segments.too_old(now_ms - kept_ms, self.log_end_offset, limit, most) if kept_ms >= 0 else 0
 
     def _note_held(self, segments: int) -> None:
         """Note how much retention would have deleted, if nothing was pending in these first segments."""
@@ -455,7 +489,9 @@ class PartitionLog(LogState):
         # The log start moves first, so that a reader before it gets OFFSET_OUT_OF_RANGE instead of an error about a
         # missing segment.
         self.log_start_offset = max(self.log_start_offset, self.segments.bases[count])
-        self.leader_epochs.truncate_from_start(self.log_start_offset)
+        if self.tier is not None and self.log_start_offset > self.tier.end_offset:
+            self.tier.start_offset = max(self.tier.start_offset, self.log_start_offset)  # nothing was copied meanwhile
+        self.leader_epochs.truncate_from_start(self.earliest_offset)
         return self._delete_some_below_start(now_ms)
 
     async def delete_below_start(self, now_ms: int) -> int:

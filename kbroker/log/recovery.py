@@ -108,7 +108,8 @@ def load_log(
         log_end = producers_end = segments.active.become_active()
     log_start = max(log_start_offset, segments.bases[0])
     loader.epochs.truncate_from_end(log_end)
-    loader.epochs.truncate_from_start(log_start)
+    # Epochs of records in remote storage are needed to find these records.
+    loader.epochs.truncate_from_start(log_start_offset if config.remote_storage_enable else log_start)
     loader.snapshots.remove_stray(segments.bases)
     if producers_end != log_end or clean:
         loader.snapshots.remove_outside(-1, log_end)

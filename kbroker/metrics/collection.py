@@ -118,11 +118,27 @@ async def _requests(node: Node, values: Values) -> None:
         await turn
 
 
+def _remote(node: Node, values: Values) -> None:
+    tiers = node.tiers
+    if tiers is None:
+        return
+    counts, (lag_bytes, lag_ms) = tiers.shared.counts, tiers.lag()
+    put(values, "kbroker_remote_copied_bytes_total", counts.copied_bytes)
+    put(values, "kbroker_remote_copy_lag_bytes", lag_bytes)
+    put(values, "kbroker_remote_copy_lag_ms", lag_ms)
+    put(values, "kbroker_remote_failures_total", counts.failures)
+    put(values, "kbroker_remote_deleted_segments_total", counts.deleted)
+    put(values, "kbroker_remote_read_bytes_total", counts.read_bytes)
+    put(values, "kbroker_remote_read_errors_total", counts.read_errors)
+    put(values, "kbroker_remote_cached_bytes", tiers.reader.chunks.size)
+
+
 async def _partitions(node: Node, values: Values) -> None:
     sums: Sums = await partitions(node, values, MOST_PARTITIONS)
     put(values, "kbroker_damaged_partitions", sums.damaged)
     put(values, "kbroker_view_scanned_records_total", node.views.shared.scanned)
     put(values, "kbroker_view_cached_bytes", node.views.shared.kept.size)
+    _remote(node, values)
     put(values, "kbroker_left_out", max(sums.hosted - MOST_PARTITIONS, 0), {"kind": "partitions"})
     found = {
         "partitioncount": sums.hosted,

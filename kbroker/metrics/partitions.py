@@ -80,7 +80,7 @@ def _put_lags(
     labels = {"topic": partition.topic, "partition": str(partition.index)}
     found = {
         "size": log.size,
-        "logstartoffset": log.log_start_offset,
+        "logstartoffset": log.earliest_offset,
         "logendoffset": log.log_end_offset,
         "numlogsegments": len(log.segments),
     }

@@ -48,6 +48,11 @@ def stored_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T]:
     return cast("Callable[[Buffer], _T]", _decoder(cast("Any", cls), version, "stored"))
 
 
+def exact_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T]:
+    """Return a decoder of stored messages that also raises Malformed for bytes after the message."""
+    return cast("Callable[[Buffer], _T]", _decoder(cast("Any", cls), version, "exact"))
+
+
 def divided_decoder(cls: type[Any], version: int) -> DividedDecoder:
     """Return the decoder as a coroutine, which raises Malformed and the errors of its memory counter."""
     return cast("DividedDecoder", _decoder(cast("Any", cls), version, "divided"))

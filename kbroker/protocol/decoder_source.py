@@ -37,7 +37,8 @@ class DecoderSource(FunctionSource):
             "Malformed": Malformed, "bad_input": _BAD_INPUT, "read_uvarint": read_uvarint, "too_many": _too_many
         }  # fmt: skip
         self.run: list[tuple[str, str]] = []
-        self.on_error = ", 'replace'" if form == "stored" else ""
+        self.exact = form == "exact"
+        self.on_error = ", 'replace'" if form in ("stored", "exact") else ""
 
     def build(self) -> Callable[..., Any]:
         self.add("try:")
@@ -46,6 +47,9 @@ class DecoderSource(FunctionSource):
         self.add("end = len(buf)")
         result = self.struct(self.cls)
         self.flush()
+        if self.exact:
+            self.add("if pos != end:")
+            self.add("    raise Malformed(f'{end - pos} bytes after the message')")
         self.add(f"return {result}")
         self.depth -= 1
         self.add("except bad_input as err:")

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from kbroker.cluster_state import TopicState
-from kbroker.schedules.partitioner import partition_of
+from kbroker.protocol.partitioner import partition_of
 from kbroker.schedules.targets import is_schedule_topic
 from kbroker.scheduling.index import Lane
 from kbroker.scheduling.shared import BATCH_RECORDS

@@ -17,6 +17,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import turn
 from kbroker.protocol.compression import NONE
 from kbroker.protocol.errors import Malformed
+from kbroker.protocol.partitioner import partition_of
 from kbroker.protocol.records import (
     HEADER_SIZE,
     BatchHeader,
@@ -28,7 +29,6 @@ from kbroker.protocol.records import (
 )
 from kbroker.schedules.language import Schedule, ScheduleError, read_schedule
 from kbroker.schedules.marks import Begin, Mark, Pause, read_marks
-from kbroker.schedules.partitioner import partition_of
 from kbroker.scheduling.index import Cancel, Event, Lane, Marked, NewLane, Positions, Put, key_hash
 from kbroker.scheduling.raw_records import raw_records
 

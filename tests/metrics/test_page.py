@@ -82,7 +82,7 @@ def test_both_formats_are_parsed_and_say_the_same(seen: Seen, accept: str) -> No
     nothing_of = {"kbroker_group_lag", "kbroker_group_offset", "kbroker_telemetry_client_info", "kbroker_transactions"}
     nothing_of |= {"kbroker_coordinator_unreadable_records", "kbroker_partition_delayed_records"}
     nothing_of |= {"kbroker_group_stuck_offset"}
-    nothing_of |= {name for name in BY_NAME if name.startswith("kbroker_schedule_")}
+    nothing_of |= {name for name in BY_NAME if name.startswith(("kbroker_schedule_", "kbroker_remote_"))}
     nothing_of |= {name for name in BY_NAME if "deadletterqueue" in name or "registry" in name}
     assert missing == nothing_of | QUOTAS
     assert {"process_open_fds", "process_resident_memory_bytes", "process_cpu_seconds_total"} <= found

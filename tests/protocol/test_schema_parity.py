@@ -36,13 +36,13 @@ def strip_comments(text):
 @pytest.fixture(scope="session")
 def definitions(kafka_libs, kafka39_libs):
     found = {}
-    modules = ("clients", "group-coordinator", "transaction-coordinator", "share-coordinator")
+    modules = ("clients", "group-coordinator", "transaction-coordinator", "share-coordinator", "storage")
     for libs in (kafka39_libs, kafka_libs):
         for module in modules:
             for jar in Path(libs).glob(f"kafka-{module}-[0-9]*.jar"):
                 with zipfile.ZipFile(jar) as archive:
                     for name in archive.namelist():
-                        if name.startswith("common/message/") and name.endswith(".json"):
+                        if name.startswith(("common/message/", "message/")) and name.endswith(".json"):
                             definition = json.loads(strip_comments(archive.read(name).decode()))
                             if definition["validVersions"] != "none":  # since 4.0 only the key is left
                                 found[Path(name).stem] = definition

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.cluster_state import PartitionState, TopicState
-from kbroker.schedules.partitioner import partition_of
+from kbroker.protocol.partitioner import partition_of
 from kbroker.scheduling.index import Lane
 from kbroker.scheduling.lanes import MISSING, Choice, LaneState, Times, pause_of, why_not
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.log import record_walk
+from kbroker.protocol.partitioner import partition_of
 from kbroker.protocol.records import (
     HEADER_SIZE,
     NewRecord,
@@ -21,7 +22,6 @@ from kbroker.protocol.records import (
     read_records,
 )
 from kbroker.schedules.language import ScheduleError, fired_headers, read_schedule
-from kbroker.schedules.partitioner import partition_of
 from kbroker.scheduling.raw_records import Delivered, Raw, encoded, find_in_python, raw_at, raw_records
 
 NOW = 1_700_000_000_000

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from kbroker.protocol.partitioner import partition_of
 from kbroker.schedules.marks import Begin
-from kbroker.schedules.partitioner import partition_of
 from kbroker.scheduling import index as index_module
 from kbroker.scheduling import scheduled
 from kbroker.scheduling.index import Index

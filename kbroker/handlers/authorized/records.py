@@ -160,6 +160,7 @@ class AuthorizedFetch(Fetch):
             self._refused.add(key)
             self.items[place] = (key, want, None)
             self.views.discard(key)
+            self.remote.discard(key)
 
     def _name_of(self, key: Key) -> str | None:
         if self._version < _FIRST_ID_VERSION:

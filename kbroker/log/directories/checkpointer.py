@@ -197,7 +197,8 @@ def _recovery_point(log: PartitionLog) -> int:
 
 def _log_start(log: PartitionLog) -> int | None:
     # A log start at a segment's base offset can be derived from the files, so only other log starts need an entry.
-    return log.log_start_offset if log.log_start_offset > log.segments.bases[0] else None
+    start = log.earliest_offset
+    return start if start > log.segments.bases[0] or (log.tier is not None and start) else None
 
 
 def _high_watermark(log: PartitionLog) -> int:

@@ -1,9 +1,13 @@
-"""A Fetch request that reads views, perhaps beside other partitions.
+"""A Fetch request that reads views or remote storage, perhaps beside other partitions.
 
-Owns the wait of such a request, and the answer for a view's partition. A view never answers with batches that have no
-record at their end: clients would ask again at once, and never reach its end. Instead the request waits until a record
-matches or `max_wait_ms` is over; what was scanned meanwhile is remembered (views/). The high watermark and the last
-stable offset of a view lie behind its last match, so that clients see no lag at its end.
+Owns the wait of such a request, and the answer for a view's partition and for records in remote storage.
+
+If other partitions have records, the request does not wait for remote storage: what it lacks is fetched meanwhile.
+
+A view never answers with batches that have no record at their end: clients would ask again at once, and never reach its
+end. Instead the request waits until a record matches or `max_wait_ms` is over; what was scanned meanwhile is remembered
+(views/). The high watermark and the last stable offset of a view lie behind its last match, so that clients see no lag
+at its end.
 """
 
 from __future__ import annotations
@@ -14,26 +18,33 @@ from typing import Final
 
 from kbroker.handlers.fetch_attempt import Fetch, diverging, is_due
 from kbroker.handlers.fetch_session import Key
+from kbroker.handlers.services import Services
 from kbroker.log.log_slice import LogSlice
 from kbroker.long_work import turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import AbortedTransaction, FetchPartition, FetchResponse, PartitionData
+from kbroker.tiers.metadata import Owner
+from kbroker.tiers.reading import NOT_YET
 from kbroker.views.hosted_views import HostedView, HostedViews
 
+_LOOK_S: Final = 0.02
+"""The seconds between two looks whether what is missing of remote storage has come."""
 _SLICE_SECONDS: Final = 0.05
 """The time for which a partition is scanned before the next one of the request has its turn."""
 
 
-class ViewFetch:
-    """A Fetch in progress; `views` has the views of this broker."""
+class SlowFetch:
+    """A Fetch in progress."""
 
-    def __init__(self, work: Fetch, views: HostedViews) -> None:
+    def __init__(self, work: Fetch, services: Services) -> None:
         self._work = work
-        self._views = views
+        self._views: HostedViews = services.views
+        self._tiers = services.tiers
         self._loop = asyncio.get_running_loop()
         self._until = self._loop.time() + max(work.max_wait_ms, 0) / 1000
         self._is_poked = False
+        self._remote_until = 0.0
         self._waiting: asyncio.Future[None] | None = None
         self._waits_on: list[Partition] = []
         self._waits_for: dict[HostedView, None] = {}
@@ -85,14 +96,18 @@ class ViewFetch:
     async def _attempt(self, *, is_new: bool) -> tuple[list[PartitionData], bool]:
         """Read all partitions. Return the results, and whether the response is due."""
         work = self._work
-        found: list[PartitionData] = []
+        found: dict[Key, PartitionData] = {}
         size, urgent, readable = 0, False, False
         self._matures_at = math.inf
-        for key, want, partition in work.items:
+        self._remote_until = self._loop.time() + work.remote_wait_s
+        for key, want, partition in sorted(work.items, key=lambda item: item[0] in work.remote):
             left = max(0, work.max_bytes - size)
             if partition is None and key in work.views:
                 data = await self._read_view(key, want, left, is_first=not size)
                 readable |= not data.error_code
+            elif partition is not None and key in work.remote:
+                readable = True
+                data = await self._read_remote(key, want, partition, left, is_first=not size)
             else:
                 readable |= partition is not None
                 work.matures_in_ms = math.inf
@@ -102,9 +117,42 @@ class ViewFetch:
                 size += len(data.records)
                 urgent |= isinstance(data.records, LogSlice) and data.records.cut_short
             urgent |= bool(data.error_code) or data.diverging_epoch is not None or data.preferred_read_replica >= 0
-            found.append(data)
+            found[key] = data
             await turn
-        return found, is_due(size, work.min_bytes, urgent, work.hold) or not readable
+        return [found[item[0]] for item in work.items], is_due(size, work.min_bytes, urgent, work.hold) or not readable
+
+    async def _read_remote(
+        self, key: Key, want: FetchPartition, partition: Partition, left: int, *, is_first: bool
+    ) -> PartitionData:
+        """Read a partition from remote storage; wait for that only if no other partition has records."""
+        work, partition_log = self._work, partition.log
+        partition.traffic.fetches += 1
+        code = work.refusal(partition, want)
+        if code or self._tiers is None:
+            return work.failed(key[2], code or ErrorCode.KAFKA_STORAGE_ERROR)
+        owner = Owner(partition.topic, partition.topic_id, partition.index)
+        try:
+            epoch = diverging(partition, want) if want.last_fetched_epoch >= 0 else None
+            found = NOT_YET
+            if epoch is None:
+                found = await self._tiers.reader.read(
+                    owner,
+                    partition_log,
+                    want.fetch_offset,
+                    min(want.partition_max_bytes, left),
+                    min_one=is_first,
+                    committed=work.committed_only,
+                    until=self._remote_until if is_first else 0.0,
+                )
+        except ApiError as error:
+            return work.failed(key[2], error.code)
+        if found is NOT_YET and epoch is None:
+            self._matures_at = min(self._matures_at, self._loop.time() + _LOOK_S)
+        aborted = [AbortedTransaction(*each) for each in found.aborted] if work.committed_only else None
+        return PartitionData(
+            key[2], 0, partition_log.high_watermark, partition_log.last_stable_offset, partition_log.earliest_offset,
+            epoch, None, None, aborted, -1, found.records,
+        )  # fmt: skip
 
     async def _read_view(self, key: Key, want: FetchPartition, left: int, *, is_first: bool) -> PartitionData:
         work = self._work

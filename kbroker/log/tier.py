@@ -1,0 +1,24 @@
+"""What remote storage has of one log, as the log itself needs it (KIP-405).
+
+Owns the two offsets that connect the tiers of a log: where readers can begin, and up to where segments are copied.
+Never copies or reads: kbroker/tiers does, and tells it here.
+
+    start_offset ........ copied segments ........ end_offset
+                        log_start_offset .... local segments .... log_end_offset
+"""
+
+from __future__ import annotations
+
+
+class Tier:
+    """The remote part of a log; offsets absolute. Its records are those from `start_offset` to `end_offset`."""
+
+    __slots__ = ("end_offset", "size", "start_offset")
+
+    def __init__(self, start_offset: int) -> None:
+        self.start_offset = start_offset
+        """The first offset that readers may read, if it is below the local log's start."""
+        self.end_offset = -1
+        """The offset before which all segments are copied; -1 until that is known, and while nothing is copied."""
+        self.size = 0
+        """The bytes of copied segments that have no local copy any more."""

@@ -1,0 +1,126 @@
+"""The order of one partition's remote segments within each leader epoch.
+
+Owns which segments of an epoch a lookup can find (referenced), and which it cannot (unreferenced), as sorted keys:
+epoch, offset, id. Knows nothing else of segments. Each change and each step of an iteration costs the logarithm of the
+number of keys.
+
+Source: RemoteLogLeaderEpochState of Apache Kafka 4.4 (KIP-405).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sortedcontainers import SortedList
+
+_KEY: Final = struct.Struct(">IQ")
+_EPOCH_BIAS: Final = 1 << 31
+_OFFSET_BIAS: Final = 1 << 63
+_AFTER_ALL_IDS: Final = b"\xff" * 17
+
+
+def key_of(epoch: int, offset: int, segment_id: bytes = b"") -> bytes:
+    """Return a key. Keys sort by epoch, then offset, then id; without an id a key comes before all that have one."""
+    return _KEY.pack(epoch + _EPOCH_BIAS, offset + _OFFSET_BIAS) + segment_id
+
+
+def id_of(key: bytes) -> bytes:
+    """Return the id of a key's segment."""
+    return key[_KEY.size :]
+
+
+def first_key(epoch: int) -> bytes:
+    """Return the key before all keys of an epoch."""
+    return key_of(epoch, -_OFFSET_BIAS)
+
+
+class EpochIndex:
+    """The referenced and unreferenced segments of all leader epochs of a partition.
+
+    A referenced segment's key has its first offset in that epoch, an unreferenced one's its start offset, which
+    `start_of` returns for an id.
+    """
+
+    def __init__(self, start_of: Callable[[bytes], int]) -> None:
+        from sortedcontainers import SortedList  # of the extra `tiers`: without it, the broker can import this module
+
+        self._start_of = start_of
+        self._referenced = SortedList()
+        self._unreferenced = SortedList()
+        self._highest: dict[int, int] = {}
+
+    def clear(self) -> None:
+        self._referenced.clear()
+        self._unreferenced.clear()
+        self._highest.clear()
+
+    def highest(self, epoch: int) -> int | None:
+        """Return the last offset of an epoch that was ever referenced."""
+        return self._highest.get(epoch)
+
+    def floor(self, epoch: int, offset: int) -> bytes | None:
+        """Return the id of the epoch's last referenced segment that begins at or before an offset."""
+        key = self._last_up_to(epoch, offset)
+        return None if key is None else id_of(key)
+
+    def first(self) -> bytes | None:
+        """Return the id of the first referenced segment of the lowest epoch that has one."""
+        return id_of(self._referenced[0]) if self._referenced else None
+
+    def last(self, epoch: int) -> bytes | None:
+        """Return the id of an epoch's last referenced segment."""
+        return self.floor(epoch, _OFFSET_BIAS - 1)
+
+    def next_referenced(self, after: bytes, epoch: int) -> bytes | None:
+        """Return the first key of an epoch's referenced segment after a key."""
+        return _next(self._referenced, after, epoch)
+
+    def next_unreferenced(self, after: bytes, epoch: int) -> bytes | None:
+        """Return the first key of an epoch's unreferenced segment after a key."""
+        return _next(self._unreferenced, after, epoch)
+
+    def copy_started(self, epoch: int, segment_id: bytes) -> None:
+        self._unreferenced.add(key_of(epoch, self._start_of(segment_id), segment_id))
+
+    def copy_finished(self, epoch: int, offset: int, last_offset: int, segment_id: bytes) -> None:
+        """Reference a segment, whose part of the epoch is `offset` to `last_offset`.
+
+        It replaces those that begin at or after it if none of the epoch's segments has ever reached further.
+        """
+        highest = self._highest.get(epoch, last_offset)
+        if highest <= last_offset:
+            while (last := self._last_up_to(epoch, _OFFSET_BIAS - 1)) and last >= key_of(epoch, offset):
+                self._replace(epoch, last)
+        same = self._last_up_to(epoch, offset)
+        if same is not None and same >= key_of(epoch, offset):
+            self._replace(epoch, same)
+        self._referenced.add(key_of(epoch, offset, segment_id))
+        self._unreferenced.discard(key_of(epoch, self._start_of(segment_id), segment_id))
+        self._highest[epoch] = max(highest, last_offset)
+
+    def delete_started(self, epoch: int, offset: int, segment_id: bytes) -> None:
+        self._referenced.discard(key_of(epoch, offset, segment_id))
+        key = key_of(epoch, self._start_of(segment_id), segment_id)
+        if key not in self._unreferenced:
+            self._unreferenced.add(key)
+
+    def delete_finished(self, epoch: int, segment_id: bytes) -> None:
+        self._unreferenced.discard(key_of(epoch, self._start_of(segment_id), segment_id))
+
+    def _replace(self, epoch: int, key: bytes) -> None:
+        self._referenced.remove(key)
+        self._unreferenced.add(key_of(epoch, self._start_of(id_of(key)), id_of(key)))
+
+    def _last_up_to(self, epoch: int, offset: int) -> bytes | None:
+        keys = self._referenced.irange(first_key(epoch), key_of(epoch, offset, _AFTER_ALL_IDS), reverse=True)
+        found: bytes | None = next(keys, None)
+        return found
+
+
+def _next(keys: SortedList, after: bytes, epoch: int) -> bytes | None:
+    last = key_of(epoch, _OFFSET_BIAS - 1, _AFTER_ALL_IDS)
+    found: bytes | None = next(keys.irange(after, last, inclusive=(False, True)), None)
+    return found

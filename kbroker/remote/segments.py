@@ -1,0 +1,216 @@
+"""The segments of one partition in remote storage: the state that the records of `__remote_log_metadata` lead to.
+
+Owns the segments in all states but the last. Never reads or writes records, and never decides what to copy or delete.
+Pure; a change costs the logarithm of the number of segments, which are packed: some 300 bytes each.
+
+A segment is referenced in a leader epoch while a lookup of an offset in that epoch can find it. All others of the epoch
+are unreferenced: their copy or deletion is not complete, or a better copy has replaced them. Somebody must delete them.
+
+Sources: RemoteLogMetadataCache and RemotePartitionMetadataStore of Apache Kafka 4.4 (KIP-405). One difference: if a
+shorter copy with the same start replaces a segment, Kafka loses the replaced one from its epoch. Here it becomes
+unreferenced, so that its deletion can follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kbroker.long_work import turn
+from kbroker.remote.epoch_index import EpochIndex, first_key, id_of
+from kbroker.remote.segment import (
+    DeleteState,
+    RemoteSegment,
+    SegmentState,
+    deletion_may_become,
+    may_become,
+    pack,
+    packed_start,
+    unpack,
+)
+
+
+class UnknownSegmentError(LookupError):
+    """Raised for an update of a segment that is unknown or deleted (RemoteResourceNotFoundException)."""
+
+
+class RemoteSegments:
+    """The segments of one partition that are not yet deleted.
+
+    Until `loaded` is set, records may begin in the middle of a segment's life: updates of unknown segments are dropped.
+    """
+
+    def __init__(self) -> None:
+        self.loaded = False
+        """Whether all older records of the partition have been applied."""
+        self.deletion: DeleteState | None = None
+        """How far the deletion of the partition is; None if nobody deletes it."""
+        self._packed: dict[bytes, bytes] = {}
+        self._index = EpochIndex(self._start_of)
+        self._counts = [0] * len(SegmentState)
+        self._sizes = [0] * len(SegmentState)
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def get(self, segment_id: bytes) -> RemoteSegment | None:
+        """Return the segment with an id, in any state."""
+        packed = self._packed.get(segment_id)
+        return None if packed is None else unpack(segment_id, packed)
+
+    def count(self, state: SegmentState) -> int:
+        """Return the number of segments in a state."""
+        return self._counts[state]
+
+    def size(self, state: SegmentState) -> int:
+        """Return the total size in bytes of the segments in a state."""
+        return self._sizes[state]
+
+    def add(self, segment: RemoteSegment) -> bool:
+        """Record that a segment's copy has started; return False if that is no legal transition.
+
+        Raises ValueError for a segment in another state.
+        """
+        if segment.state is not SegmentState.COPY_SEGMENT_STARTED:
+            raise ValueError(f"a segment begins with COPY_SEGMENT_STARTED, not with {segment.state.name}")
+        known = self.get(segment.id)
+        if not may_become(None if known is None else known.state, segment.state):
+            return False
+        if known is not None:
+            self._remove(known)
+        self._keep(segment)
+        for epoch, _ in segment.epochs:
+            self._index.copy_started(epoch, segment.id)
+        return True
+
+    def update(
+        self, segment_id: bytes, state: SegmentState, broker_id: int, event_timestamp_ms: int, custom: bytes | None
+    ) -> bool:
+        """Record the next state of a segment. Return False if it is dropped: no legal transition, or still unknown.
+
+        Raises UnknownSegmentError, and ValueError for COPY_SEGMENT_STARTED, which only `add` takes.
+        """
+        known = self.get(segment_id)
+        if known is None:
+            if not self.loaded:
+                return False
+            raise UnknownSegmentError(f"remote storage has no segment {segment_id.hex()}")
+        if not may_become(known.state, state):
+            return False
+        if state is SegmentState.COPY_SEGMENT_STARTED:
+            raise ValueError("an update cannot start the copy of a segment")
+        if state is SegmentState.DELETE_SEGMENT_FINISHED:
+            self._remove(known)
+            return True
+        segment = known.updated(state, broker_id, event_timestamp_ms, custom)
+        self._count(known, -1)
+        self._keep(segment)
+        for epoch, start in segment.epochs:
+            if state is SegmentState.COPY_SEGMENT_FINISHED:
+                self._index.copy_finished(epoch, start, segment.end_in_epoch(epoch), segment_id)
+            else:
+                self._index.delete_started(epoch, start, segment_id)
+        return True
+
+    def delete_partition(self, state: DeleteState) -> bool:
+        """Record how far the partition's deletion is; return False if that is no legal transition.
+
+        At DELETE_PARTITION_FINISHED all segments are forgotten.
+        """
+        if not deletion_may_become(self.deletion, state):
+            return False
+        self.deletion = state
+        if state is DeleteState.DELETE_PARTITION_FINISHED:
+            self._packed.clear()
+            self._index.clear()
+            self._counts = [0] * len(SegmentState)
+            self._sizes = [0] * len(SegmentState)
+        return True
+
+    def find(self, epoch: int, offset: int) -> RemoteSegment | None:
+        """Return the readable segment that contains an offset of a leader epoch."""
+        found = self._index.floor(epoch, offset)
+        if found is None:
+            return None
+        segment = self._known(found)
+        return None if offset > segment.end_in_epoch(epoch) else segment
+
+    def first(self) -> RemoteSegment | None:
+        """Return the readable segment that begins first."""
+        found = self._index.first()
+        return None if found is None else self._known(found)
+
+    def last(self, epoch: int) -> RemoteSegment | None:
+        """Return the last readable segment of a leader epoch."""
+        found = self._index.last(epoch)
+        return None if found is None else self._known(found)
+
+    async def find_with_aborted(self, epoch: int, offset: int) -> RemoteSegment | None:
+        """Return the first readable segment of an epoch, from an offset on, that can have aborted transactions.
+
+        It passes over segments without, as long as each continues the one before it
+        (RemoteLogMetadataCache.nextSegmentWithTxnIndex). Contradictory leader epochs end the search, not the broker.
+        """
+        found = self.find(epoch, offset)
+        while found is not None and found.no_aborted_transactions:
+            await turn
+            if found.end_offset < offset:
+                return None
+            offset = found.end_offset + 1
+            found = self.find(epoch, offset)
+        return found
+
+    def highest_offset(self, epoch: int) -> int | None:
+        """Return the last offset of a leader epoch that has ever been readable. A deletion does not lower it."""
+        return self._index.highest(epoch)
+
+    def of_epoch(self, epoch: int) -> Iterator[RemoteSegment]:
+        """Yield all segments of a leader epoch by their start offsets, in whatever state.
+
+        There may be very many: let others work in between. A segment that changes meanwhile may come twice.
+        """
+        after_one = after_other = first_key(epoch)
+        while True:
+            one = self._index.next_referenced(after_one, epoch)
+            other = self._index.next_unreferenced(after_other, epoch)
+            if one is not None and (other is None or self._start_of(id_of(one)) <= self._start_of(id_of(other))):
+                after_one = one
+                yield self._known(id_of(one))
+            elif other is not None:
+                after_other = other
+                yield self._known(id_of(other))
+            else:
+                return
+
+    def unreferenced(self, epoch: int) -> Iterator[bytes]:
+        """Yield the ids of a leader epoch's unreferenced segments by their start offsets, as `of_epoch` does."""
+        after = first_key(epoch)
+        while (found := self._index.next_unreferenced(after, epoch)) is not None:
+            after = found
+            yield id_of(found)
+
+    def all(self) -> Iterator[RemoteSegment]:
+        """Yield all segments, in whatever state and no order, without those that come or go meanwhile."""
+        for segment_id in list(self._packed):
+            segment = self.get(segment_id)
+            if segment is not None:
+                yield segment
+
+    def _known(self, segment_id: bytes) -> RemoteSegment:
+        return unpack(segment_id, self._packed[segment_id])
+
+    def _start_of(self, segment_id: bytes) -> int:
+        return packed_start(self._packed[segment_id])
+
+    def _keep(self, segment: RemoteSegment) -> None:
+        self._packed[segment.id] = pack(segment)
+        self._count(segment, 1)
+
+    def _remove(self, known: RemoteSegment) -> None:
+        for epoch, _ in known.epochs:
+            self._index.delete_finished(epoch, known.id)
+        del self._packed[known.id]
+        self._count(known, -1)
+
+    def _count(self, segment: RemoteSegment, by: int) -> None:
+        self._counts[segment.state] += by
+        self._sizes[segment.state] += by * segment.size

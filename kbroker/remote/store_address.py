@@ -1,0 +1,103 @@
+"""How a store of objects is addressed: s3://, gs://, az://, file:// and memory://, with settings or the environment.
+
+Owns the check of address and settings, and the client that the library obstore makes of them. Never calls the store.
+Credentials come from the settings or from the variables that the provider's own tools read (AWS_*, GOOGLE_*, AZURE_*).
+An address with a password is refused: addresses appear in logs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from kbroker.extras import how_to_install
+from kbroker.remote.store_errors import StoreSettingError, first_line
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+SCHEMES: Final = ("s3", "gs", "az", "file", "memory")
+_REST_S: Final = 0.05
+_CLIENT_SETTINGS: Final = ("allow_http", "proxy_url", "root_certificate")
+_RETRIES: Final = 3
+_REQUEST_S: Final = 120
+_RETRY: Final[dict[str, Any]] = {
+    "max_retries": _RETRIES,
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
+    "retry_timeout": timedelta(seconds=_REQUEST_S),
+}
+
+
+def open_client(url: str, settings: Mapping[str, str]) -> ObjectStore:
+    """Return the client of a store. `settings` have obstore's names, such as `endpoint` or `access_key_id`.
+
+    Raises StoreSettingError, whose text has no value of a setting.
+    """
+    scheme = _checked_scheme(url)
+    _rest_at_exit()
+    try:
+        from obstore.store import from_url
+    except ImportError:
+        raise StoreSettingError(f"remote storage needs the extra tiers: {how_to_install('tiers')}") from None
+    if scheme in ("file", "memory"):
+        if settings:
+            raise StoreSettingError(f"a store {scheme}:// has no settings: {', '.join(sorted(settings))}")
+        arguments: dict[str, Any] = {"automatic_cleanup": True} if scheme == "file" else {}
+    else:
+        client = {key: value for key, value in settings.items() if key in _CLIENT_SETTINGS}
+        client.setdefault("allow_http", str(settings.get("endpoint", "").startswith("http://")).lower())
+        config = {key: value for key, value in settings.items() if key not in _CLIENT_SETTINGS}
+        options = client | {"timeout": f"{_REQUEST_S}s"}
+        arguments = {"config": config, "client_options": options, "retry_config": _RETRY}
+    try:
+        return from_url(url, **arguments)
+    except Exception as error:  # noqa: BLE001 - the library has many
+        raise StoreSettingError(f"cannot use the store {url}: {_reason(error, settings)}") from None
+    except BaseException as error:
+        if type(error).__name__ == "PanicException":  # the library's, for a setting that it does not expect there
+            names = ", ".join(sorted(settings))
+            raise StoreSettingError(f"cannot use the store {url}: one of its settings is unknown: {names}") from None
+        raise
+
+
+@cache
+def _rest_at_exit() -> None:
+    """Give the library's threads some time at the end of the process to let go of Python's objects.
+
+    They do so after they have answered. One that is late asks a Python that has ended, and aborts the process.
+    """
+    atexit.register(time.sleep, _REST_S)
+
+
+def _checked_scheme(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        has_user = parts.username is not None or parts.password is not None or "@" in parts.netloc
+    except ValueError:
+        raise StoreSettingError("the address of a store is not a URL") from None
+    if has_user or parts.query or parts.fragment:
+        raise StoreSettingError(
+            "the address of a store has a user, a query or a fragment: give credentials as settings"
+        )
+    if parts.scheme not in SCHEMES:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise StoreSettingError(f"the address of a store begins with one of {known}, not with {parts.scheme!r}")
+    if parts.scheme == "file" and (parts.netloc or not os.path.isdir(parts.path)):
+        raise StoreSettingError(f"{url} does not name an existing directory: file:///path")
+    if parts.scheme in ("s3", "gs", "az") and not parts.netloc:
+        raise StoreSettingError(f"{url} names no bucket")
+    return parts.scheme
+
+
+def _reason(error: Exception, settings: Mapping[str, str]) -> str:
+    return first_line(str(error), [*settings.values(), *_secrets_of_environment()])
+
+
+def _secrets_of_environment() -> list[str]:
+    return [value for key, value in os.environ.items() if key.startswith(("AWS_", "GOOGLE_", "AZURE_"))]

@@ -1,0 +1,109 @@
+"""The copy of one closed segment to remote storage: announced, sent, and then readable.
+
+Owns the order of the steps, so that a crash or a failure at any of them leaves either a readable copy or one that is
+known to be garbage. Every try has an id and an object of its own. Never chooses what to copy (tiered_partition.py).
+
+    COPY_SEGMENT_STARTED in the log -> the object is whole in the store -> COPY_SEGMENT_FINISHED in the log
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from kbroker.failpoints import passed
+from kbroker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, offset_name
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.segment.segment import Segment
+from kbroker.log.segment.transaction_index import AbortedTxn, encode_aborted
+from kbroker.remote.object_format import ObjectName, Part, epochs_bytes
+from kbroker.remote.segment import RemoteSegment, SegmentState
+from kbroker.remote.segment_objects import FilePart, Parts, write_segment
+from kbroker.tiers.metadata import Owner
+from kbroker.tiers.shared import Shared
+
+_SNAPSHOT_SUFFIX: Final = ".snapshot"
+_LEAST_RATE: Final = 1 << 20
+"""The bytes per second with which a copy must proceed, beside the deadline of a small one."""
+
+
+async def copy_segment(shared: Shared, owner: Owner, log: PartitionLog, segment: Segment, end: int) -> bool:
+    """Copy a closed segment that ends before the offset `end`; return whether the copy can be read.
+
+    Raises StoreError, OSError and ApiError. What was sent then remains, as a segment whose copy has started.
+    """
+    aborted = log.aborted_entries(segment.base_offset, end)
+    described = describe(shared.broker_id, log, segment, end, shared.clock.now_ms(), has_aborted=bool(aborted))
+    if not await shared.metadata.decide(owner, lambda shard, _now: shard.begin_copy(owner, described)):
+        return False
+    passed("tiers.announced")
+    name = ObjectName(owner.topic_id, owner.partition, segment.base_offset, described.id).text(shared.prefix)
+    deadline_s = shared.deadline_s + segment.size / _LEAST_RATE
+    parts = parts_of(log, segment, end, aborted)
+    layout = await write_segment(shared.store, name, described.id, parts, deadline_s=deadline_s)
+    passed("tiers.sent")
+    done = await shared.metadata.decide(
+        owner,
+        lambda shard, now: shard.advance(
+            owner, described.id, SegmentState.COPY_SEGMENT_FINISHED, now, custom=layout.footer()
+        ),
+    )
+    passed("tiers.copied")
+    if not done:
+        await shared.store.delete(name, deadline_s=shared.deadline_s)
+        return False
+    # Before the disk may lose the segment, the record that names its copy must survive a loss of power.
+    await shared.sync_metadata(shared.metadata.place(owner))
+    return True
+
+
+def describe(
+    broker_id: int, log: PartitionLog, segment: Segment, end: int, now_ms: int, *, has_aborted: bool
+) -> RemoteSegment:
+    """Return the description of a new copy of a segment. Raises OSError."""
+    entries = log.proven_epochs().entries
+    following = [start for _, start in entries[1:]]
+    inside = [
+        (epoch, max(start, segment.base_offset))
+        for (epoch, start), after in zip(entries, [*following, end], strict=True)
+        if start < end and after > segment.base_offset
+    ]
+    return RemoteSegment(
+        id=uuid.uuid4().bytes,
+        start_offset=segment.base_offset,
+        end_offset=end - 1,
+        max_timestamp_ms=segment.written_ms(),
+        event_timestamp_ms=now_ms,
+        broker_id=broker_id,
+        size=segment.size,
+        epochs=tuple(inside),
+        no_aborted_transactions=not has_aborted,
+    )
+
+
+def parts_of(log: PartitionLog, segment: Segment, end: int, aborted: Sequence[AbortedTxn]) -> Parts:
+    """Return the parts of a closed segment's object. Files that only save time may be missing. Raises OSError.
+
+    The transaction index has all aborted transactions with records in the segment, also those whose markers are in
+    later segments, so that a reader needs no other object.
+    """
+    epochs = [each for each in log.leader_epochs.entries if each[1] < end]
+    parts: dict[Part, FilePart | bytes] = {
+        Part.LOG: FilePart(segment.path(), segment.size),
+        Part.LEADER_EPOCHS: epochs_bytes(epochs),
+        Part.TRANSACTION_INDEX: encode_aborted(aborted),
+    }
+    for part, path in (
+        (Part.OFFSET_INDEX, segment.path(INDEX_SUFFIX)),
+        (Part.TIME_INDEX, segment.path(TIME_INDEX_SUFFIX)),
+        (Part.PRODUCER_SNAPSHOT, offset_name(log.directory, end, _SNAPSHOT_SUFFIX)),
+    ):
+        try:
+            size = os.stat(path).st_size
+        except FileNotFoundError:
+            continue
+        if size:
+            parts[part] = FilePart(path, size)
+    return parts

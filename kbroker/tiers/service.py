@@ -1,0 +1,138 @@
+"""The partitions with remote storage on a broker: their rounds, and the deletion of what nobody needs any more.
+
+Owns the choice of the partitions, the time of their rounds, and the reader. Also owns the deletion of remote segments
+whose topic is deleted, or does not use remote storage any more and is not led here. Never copies: copying.py does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kbroker.cluster_state import ClusterState
+from kbroker.partition import Partition
+from kbroker.protocol.errors import ApiError
+from kbroker.remote.segment import DeleteState
+from kbroker.remote.store_errors import StoreError
+from kbroker.tiers.metadata import Owner
+from kbroker.tiers.reading import RemoteReader
+from kbroker.tiers.settings import uses_remote_storage
+from kbroker.tiers.shared import Shared
+from kbroker.tiers.tiered_partition import TieredPartition, delete_segment
+
+log = logging.getLogger(__name__)
+
+_LOOK_MS: Final = 5_000
+"""The time in ms between two looks for remote segments that nobody needs."""
+
+
+class Tiers:
+    """Follows the partitions from their hosting until `close`. `state` returns the newest cluster state."""
+
+    def __init__(self, shared: Shared, directory: str, state: Callable[[], ClusterState]) -> None:
+        """`directory` is for the chunks that were read."""
+        self.shared = shared
+        self.reader = RemoteReader(shared, directory)
+        self._state = state
+        self._followed: dict[tuple[str, int], TieredPartition] = {}
+        self._rounds: dict[TieredPartition, asyncio.Task[None]] = {}
+        self._cleaning: asyncio.Task[None] | None = None
+        self._cleaned: Owner | None = None
+        self._clean_ms = 0.0
+        self._is_closed = False
+
+    def __iter__(self) -> Iterator[TieredPartition]:
+        return iter(self._followed.values())
+
+    def hosted(self, partition: Partition) -> None:
+        """Follow a partition that is hosted from now on, if its topic uses remote storage."""
+        if partition.log.tier is not None and not self._is_closed:
+            self._followed[partition.key] = TieredPartition(partition, self.shared)
+
+    def reconfigured(self, partition: Partition) -> None:
+        """Note that a partition's configs have changed."""
+        followed = self._followed.get(partition.key)
+        if followed is None or followed.partition is not partition:
+            self.hosted(partition)
+        else:
+            followed.retry()
+
+    def lag(self) -> tuple[int, int]:
+        """Return the bytes that are not copied yet, and the age in ms of the oldest of them, over all partitions."""
+        found = [each.lag() for each in self if each.is_current()]
+        return sum(size for size, _ in found), max((age_ms for _, age_ms in found), default=0)
+
+    def tick(self) -> None:
+        """Begin the rounds that are due."""
+        if self._is_closed:
+            return
+        loop = asyncio.get_running_loop()
+        for key, followed in list(self._followed.items()):
+            if not self.shared.is_hosted(followed.partition) or followed.partition.log.tier is None:
+                if followed not in self._rounds:
+                    del self._followed[key]
+            elif (
+                followed.is_due
+                and followed not in self._rounds
+                and followed.is_current()
+                and followed.owner != self._cleaned
+            ):
+                task = self._rounds[followed] = loop.create_task(followed.round())
+                task.add_done_callback(lambda _task, done=followed: self._rounds.pop(done, None))  # type: ignore[misc]
+        now_ms = self.shared.clock.monotonic_ms()
+        if now_ms >= self._clean_ms and (self._cleaning is None or self._cleaning.done()):
+            self._clean_ms = now_ms + _LOOK_MS
+            self._cleaning = loop.create_task(self._clean())
+
+    async def _clean(self) -> None:
+        """Delete the remote segments of deleted topics, and of topics without remote storage."""
+        for owner in self.shared.metadata.owners():
+            if any(each.owner == owner for each in self._rounds):
+                continue
+            self._cleaned = owner
+            try:
+                if self._is_deleted(owner):
+                    await self._delete_partition(owner)
+                else:
+                    for each in self.shared.metadata.segments(owner).all():
+                        if self._is_wanted(owner):
+                            break
+                        await delete_segment(self.shared, owner, each)
+            except (StoreError, ApiError, OSError) as error:
+                self.shared.counts.failures += 1
+                log.warning("%s: remote segments are not all deleted, which is tried again: %s", owner, error)
+            except Exception:
+                log.exception("%s: remote segments are not all deleted", owner)
+            finally:
+                self._cleaned = None
+
+    def _is_deleted(self, owner: Owner) -> bool:
+        return owner.topic_id not in self._state().topic_names
+
+    def _is_wanted(self, owner: Owner) -> bool:
+        """Whether a partition uses remote storage, or its own round still has to leave it."""
+        state = self._state()
+        topic = state.topics.get(state.topic_names.get(owner.topic_id, ""))
+        return topic is None or uses_remote_storage(topic.configs) or (topic.name, owner.partition) in self._followed
+
+    async def _delete_partition(self, owner: Owner) -> None:
+        metadata = self.shared.metadata
+        for state in (DeleteState.DELETE_PARTITION_MARKED, DeleteState.DELETE_PARTITION_STARTED):
+            await metadata.decide(owner, lambda shard, now, state=state: shard.advance_deletion(owner, state, now))  # type: ignore[misc]
+        for each in metadata.segments(owner).all():
+            await delete_segment(self.shared, owner, each)
+        finished = DeleteState.DELETE_PARTITION_FINISHED
+        await metadata.decide(owner, lambda shard, now: shard.advance_deletion(owner, finished, now))
+        log.info("%s: its remote segments are deleted, as its topic is", owner)
+
+    async def close(self) -> None:
+        """Stop everything. An unfinished copy is removed after the next start."""
+        self._is_closed = True
+        tasks = [*self._rounds.values(), *([] if self._cleaning is None else [self._cleaning])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.reader.close()
+        await self.shared.store.close()

@@ -1,0 +1,54 @@
+"""What the tiered partitions of a broker share: the store, the metadata, the clock, and the counters.
+
+Owns these objects. Never decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from kbroker.clock import Clock
+from kbroker.partition import Partition
+from kbroker.remote.store import Store
+from kbroker.tiers.metadata import TierMetadata
+from kbroker.tiers.settings import TierSettings
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened on this broker; sizes in bytes."""
+
+    copied_bytes: int = 0
+    failures: int = 0
+    """The rounds of a partition that failed."""
+    deleted: int = 0
+    read_requests: int = 0
+    read_bytes: int = 0
+    read_errors: int = 0
+
+
+@dataclass(slots=True)
+class Shared:
+    """The surroundings of a tiered partition."""
+
+    broker_id: int
+    settings: TierSettings
+    store: Store
+    prefix: str
+    """The folder of all objects in the store."""
+    metadata: TierMetadata
+    clock: Clock
+    is_hosted: Callable[[Partition], bool]
+    save_log_starts: Callable[[], None]
+    """Stores where logs begin, so that deleted records do not come back after a crash."""
+    sync_metadata: Callable[[int], Awaitable[None]]
+    """Brings a partition of the metadata to the disk; raises OSError and ApiError."""
+    copies: asyncio.Semaphore
+    deletions: asyncio.Semaphore
+    deadline_s: float = 30.0
+    """The time for a call of the store that sends or returns little."""
+    counts: Counts = field(default_factory=Counts)
+    copy_after: float = 0.0
+    """The monotonic time in ms before which no copy begins (`remote.log.manager.copy.max.bytes.per.second`)."""

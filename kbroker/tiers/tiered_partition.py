@@ -1,0 +1,273 @@
+"""One partition with remote storage, at its leader: what is copied next, and what leaves remote storage.
+
+Owns the rounds: learn what remote storage has, remove what unfinished work has left there, copy closed segments, and
+apply retention to both tiers. Also owns the pauses after failures. A round never begins while another runs. The local
+disk loses only segments whose copy can be read: the log applies that rule itself (log/partition_log.py), with the
+offset that is learnt here.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from kbroker.failpoints import passed
+from kbroker.long_work import in_slices, turn
+from kbroker.partition import Partition
+from kbroker.protocol.errors import ApiError
+from kbroker.remote.object_format import ObjectName
+from kbroker.remote.segment import RemoteSegment, SegmentState
+from kbroker.remote.segments import RemoteSegments
+from kbroker.remote.store_errors import StoreError, StoreTooSlowError
+from kbroker.tiers.copying import copy_segment
+from kbroker.tiers.metadata import Owner
+from kbroker.tiers.shared import Shared
+
+log = logging.getLogger(__name__)
+
+NOWHERE: Final = 2**63 - 1
+"""The start of a remote part that has no record."""
+_COPIES_A_ROUND: Final = 20
+_LINGERING_MS: Final = 3_000
+"""How long the store may go on with a call that was given up, in ms."""
+_FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
+
+
+class TieredPartition:
+    """The remote part of a partition that this broker leads."""
+
+    def __init__(self, partition: Partition, shared: Shared) -> None:
+        self.partition = partition
+        self.owner = Owner(partition.topic, partition.topic_id, partition.index)
+        self._shared = shared
+        self._not_before = 0.0
+        self._fails = 0
+        self._soon = False
+        self.error = ""
+        """Why the last round failed."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a round may begin."""
+        return self._shared.clock.monotonic_ms() >= self._not_before
+
+    def is_current(self) -> bool:
+        """Whether this broker still leads the partition, with remote storage."""
+        return self.partition.leading and self._shared.is_hosted(self.partition) and self.partition.log.tier is not None
+
+    def retry(self) -> None:
+        """Let a round begin at once."""
+        self._not_before = 0.0
+
+    async def round(self) -> None:
+        """Do all that is due. A failure is logged, and the next round waits longer after each."""
+        try:
+            await self._round()
+        except (StoreError, OSError, ApiError) as error:
+            self._failed(str(error), _LINGERING_MS if isinstance(error, StoreTooSlowError) else 0)
+        except Exception as error:
+            log.exception("%s: remote storage", self.owner)
+            self._failed(str(error))
+        else:
+            if self.error:
+                log.info("%s: remote storage is in use again", self.owner)
+            self.error, self._fails = "", 0
+            pause_ms = 0 if self._soon else self._shared.settings.interval_ms
+            self._soon = False
+            self._not_before = self._shared.clock.monotonic_ms() + pause_ms
+
+    def lag(self) -> tuple[int, int]:
+        """Return the bytes of closed segments that are not copied, and the age in ms of the first of them."""
+        partition_log = self.partition.log
+        if partition_log.tier is None or not partition_log.config.copies:
+            return 0, 0
+        segments = partition_log.segments
+        waiting = segments[segments.index_at(max(partition_log.tier.end_offset, 0)) : -1]
+        if not waiting:
+            return 0, 0
+        return sum(each.size for each in waiting), max(self._shared.clock.now_ms() - waiting[0].written_ms(), 0)
+
+    def _failed(self, reason: str, least_ms: int = 0) -> None:
+        settings = self._shared.settings
+        self._shared.counts.failures += 1
+        if not self.error:
+            log.warning("%s: remote storage fails, and is tried again: %s", self.owner, reason)
+        self.error = reason
+        pause_ms = max(min(settings.retry_ms * 2**self._fails, settings.longest_retry_ms), least_ms)
+        self._fails = min(self._fails + 1, 30)
+        self._not_before = self._shared.clock.monotonic_ms() + pause_ms
+
+    async def _round(self) -> None:
+        if not self.is_current():
+            return
+        try:
+            segments = self._shared.metadata.segments(self.owner)
+        except ApiError:  # the records are being loaded
+            self._soon = True
+            return
+        await in_slices(self._learn(segments))
+        if not self.partition.log.config.remote_storage_enable:
+            await self._leave(segments)
+            return
+        await self._remove_unfinished(segments)
+        if self.partition.log.config.copies:
+            await self._copy_due()
+        await self._expire()
+
+    async def _leave(self, segments: RemoteSegments) -> None:
+        """Delete everything from remote storage, because the topic does not use it any more."""
+        partition_log = self.partition.log
+        tier = partition_log.tier
+        assert tier is not None
+        tier.start_offset, tier.end_offset = NOWHERE, -1
+        partition_log.leader_epochs.truncate_from_start(partition_log.log_start_offset)
+        self._shared.save_log_starts()
+        self.partition.poke()
+        for each in segments.all():
+            if partition_log.config.remote_storage_enable:
+                return  # it is used again: the next round learns what is left
+            await delete_segment(self._shared, self.owner, each)
+        if not partition_log.config.remote_storage_enable:
+            partition_log.tier = None
+
+    async def _learn(self, segments: RemoteSegments) -> None:
+        """Tell the log what remote storage has."""
+        partition_log = self.partition.log
+        tier = partition_log.tier
+        assert tier is not None
+        first = segments.first()
+        if first is not None and partition_log.leader_epochs.epoch_for_offset(first.start_offset) < 0:
+            await self._restore_epochs(segments)
+        entries = partition_log.leader_epochs.entries
+        ends = [*(start for _, start in entries[1:]), partition_log.log_end_offset]
+        end = 0
+        for (epoch, _), epoch_end in reversed([*zip(entries, ends, strict=True)]):
+            last = segments.last(epoch)
+            await turn
+            if last is not None:
+                end = min(last.end_in_epoch(epoch) + 1, epoch_end)
+                break
+        known = 0 if tier.start_offset == NOWHERE else tier.start_offset
+        tier.end_offset = end
+        tier.size = segments.size(_FINISHED)
+        tier.start_offset = NOWHERE if first is None else max(known, first.start_offset)
+
+    async def _restore_epochs(self, segments: RemoteSegments) -> None:
+        """Take the epochs of remote records from their segments: the log's file of them was lost."""
+        starts: dict[int, int] = {}
+        for each in segments.all():
+            if each.state is _FINISHED:
+                for epoch, start in each.epochs:
+                    starts[epoch] = min(start, starts.get(epoch, start))
+            await turn
+        self.partition.log.leader_epochs.prepend(sorted(starts.items()))
+
+    # -- copying
+
+    async def _copy_due(self) -> None:
+        shared, partition_log = self._shared, self.partition.log
+        left = _COPIES_A_ROUND
+        while self.is_current() and partition_log.config.copies:
+            if not left:
+                self._soon = True  # retention has a turn
+                return
+            left -= 1
+            tier, segments = partition_log.tier, partition_log.segments
+            assert tier is not None
+            place = segments.index_at(max(tier.end_offset, 0))
+            segment = segments[place]
+            end = segments.end_of(place, partition_log.log_end_offset)
+            if segment is segments.active or end > partition_log.last_stable_offset or not self._is_late(place):
+                return
+            if shared.clock.monotonic_ms() < shared.copy_after:
+                return
+            async with shared.copies:
+                if not await copy_segment(shared, self.owner, partition_log, segment, end):
+                    return
+            shared.counts.copied_bytes += segment.size
+            now = shared.clock.monotonic_ms()
+            shared.copy_after = max(now, shared.copy_after) + segment.size * 1000 / shared.settings.copy_rate
+            tier.end_offset = end
+            tier.start_offset = min(tier.start_offset, max(segment.base_offset, partition_log.log_start_offset))
+            tier.size += segment.size
+
+    def _is_late(self, place: int) -> bool:
+        """Whether a closed segment has been here for as long as the topic wants before it is copied (KIP-1241)."""
+        partition_log = self.partition.log
+        config, segments = partition_log.config, partition_log.segments
+        lag_ms = config.kept_locally_ms if config.remote_copy_lag_ms < 0 else config.remote_copy_lag_ms
+        lag_bytes = config.kept_locally_bytes if config.remote_copy_lag_bytes < 0 else config.remote_copy_lag_bytes
+        if lag_ms >= 0 and self._shared.clock.now_ms() - segments[place].written_ms() >= lag_ms:
+            return True
+        return lag_bytes >= 0 and sum(each.size for each in segments[place + 1 :]) >= lag_bytes
+
+    # -- deleting
+
+    async def _remove_unfinished(self, segments: RemoteSegments) -> None:
+        """Delete what earlier copies and deletions have left. No copy is in progress here."""
+        if segments.count(_FINISHED) == len(segments):
+            return
+        for each in await in_slices(_unfinished(segments)):
+            if self.is_current():
+                await delete_segment(self._shared, self.owner, each)
+
+    async def _expire(self) -> None:
+        """Delete the first segments that are before the log's start, too old, or too much."""
+        partition_log = self.partition.log
+        while self.is_current():
+            tier = partition_log.tier
+            segments = self._shared.metadata.segments(self.owner)
+            first = segments.first()
+            if first is None or tier is None:
+                return
+            if first.end_offset >= partition_log.earliest_offset:
+                if not (partition_log.config.delete and self._is_expired(first, segments)):
+                    return
+                partition_log.advance_log_start(
+                    min(first.end_offset + 1, partition_log.high_watermark), self._shared.clock.now_ms()
+                )
+                self._shared.save_log_starts()
+                self.partition.poke()
+            await delete_segment(self._shared, self.owner, first)
+            await in_slices(self._learn(self._shared.metadata.segments(self.owner)))
+
+    def _is_expired(self, first: RemoteSegment, segments: RemoteSegments) -> bool:
+        partition_log = self.partition.log
+        config, tier = partition_log.config, partition_log.tier
+        assert tier is not None
+        if config.retention_ms >= 0 and first.max_timestamp_ms < self._shared.clock.now_ms() - config.retention_ms:
+            return True
+        if config.retention_bytes < 0:
+            return False
+        place = partition_log.segments.index_at(max(tier.end_offset, 0))
+        only_here = sum(each.size for each in partition_log.segments[place:])
+        return segments.size(_FINISHED) + only_here - first.size >= config.retention_bytes
+
+
+async def _unfinished(segments: RemoteSegments) -> list[RemoteSegment]:
+    found = []
+    for each in segments.all():
+        if each.state is not _FINISHED:
+            found.append(each)
+        await turn
+    return found
+
+
+async def delete_segment(shared: Shared, owner: Owner, segment: RemoteSegment) -> None:
+    """Delete a segment that nobody may read any more. Raises StoreError and ApiError; it is then tried again."""
+    if segment.state is not SegmentState.DELETE_SEGMENT_STARTED:
+        started = SegmentState.DELETE_SEGMENT_STARTED
+        if not await shared.metadata.decide(owner, lambda shard, now: shard.advance(owner, segment.id, started, now)):
+            return  # it has another state by now
+    passed("tiers.deletion_announced")
+    async with shared.deletions:
+        await shared.store.delete(object_name(shared, owner, segment), deadline_s=shared.deadline_s)
+    passed("tiers.deleted")
+    finished = SegmentState.DELETE_SEGMENT_FINISHED
+    await shared.metadata.decide(owner, lambda shard, now: shard.advance(owner, segment.id, finished, now))
+    shared.counts.deleted += 1
+
+
+def object_name(shared: Shared, owner: Owner, segment: RemoteSegment) -> str:
+    """Return the name of a segment's object."""
+    return ObjectName(owner.topic_id, owner.partition, segment.start_offset, segment.id).text(shared.prefix)

@@ -1,0 +1,407 @@
+"""Tiered storage on a running broker: consumers, offsets, deletions and configs beside what a log on one disk has."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, ShareConsumer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from compat_tests.wire.client import WireClient
+from kbroker import Broker
+from kbroker.config.model import ConfigError
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.metrics.conftest import watched
+
+PATIENCE_S = 30.0
+TOPIC = "events"
+TIERED = {"remote.storage.enable": "true", "internal.segment.bytes": "20000", "local.retention.bytes": "30000"}
+LATEST, EARLIEST, MAX_TIMESTAMP, LOCAL, TIERED_TO, PENDING = -1, -2, -3, -4, -5, -6
+BEGAN_MS = int(time.time() * 1000) - 100_000
+
+
+def settings(store: Path) -> dict[str, str]:
+    store.mkdir(exist_ok=True)
+    return {
+        "remote.log.storage.system.enable": "true",
+        "remote.storage.url": f"file://{store}",
+        "remote.log.manager.task.interval.ms": "50",
+        "log.initial.task.delay.ms": "50",
+        "log.retention.check.interval.ms": "100",
+        "log.segment.delete.delay.ms": "50",
+    }
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(settings(tmp_path / "store"), data_dir=str(tmp_path / "data")) as made:
+        yield made
+
+
+def until(holds: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE_S
+    while not (found := holds()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+
+
+def create(broker: Broker, name: str = TOPIC, **configs: str) -> None:
+    own = {key.replace("_", "."): value for key, value in configs.items()}
+    client = admin(broker)
+    client.create_topics([NewTopic(name, 1, 1, config={**TIERED, **own})])[name].result(PATIENCE_S)
+
+
+def alter(broker: Broker, name: str = TOPIC, **configs: str) -> None:
+    entries = [
+        ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in configs.items()
+    ]
+    resource = ConfigResource("topic", name, incremental_configs=entries)
+    client = admin(broker)
+    client.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+
+
+def produce(broker: Broker, begin: int, count: int, **more: Any) -> None:
+    """Produce numbered records of 240 bytes that no codec makes smaller, ten in a second by their timestamps."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 6_000, "linger.ms": 2, **more})
+    if "transactional.id" in more:
+        producer.init_transactions(PATIENCE_S)
+        producer.begin_transaction()
+    for number in range(begin, begin + count):
+        value = random.Random(number).randbytes(240)
+        producer.produce(TOPIC, value, b"%d" % number, timestamp=BEGAN_MS + number // 10 * 1000)
+    assert producer.flush(PATIENCE_S) == 0
+    if "transactional.id" in more:
+        end = producer.abort_transaction if more["transactional.id"] == "aborted" else producer.commit_transaction
+        end(PATIENCE_S)
+
+
+def offset_at(broker: Broker, timestamp: int) -> tuple[int, int]:
+    """Return (error code, offset) of a ListOffsets."""
+    client = WireClient(broker.bootstrap_servers)
+    wanted = ListOffsetsTopic(TOPIC, [ListOffsetsPartition(0, -1, timestamp)])
+    answer = client.ask(ListOffsetsRequest(-1, 0, [wanted], timeout_ms=5000), 11).topics[0].partitions[0]
+    client.close()
+    return answer.error_code, answer.offset
+
+
+def offset(broker: Broker, timestamp: int) -> int:
+    code, found = offset_at(broker, timestamp)
+    assert code == ErrorCode.NONE, ErrorCode(code)
+    return found
+
+
+def records(broker: Broker, end: int, begin: int = 0, **more: Any) -> list[tuple[int, bytes, bytes, int]]:
+    """Return (offset, key, value, timestamp) of all records up to an offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "a",
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            **more,
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, begin)])
+    found = []
+    stop = time.monotonic() + PATIENCE_S
+    while time.monotonic() < stop:
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        if message.error() is not None:
+            assert message.error().name() == "_PARTITION_EOF", message.error()
+            break
+        found.append((message.offset(), message.key() or b"", message.value() or b"", message.timestamp()[1]))
+    assert consumer.position([TopicPartition(TOPIC, 0)])[0].offset == end
+    consumer.close()
+    return found
+
+
+def tiered(broker: Broker) -> None:
+    """Wait until all closed segments are copied, and the disk has only what it may keep."""
+
+    def is_done() -> bool:
+        code, copied_to = offset_at(broker, TIERED_TO)
+        return not code and 0 < offset(broker, LOCAL) <= copied_to + 1 and offset(broker, LATEST) - copied_to < 150
+
+    until(is_done)
+
+
+def files(store: Path) -> list[str]:
+    return [each.name for each in store.rglob("*") if each.is_file()]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_consumers_read_both_tiers_as_one_log(broker: Broker, codec: str) -> None:
+    create(broker)
+    more: dict[str, Any] = {"compression.type": codec}
+    alter(broker, remote_copy_lag_ms="3600000", local_retention_bytes="-2")  # nothing is copied at first
+    produce(broker, 0, 300, **more)
+    produce(broker, 300, 100, **{"transactional.id": "aborted", **more})
+    produce(broker, 400, 300, **{"transactional.id": "committed", **more})
+    produce(broker, 700, 100, **{"transactional.id": "aborted", **more})
+    produce(broker, 800, 200, **more)
+    end = offset(broker, LATEST)
+    modes = ("read_uncommitted", "read_committed")
+    before = [records(broker, end, **{"isolation.level": mode}) for mode in modes]
+    times = [(step, offset(broker, BEGAN_MS + step * 1000 - 500)) for step in range(0, 102, 7)]
+    assert [len(each) for each in before] == [1000, 800]
+    alter(broker, remote_copy_lag_ms="0", local_retention_bytes="30000")
+    tiered(broker)
+    assert offset(broker, EARLIEST) == 0
+    assert [records(broker, end, **{"isolation.level": mode}) for mode in modes] == before
+    assert [(step, offset(broker, BEGAN_MS + step * 1000 - 500)) for step, _ in times] == times
+    small = {"fetch.message.max.bytes": 1}
+    assert records(broker, end, **{"isolation.level": "read_committed", **small}) == before[1]
+    assert records(broker, end, 333, **{"isolation.level": "read_committed"}) == [e for e in before[1] if e[0] >= 333]
+
+
+def test_all_is_there_after_a_restart(tmp_path: Path) -> None:
+    with Broker(settings(tmp_path / "store"), data_dir=str(tmp_path / "data")) as broker:
+        create(broker)
+        produce(broker, 0, 1000)
+        tiered(broker)
+        before = records(broker, 1000)
+    with Broker(settings(tmp_path / "store"), data_dir=str(tmp_path / "data")) as broker:
+        assert records(broker, 1000) == before
+        until(lambda: offset_at(broker, TIERED_TO)[0] == ErrorCode.NONE)
+        assert offset(broker, BEGAN_MS + 50_000) == 500
+        produce(broker, 1000, 500)
+        tiered(broker)
+        assert len(records(broker, 1500)) == 1500
+    text = "remote.log.storage.system.enable=false, but topics such as events use remote storage"
+    with pytest.raises(ConfigError, match=text):
+        Broker(data_dir=str(tmp_path / "data")).start()
+
+
+def test_deletions_of_records_and_of_the_topic(broker: Broker, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    create(broker)
+    produce(broker, 0, 1000)
+    tiered(broker)
+    count = len(files(store))
+    client = admin(broker)
+    (deleted,) = client.delete_records([TopicPartition(TOPIC, 0, 555)]).values()
+    assert deleted.result(PATIENCE_S).low_watermark == 555
+    assert offset(broker, EARLIEST) == 555
+    assert [each[0] for each in records(broker, 1000, 555)] == list(range(555, 1000))
+    with pytest.raises(AssertionError, match="Offset out of range"):
+        records(broker, 1000, 554)
+    until(lambda: len(files(store)) < count * 2 // 3)
+    assert [each[0] for each in records(broker, 1000, 555)] == list(range(555, 1000))
+    client = admin(broker)
+    client.delete_topics([TOPIC])[TOPIC].result(PATIENCE_S)
+    until(lambda: not files(store))
+
+
+@pytest.mark.parametrize("limit", [{"retention.bytes": "100000"}, {"retention.ms": "60000", "local.retention.ms": "1"}])
+def test_retention_counts_both_tiers(broker: Broker, tmp_path: Path, limit: dict[str, str]) -> None:
+    create(broker)
+    produce(broker, 0, 1000)
+    tiered(broker)
+    assert offset(broker, EARLIEST) == 0
+    alter(broker, **{key.replace(".", "_"): value for key, value in limit.items()})
+    until(lambda: offset(broker, EARLIEST) > 300)
+    begin = offset(broker, EARLIEST)
+    assert begin < 1000
+    assert begin <= offset(broker, LOCAL)
+    found = [each[0] for each in records(broker, 1000, begin, **{"auto.offset.reset": "earliest"})]
+    assert found == list(range(found[0], 1000))
+
+
+def test_switched_off_the_remote_records_are_deleted(broker: Broker, tmp_path: Path) -> None:
+    create(broker)
+    produce(broker, 0, 1000)
+    tiered(broker)
+    with pytest.raises(KafkaException, match="It is invalid to disable remote storage without deleting remote data"):
+        alter(broker, remote_storage_enable="false")
+    alter(broker, remote_storage_enable="false", remote_log_delete_on_disable="true")
+    until(lambda: not files(tmp_path / "store"))
+    begin = offset(broker, EARLIEST)
+    assert begin == offset(broker, LOCAL) > 500
+    assert [each[0] for each in records(broker, 1000, begin)] == list(range(begin, 1000))
+    alter(broker, remote_storage_enable="true")
+    tiered(broker)
+    assert offset(broker, EARLIEST) == begin
+    produce(broker, 1000, 500)
+    tiered(broker)
+    assert offset(broker, EARLIEST) == begin
+    assert [each[0] for each in records(broker, 1500, begin)] == list(range(begin, 1500)), "what is copied now counts"
+
+
+def test_a_store_that_fails_loses_nothing(broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = tmp_path / "store"
+    create(broker)
+    produce(broker, 0, 500)
+    tiered(broker)
+    store.rename(tmp_path / "elsewhere")
+    store.write_text("no directory")
+    copied = offset(broker, TIERED_TO)
+    produce(broker, 500, 1000)
+    until(lambda: "events-0: remote storage fails, and is tried again" in caplog.text)
+    assert offset(broker, TIERED_TO) == copied
+    assert [each[0] for each in records(broker, 1500, copied + 1)] == list(range(copied + 1, 1500)), "it stays here"
+    store.unlink()
+    (tmp_path / "elsewhere").rename(store)
+    tiered(broker)
+    assert [each[0] for each in records(broker, 1500)] == list(range(1500))
+
+
+def test_leader_epochs_that_are_lost_come_back_from_the_remote_segments(tmp_path: Path) -> None:
+    with Broker(settings(tmp_path / "store"), data_dir=str(tmp_path / "data")) as broker:
+        create(broker)
+        produce(broker, 0, 1000)
+        tiered(broker)
+    (tmp_path / "data" / f"{TOPIC}-0" / "leader-epoch-checkpoint").write_text("0\n0\n")
+    with Broker(settings(tmp_path / "store"), data_dir=str(tmp_path / "data")) as broker:
+        tiered(broker)
+        assert [each[0] for each in records(broker, 1000)] == list(range(1000))
+
+
+def test_nobody_deletes_the_records_that_name_the_segments(broker: Broker) -> None:
+    create(broker)
+    produce(broker, 0, 1000)
+    tiered(broker)
+    topic = "__remote_log_metadata"
+    for configs in ({"retention_ms": "1000"}, {"cleanup_policy": "compact"}, {"remote_storage_enable": "true"}):
+        with pytest.raises(KafkaException, match=r"INVALID_CONFIG|cannot"):
+            alter(broker, topic, **configs)
+    client = admin(broker)
+    (deleted,) = client.delete_records([TopicPartition(topic, 0, -1)]).values()
+    with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
+        deleted.result(PATIENCE_S)
+
+
+def test_a_lost_object_is_an_error_and_holds_nobody_up(broker: Broker, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    create(broker)
+    produce(broker, 0, 1000)
+    tiered(broker)
+    lost = sorted(each for each in store.rglob("*") if each.is_file())[3]
+    begin = int(lost.name[:20])
+    lost.unlink()
+    client = WireClient(broker.bootstrap_servers)
+    answer = client.ask(fetch_request(begin), 12).responses[0].partitions[0]
+    assert (answer.error_code, answer.records or b"") == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
+    assert client.ask(fetch_request(0), 12).responses[0].partitions[0].error_code == ErrorCode.NONE
+    client.close()
+    begin = offset(broker, LOCAL)
+    assert [each[0] for each in records(broker, 1000, begin)] == list(range(begin, 1000))
+
+
+def test_a_share_group_does_not_pass_over_records_that_are_only_remote(broker: Broker) -> None:
+    create(broker, remote_copy_lag_ms="3600000", local_retention_bytes="-2")
+    client = admin(broker)
+    entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.GROUP, "workers", incremental_configs=[entry])
+    client.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+    produce(broker, 0, 1000)
+    consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "workers"})
+    consumer.subscribe([TOPIC])
+    taken: list[bytes] = []
+    until(lambda: taken.extend(each.key() for each in consumer.poll(0.2)) or taken)
+    consumer.close()  # acknowledges what it has
+    alter(broker, remote_copy_lag_ms="0", local_retention_bytes="30000")
+    tiered(broker)
+    lag = broker.groups["workers"].lag()
+    assert lag > 300
+    consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "workers"})
+    consumer.subscribe([TOPIC])
+    stop = time.monotonic() + 1.5
+    while time.monotonic() < stop:
+        assert not [each for each in consumer.poll(0.2) if each.error() is None]
+    consumer.close()
+    assert broker.groups["workers"].lag() == lag
+
+
+def fetch_request(begin: int) -> Any:
+    from benchmarks.delay import fetch_request as made
+
+    return made(TOPIC, begin, 1 << 20, 2000)
+
+
+def test_metrics_show_what_is_copied_and_what_waits(tmp_path: Path) -> None:
+    broker = Broker(settings(tmp_path / "store"), data_dir=str(tmp_path / "data"))
+    with watched(broker) as seen:
+        create(broker, remote_copy_lag_ms="3600000", local_retention_bytes="-2")
+        produce(broker, 0, 1000)
+        until(lambda: (seen.value("kbroker_remote_copy_lag_bytes") or 0) > 200_000)
+        assert (seen.value("kbroker_remote_copy_lag_ms") or 0) > 50_000  # by the timestamps of the records
+        assert seen.value("kbroker_remote_copied_bytes_total") == 0
+        alter(broker, remote_copy_lag_ms="0", local_retention_bytes="30000")
+        tiered(broker)
+        until(lambda: seen.value("kbroker_remote_copy_lag_bytes") == 0)
+        assert (seen.value("kbroker_remote_copied_bytes_total") or 0) > 200_000
+        assert len(records(broker, 1000)) == 1000
+        assert (seen.value("kbroker_remote_read_bytes_total") or 0) > 200_000
+        assert (seen.value("kbroker_remote_cached_bytes") or 0) > 200_000
+        assert seen.value("kbroker_remote_failures_total") == 0
+
+
+@pytest.mark.parametrize(
+    ("configs", "text"),
+    [
+        ({"cleanup.policy": "compact"}, "Remote log storage only supports topics with cleanup.policy=delete"),
+        ({"cleanup.policy": "compact,delete"}, "Remote log storage only supports topics with cleanup.policy=delete"),
+        (
+            {"local.retention.ms": "1000", "retention.ms": "500"},
+            "Invalid value 1000 for configuration local.retention.ms: "
+            "Value must not be more than retention.ms property value: 500",
+        ),
+        (
+            {"local.retention.bytes": "1000", "retention.bytes": "500"},
+            "Invalid value 1000 for configuration local.retention.bytes: "
+            "Value must not be more than retention.bytes property value: 500",
+        ),
+        (
+            {"remote.copy.lag.ms": "1000", "local.retention.ms": "500"},
+            r"Invalid value 1000 for configuration remote.copy.lag.ms: "
+            r"Value must not exceed local.retention.ms \(effective value: 500\)",
+        ),
+        (
+            {"remote.copy.lag.bytes": "1000", "local.retention.bytes": "500"},
+            r"Invalid value 1000 for configuration remote.copy.lag.bytes: "
+            r"Value must not exceed local.retention.bytes \(effective value: 500\)",
+        ),
+        (
+            {"remote.log.copy.disable": "true", "local.retention.ms": "1000", "local.retention.bytes": "-2"},
+            "When `remote.log.copy.disable` is set to true, the `local.retention.ms` and `retention.ms` must be set to",
+        ),
+    ],
+)
+def test_contradictory_configs_are_refused_with_kafkas_texts(
+    broker: Broker, configs: dict[str, str], text: str
+) -> None:
+    with pytest.raises(KafkaException, match=text):
+        create(broker, **{key.replace(".", "_"): value for key, value in configs.items()})
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({}, "remote.log.storage.system.enable=true needs remote.storage.url"),
+        ({"log.dirs": "/tmp/a,/tmp/b"}, "several log.dirs are not supported together with tiered storage"),
+        ({"remote.storage.url": "ftp://a"}, "the address of a store begins with one of s3://"),
+        ({"remote.storage.url": "file:///nowhere/at/all"}, "does not name an existing directory"),
+        ({"remote.storage.url": "s3://b", "remote.storage.options": "secret"}, "has the form name=value,name=value"),
+    ],
+)
+def test_settings_that_cannot_work_stop_the_start(settings: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Broker({"remote.log.storage.system.enable": "true", **settings}).start()
+
+
+def test_without_tiered_storage_a_topic_is_refused() -> None:
+    with Broker() as broker, pytest.raises(KafkaException, match="Tiered Storage functionality is disabled"):
+        create(broker)
