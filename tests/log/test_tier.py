@@ -35,7 +35,7 @@ def error_at(log: PartitionLog, offset: int) -> ErrorCode:
 
 @pytest.mark.parametrize("limit", [{"local_retention_bytes": SIZE * 4}, {"local_retention_ms": 1}])
 def test_only_what_is_copied_leaves_the_disk(tmp_path: Path, limit: dict[str, int]) -> None:
-    log = open_log(tmp_path / "topic-0", config=replace(TIERED, local_retention_bytes=-1, **limit))
+    log = open_log(tmp_path / "topic-0", config=replace(TIERED, **{"local_retention_bytes": -1, **limit}))
     append(log, 12)
     assert delete_due(committed(log), NOW + HOUR) == 0
     tier_of(log).end_offset = 6
