@@ -194,7 +194,7 @@ class _Many:
             self._sizes[place] = size
         self._total = others + size
         is_urgent = data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0
-        if is_urgent or (size and data.records.cut_short):
+        if is_urgent or self._work.has_moved or (size and data.records.cut_short):
             self._urgent.add(place)
         else:
             self._urgent.discard(place)

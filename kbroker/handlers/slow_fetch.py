@@ -119,6 +119,7 @@ class SlowFetch:
             urgent |= bool(data.error_code) or data.diverging_epoch is not None or data.preferred_read_replica >= 0
             found[key] = data
             await turn
+        urgent |= work.has_moved
         return [found[item[0]] for item in work.items], is_due(size, work.min_bytes, urgent, work.hold) or not readable
 
     async def _read_remote(

@@ -37,6 +37,18 @@ class AbortedTransactions(NamedTuple):
                 break
         return found
 
+    async def overlapping_in_pieces(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Do the work of `overlapping`, entry by entry; the result is invalid if segments are removed meanwhile."""
+        found: list[AbortedTxn] = []
+        for index in self.segments.aborting_from(self.segments.index_at(start_offset)):
+            for entry in self._proven(index).entries:
+                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                    found.append(entry)
+                if entry.last_stable_offset >= end_offset:
+                    return found
+                await turn
+        return found
+
     def markers(self, start_offset: int, end_offset: int) -> list[int]:
         """Return the offsets of the markers of aborted transactions in [start, end), in order."""
         found: list[int] = []

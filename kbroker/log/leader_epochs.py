@@ -132,9 +132,14 @@ class LeaderEpochCache:
     def prepend(self, entries: list[tuple[int, int]]) -> None:
         """Add epochs before the first known one, which may begin earlier: those of records in remote storage."""
         known = self._entries
-        before = [each for each in entries if not known or each[0] < known[0][0] or each[1] < known[0][1]]
-        rest = known[1:] if before and known and before[-1][0] == known[0][0] else known
-        self._replace([*before, *rest])
+        found: list[tuple[int, int]] = []
+        for epoch, start in entries:
+            if not known or (epoch <= known[0][0] and start < known[0][1]):
+                while found and found[-1][1] >= start:
+                    found.pop()  # the log lost this end after it was copied
+                found.append((epoch, start))
+        rest = known[1:] if found and known and found[-1][0] == known[0][0] else known
+        self._replace([*found, *rest])
         self._write()
 
     def prove(self, segments: Segments, extent: LogExtent) -> None:

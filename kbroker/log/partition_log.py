@@ -369,9 +369,9 @@ class PartitionLog(LogState):
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
         return [(txn.producer_id, txn.first_offset) for txn in self._aborted().overlapping(start_offset, end_offset)]
 
-    def aborted_entries(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+    async def aborted_entries(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions that overlap [start, end), with their markers' offsets; raise OSError."""
-        return self._aborted().overlapping(start_offset, end_offset)
+        return await self._aborted().overlapping_in_pieces(start_offset, end_offset)
 
     def abort_markers(self, start_offset: int, end_offset: int) -> list[int]:
         """Return the offsets of the markers of aborted transactions in [start, end), in order."""
@@ -444,8 +444,7 @@ class PartitionLog(LogState):
                 if self.kept_from is not None:
                     held = max(held, count_due(limit, now_ms, _HELD_COUNTED))
                     limit = min(limit, self.kept_from)
-                if self.config.copies:
-                    limit = min(limit, 0 if self.tier is None else self.tier.end_offset)
+                limit = min(limit, self._deletable_end())
                 due = count_due(limit, now_ms, AT_ONCE)
                 removed = self._delete_first(due, now_ms)
                 deleted += removed
@@ -454,6 +453,15 @@ class PartitionLog(LogState):
                     break  # for now
         self._note_held(max(held - deleted, 0))
         return deleted
+
+    def _deletable_end(self) -> int:
+        """Return the offset before which remote storage lets the local disk lose segments."""
+        config, tier = self.config, self.tier
+        if config.copies:
+            return 0 if tier is None else tier.end_offset
+        # Where remote storage ends must be known: readers may not read on behind a gap.
+        is_unknown = config.remote_storage_enable and tier is not None and tier.end_offset < 0
+        return 0 if is_unknown else self.log_end_offset
 
     def _close_active_if_due(self, now_ms: int) -> None:
         """Close the last segment if it may leave the disk, because only closed segments are copied; raise OSError."""

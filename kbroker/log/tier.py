@@ -19,6 +19,6 @@ class Tier:
         self.start_offset = start_offset
         """The first offset that readers may read, if it is below the local log's start."""
         self.end_offset = -1
-        """The offset before which all segments are copied; -1 until that is known, and while nothing is copied."""
+        """The offset before which all segments are copied; -1 until that is known."""
         self.size = 0
         """The bytes of copied segments that have no local copy any more."""

@@ -10,7 +10,7 @@ Source: RemoteLogLeaderEpochState of Apache Kafka 4.4 (KIP-405).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -69,6 +69,22 @@ class EpochIndex:
     def first(self) -> bytes | None:
         """Return the id of the first referenced segment of the lowest epoch that has one."""
         return id_of(self._referenced[0]) if self._referenced else None
+
+    def ceiling(self, epoch: int, offset: int) -> bytes | None:
+        """Return the id of the epoch's first referenced segment that begins after an offset."""
+        found = self.next_referenced(key_of(epoch, offset, _AFTER_ALL_IDS), epoch)
+        return None if found is None else id_of(found)
+
+    def refers_to(self, epoch: int, offset: int, segment_id: bytes) -> bool:
+        """Whether an epoch's lookups can find a segment whose part of the epoch begins at an offset."""
+        return key_of(epoch, offset, segment_id) in self._referenced
+
+    def unreferenced(self) -> Iterator[bytes]:
+        """Yield the ids of all segments that the lookups of an epoch cannot find, for each such epoch."""
+        after = b""
+        while (found := next(self._unreferenced.irange(after, inclusive=(False, True)), None)) is not None:
+            after = found
+            yield id_of(found)
 
     def last(self, epoch: int) -> bytes | None:
         """Return the id of an epoch's last referenced segment."""

@@ -135,9 +135,28 @@ class RemoteSegments:
         return None if offset > segment.end_in_epoch(epoch) else segment
 
     def first(self) -> RemoteSegment | None:
-        """Return the readable segment that begins first."""
+        """Return the first readable segment of the lowest leader epoch that has one."""
         found = self._index.first()
         return None if found is None else self._known(found)
+
+    def first_from(self, epoch: int, start: int, end: int) -> RemoteSegment | None:
+        """Return the first readable segment of a leader epoch that has offsets from `start` to before `end` in it."""
+        found = self.find(epoch, start)
+        if found is not None:
+            return found
+        following = self._index.ceiling(epoch, start)
+        segment = None if following is None else self._known(following)
+        return segment if segment is not None and dict(segment.epochs)[epoch] < end else None
+
+    def useless(self) -> Iterator[RemoteSegment]:
+        """Yield the segments that no lookup can find: unfinished ones, and those that better copies have replaced.
+
+        There may be very many: let others work in between. A segment may come twice.
+        """
+        for segment_id in self._index.unreferenced():
+            segment = self._known(segment_id)
+            if not any(self._index.refers_to(epoch, start, segment_id) for epoch, start in segment.epochs):
+                yield segment
 
     def last(self, epoch: int) -> RemoteSegment | None:
         """Return the last readable segment of a leader epoch."""

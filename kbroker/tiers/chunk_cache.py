@@ -36,15 +36,21 @@ class ChunkKey(NamedTuple):
     number: int
 
 
+class LostChunkError(OSError):
+    """Raised if the file of a chunk was removed. The chunk is fetched again when it is wanted again."""
+
+
 class Chunk:
     """The bytes of a chunk, in a file or in memory."""
 
-    __slots__ = ("_handle", "_path", "data", "size")
+    __slots__ = ("_handle", "_path", "data", "is_lost", "size")
 
     def __init__(self, size: int, path: str | None = None, data: bytes | memoryview = b"") -> None:
         self.size = size
         self.data = data
         self._path = path
+        self.is_lost = False
+        """Whether the file was found missing."""
         self._handle: ref[FileHandle] | None = None  # slices that are being sent keep the file open, the cache does not
 
     @property
@@ -54,11 +60,15 @@ class Chunk:
 
     @property
     def handle(self) -> FileHandle:
-        """The open file. Raises OSError."""
+        """The open file. Raises OSError, which may be LostChunkError."""
         known = None if self._handle is None else self._handle()
         if known is None:
             assert self._path is not None
-            known = FileHandle(self._path, os.O_RDONLY)
+            try:
+                known = FileHandle(self._path, os.O_RDONLY)
+            except FileNotFoundError as error:
+                self.is_lost = True
+                raise LostChunkError(*error.args) from error
             self._handle = ref(known)
         return known
 
@@ -98,6 +108,10 @@ class ChunkCache:
     def get(self, key: ChunkKey) -> Chunk | None:
         """Return a chunk that is here."""
         found = self._kept.get(key)
+        if found is not None and found.is_lost:
+            del self._kept[key]
+            self.size -= found.size
+            found = None
         if found is not None:
             self._kept.move_to_end(key)
         return found or self._in_memory.get(key)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Sequence
 from typing import Final
 
 from kbroker.failpoints import passed
 from kbroker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.segment import Segment
-from kbroker.log.segment.transaction_index import AbortedTxn, encode_aborted
+from kbroker.log.segment.transaction_index import encode_aborted
+from kbroker.long_work import each, in_slices
 from kbroker.remote.object_format import ObjectName, Part, epochs_bytes
 from kbroker.remote.segment import RemoteSegment, SegmentState
 from kbroker.remote.segment_objects import FilePart, Parts, write_segment
@@ -34,7 +34,7 @@ async def copy_segment(shared: Shared, owner: Owner, log: PartitionLog, segment:
 
     Raises StoreError, OSError and ApiError. What was sent then remains, as a segment whose copy has started.
     """
-    aborted = log.aborted_entries(segment.base_offset, end)
+    aborted = await in_slices(_aborted_in(log, segment.base_offset, end))
     described = describe(shared.broker_id, log, segment, end, shared.clock.now_ms(), has_aborted=bool(aborted))
     if not await shared.metadata.decide(owner, lambda shard, _now: shard.begin_copy(owner, described)):
         return False
@@ -83,17 +83,23 @@ def describe(
     )
 
 
-def parts_of(log: PartitionLog, segment: Segment, end: int, aborted: Sequence[AbortedTxn]) -> Parts:
+async def _aborted_in(log: PartitionLog, start: int, end: int) -> bytes:
+    """Return the transaction index of the records in [start, end). Raises OSError."""
+    found = await log.aborted_entries(start, end)
+    return b"".join(await each(found, lambda entry: encode_aborted((entry,))))
+
+
+def parts_of(log: PartitionLog, segment: Segment, end: int, aborted: bytes) -> Parts:
     """Return the parts of a closed segment's object. Files that only save time may be missing. Raises OSError.
 
-    The transaction index has all aborted transactions with records in the segment, also those whose markers are in
+    The transaction index `aborted` has all aborted transactions with records in the segment, also those whose markers are in
     later segments, so that a reader needs no other object.
     """
-    epochs = [each for each in log.leader_epochs.entries if each[1] < end]
+    epochs = [entry for entry in log.leader_epochs.entries if entry[1] < end]
     parts: dict[Part, FilePart | bytes] = {
         Part.LOG: FilePart(segment.path(), segment.size),
         Part.LEADER_EPOCHS: epochs_bytes(epochs),
-        Part.TRANSACTION_INDEX: encode_aborted(aborted),
+        Part.TRANSACTION_INDEX: aborted,
     }
     for part, path in (
         (Part.OFFSET_INDEX, segment.path(INDEX_SUFFIX)),

@@ -23,7 +23,7 @@ from kbroker.remote.object_format import Part
 from kbroker.remote.segment import RemoteSegment
 from kbroker.remote.segment_objects import SegmentObject
 from kbroker.remote.store_errors import DamagedObjectError, StoreError
-from kbroker.tiers.chunk_cache import AHEAD, CHUNK_BYTES, Chunk, ChunkCache, ChunkKey
+from kbroker.tiers.chunk_cache import AHEAD, CHUNK_BYTES, Chunk, ChunkCache, ChunkKey, LostChunkError
 from kbroker.tiers.metadata import Owner
 from kbroker.tiers.shared import Shared
 from kbroker.tiers.tiered_partition import object_name
@@ -50,13 +50,13 @@ class _Known(NamedTuple):
     of: SegmentObject
     offsets: bytes
     times: bytes
-    aborted: list[tuple[int, int, int]]
-    """Producer id, first and last offset."""
+    aborted: bytes
+    """The index of aborted transactions, in the order of their markers."""
 
     @property
     def size(self) -> int:
         """The bytes of the indexes in memory."""
-        return len(self.offsets) + len(self.times) + 100 * len(self.aborted) + 500
+        return len(self.offsets) + len(self.times) + len(self.aborted) + 500
 
 
 class RemoteReader:
@@ -94,7 +94,7 @@ class RemoteReader:
         self._shared.counts.read_requests += 1
         try:
             found = await self._read(owner, log, offset, most, until, min_one=min_one, committed=committed)
-        except TimeoutError:
+        except (TimeoutError, LostChunkError):
             return NOT_YET
         except (StoreError, OSError) as error:
             if offset < log.earliest_offset:  # deleted meanwhile
@@ -113,12 +113,11 @@ class RemoteReader:
         if most < header.size and not min_one:
             return NOT_YET
         records = await self._bytes_from(known, position, header, max(most, header.size), until)
-        aborted: list[tuple[int, int]] = []
-        if committed and known.aborted:
-            end = segment.end_offset + 1
-            end = min(end, segment.start_offset + _offset_after(known.offsets, position + len(records)))
-            aborted = [(each[0], each[1]) for each in known.aborted if each[2] >= offset and each[1] < end]
-        return RemoteData(records, aborted)
+        if not (committed and known.aborted):
+            return RemoteData(records, [])
+        end = segment.end_offset + 1
+        end = min(end, segment.start_offset + _offset_after(known.offsets, position + len(records)))
+        return RemoteData(records, await _aborted_in(known.aborted, offset, end))
 
     def find(self, owner: Owner, log: PartitionLog, offset: int) -> RemoteSegment:
         """Return the segment that contains an offset. Raises ApiError, and TimeoutError while that is unknown."""
@@ -144,7 +143,9 @@ class RemoteReader:
         size = min(most, chunk.size - start)
         if not chunk.is_file:
             return chunk.read(start, size)
-        return LogSlice(chunk, start, size)
+        piece = LogSlice(chunk, start, size)
+        _ = piece.fd  # from now on the file stays readable, even if the cache removes it
+        return piece
 
     async def _batch_at(
         self, known: _Known, segment: RemoteSegment, offset: int, until: float
@@ -239,9 +240,7 @@ class RemoteReader:
         for part in (Part.OFFSET_INDEX, Part.TIME_INDEX, Part.TRANSACTION_INDEX):
             there = of.layout.lengths[part]
             parts[part] = await of.whole(part, deadline_s=shared.deadline_s) if there else b""
-        whole = len(parts[Part.TRANSACTION_INDEX]) // TXN_ENTRY.size * TXN_ENTRY.size
-        aborted = [each[1:4] for each in TXN_ENTRY.iter_unpack(parts[Part.TRANSACTION_INDEX][:whole])]
-        return _Known(of, parts[Part.OFFSET_INDEX], parts[Part.TIME_INDEX], aborted)
+        return _Known(of, parts[Part.OFFSET_INDEX], parts[Part.TIME_INDEX], parts[Part.TRANSACTION_INDEX])
 
     def _was_opened(self, segment_id: bytes, done: asyncio.Task[_Known]) -> None:
         del self._openings[segment_id]
@@ -326,6 +325,21 @@ def _offset_after(index: bytes, position: int) -> int:
         range(count), position, key=lambda each: OFFSET_ENTRY.unpack_from(index, each * OFFSET_ENTRY.size)[1]
     )
     return int(OFFSET_ENTRY.unpack_from(index, place * OFFSET_ENTRY.size)[0]) if place < count else 1 << 40
+
+
+async def _aborted_in(index: bytes, start: int, end: int) -> list[tuple[int, int]]:
+    """Return (producer id, first offset) of the aborted transactions that overlap [start, end)."""
+    count = len(index) // TXN_ENTRY.size
+    place = bisect_left(range(count), start, key=lambda each: TXN_ENTRY.unpack_from(index, each * TXN_ENTRY.size)[3])
+    found = []
+    for at in range(place * TXN_ENTRY.size, count * TXN_ENTRY.size, TXN_ENTRY.size):
+        _, producer_id, first, _, stable = TXN_ENTRY.unpack_from(index, at)
+        if first < end:
+            found.append((producer_id, first))
+        if stable >= end:
+            break
+        await turn
+    return found
 
 
 def _by_time(index: bytes, timestamp: int) -> int:

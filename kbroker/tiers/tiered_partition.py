@@ -12,7 +12,7 @@ import logging
 from typing import Final
 
 from kbroker.failpoints import passed
-from kbroker.long_work import in_slices, turn
+from kbroker.long_work import each, in_slices, turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError
 from kbroker.remote.object_format import ObjectName
@@ -85,7 +85,12 @@ class TieredPartition:
         waiting = segments[segments.index_at(max(partition_log.tier.end_offset, 0)) : -1]
         if not waiting:
             return 0, 0
-        return sum(each.size for each in waiting), max(self._shared.clock.now_ms() - waiting[0].written_ms(), 0)
+        size = sum(each.size for each in waiting)
+        try:
+            return size, max(self._shared.clock.now_ms() - waiting[0].written_ms(), 0)
+        except OSError as error:
+            partition_log.report_failure(error)
+            return size, 0
 
     def _failed(self, reason: str, least_ms: int = 0) -> None:
         settings = self._shared.settings
@@ -109,7 +114,7 @@ class TieredPartition:
         if not self.partition.log.config.remote_storage_enable:
             await self._leave(segments)
             return
-        await self._remove_unfinished(segments)
+        await self._remove_useless(segments)
         if self.partition.log.config.copies:
             await self._copy_due()
         await self._expire()
@@ -123,10 +128,10 @@ class TieredPartition:
         partition_log.leader_epochs.truncate_from_start(partition_log.log_start_offset)
         self._shared.save_log_starts()
         self.partition.poke()
-        for each in segments.all():
+        for segment in segments.all():
             if partition_log.config.remote_storage_enable:
                 return  # it is used again: the next round learns what is left
-            await delete_segment(self._shared, self.owner, each)
+            await delete_segment(self._shared, self.owner, segment)
         if not partition_log.config.remote_storage_enable:
             partition_log.tier = None
 
@@ -135,29 +140,54 @@ class TieredPartition:
         partition_log = self.partition.log
         tier = partition_log.tier
         assert tier is not None
-        first = segments.first()
-        if first is not None and partition_log.leader_epochs.epoch_for_offset(first.start_offset) < 0:
-            await self._restore_epochs(segments)
+        await self._restore_epochs(segments)
+        first = await self._first(segments)
         entries = partition_log.leader_epochs.entries
         ends = [*(start for _, start in entries[1:]), partition_log.log_end_offset]
         end = 0
-        for (epoch, _), epoch_end in reversed([*zip(entries, ends, strict=True)]):
+        for (epoch, _), epoch_end in reversed([*zip(entries, ends, strict=bool(entries))]):
             last = segments.last(epoch)
             await turn
             if last is not None:
                 end = min(last.end_in_epoch(epoch) + 1, epoch_end)
                 break
-        known = 0 if tier.start_offset == NOWHERE else tier.start_offset
+        if first is None or first.start_offset > partition_log.log_start_offset:
+            end = 0  # there are local records before all that is copied
+        if end > max(tier.end_offset, 0):
+            # Before the disk may lose a segment, the record that names its copy must survive a loss of power.
+            await self._shared.sync_metadata(self._shared.metadata.place(self.owner))
+        # Without remote records the local log is all that there is: what was before it does not come back.
+        known = partition_log.log_start_offset if tier.start_offset == NOWHERE else tier.start_offset
         tier.end_offset = end
         tier.size = segments.size(_FINISHED)
         tier.start_offset = NOWHERE if first is None else max(known, first.start_offset)
 
+    async def _first(self, segments: RemoteSegments) -> RemoteSegment | None:
+        """Return the first readable segment with records of this log.
+
+        After a loss of power the log may have lost the end that was copied, and continues with another leader epoch.
+        """
+        partition_log = self.partition.log
+        entries = partition_log.leader_epochs.entries
+        ends = [*(start for _, start in entries[1:]), NOWHERE]
+        for (epoch, start), end in zip(entries, ends, strict=bool(entries)):
+            found = segments.first_from(epoch, start, end)
+            await turn
+            if found is not None:
+                return found
+        return None
+
     async def _restore_epochs(self, segments: RemoteSegments) -> None:
-        """Take the epochs of remote records from their segments: the log's file of them was lost."""
+        """Take the epochs of remote records from their segments if the log's file of them was lost."""
+        first, earliest = segments.first(), self.partition.log.earliest_offset
+        if first is None or first.end_offset < earliest:
+            return
+        if self.partition.log.leader_epochs.epoch_for_offset(max(first.start_offset, earliest)) >= 0:
+            return
         starts: dict[int, int] = {}
-        for each in segments.all():
-            if each.state is _FINISHED:
-                for epoch, start in each.epochs:
+        for segment in segments.all():
+            if segment.state is _FINISHED:
+                for epoch, start in segment.epochs:
                     starts[epoch] = min(start, starts.get(epoch, start))
             await turn
         self.partition.log.leader_epochs.prepend(sorted(starts.items()))
@@ -203,13 +233,14 @@ class TieredPartition:
 
     # -- deleting
 
-    async def _remove_unfinished(self, segments: RemoteSegments) -> None:
-        """Delete what earlier copies and deletions have left. No copy is in progress here."""
-        if segments.count(_FINISHED) == len(segments):
-            return
-        for each in await in_slices(_unfinished(segments)):
-            if self.is_current():
-                await delete_segment(self._shared, self.owner, each)
+    async def _remove_useless(self, segments: RemoteSegments) -> None:
+        """Delete what earlier copies and deletions have left, and replaced copies. No copy is in progress here."""
+        for found in await in_slices(each(segments.useless(), lambda segment: segment)):
+            # What is of several leader epochs comes several times.
+            if self.is_current() and segments.get(found.id) is not None:
+                await delete_segment(self._shared, self.owner, found)
+        while self.is_current() and (first := segments.first()) and first.end_offset < self.partition.log.earliest_offset:
+            await delete_segment(self._shared, self.owner, first)
 
     async def _expire(self) -> None:
         """Delete the first segments that are before the log's start, too old, or too much."""
@@ -217,7 +248,7 @@ class TieredPartition:
         while self.is_current():
             tier = partition_log.tier
             segments = self._shared.metadata.segments(self.owner)
-            first = segments.first()
+            first = await in_slices(self._first(segments))
             if first is None or tier is None:
                 return
             if first.end_offset >= partition_log.earliest_offset:
@@ -242,15 +273,6 @@ class TieredPartition:
         place = partition_log.segments.index_at(max(tier.end_offset, 0))
         only_here = sum(each.size for each in partition_log.segments[place:])
         return segments.size(_FINISHED) + only_here - first.size >= config.retention_bytes
-
-
-async def _unfinished(segments: RemoteSegments) -> list[RemoteSegment]:
-    found = []
-    for each in segments.all():
-        if each.state is not _FINISHED:
-            found.append(each)
-        await turn
-    return found
 
 
 async def delete_segment(shared: Shared, owner: Owner, segment: RemoteSegment) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.tier import Tier
@@ -58,10 +59,60 @@ def test_the_last_segment_is_closed_so_that_it_can_be_copied(tmp_path: Path) -> 
     assert (log.earliest_offset, log.log_start_offset, log.segments.bases) == (0, 3, [3])
 
 
-def test_without_copying_the_disk_is_limited_as_usual(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("copied_to", "earliest"), [(0, 8), (4, 8), (8, 0), (10, 0)])
+def test_without_copying_the_disk_is_limited_as_usual(tmp_path: Path, copied_to: int, earliest: int) -> None:
     log = open_log(tmp_path / "topic-0", config=replace(TIERED, remote_log_copy_disable=True))
     append(log, 12)
-    assert delete_due(committed(log), NOW) == 4
+    assert delete_due(committed(log), NOW) == 0, "until it is known where remote storage ends"
+    tier_of(log).end_offset = copied_to
+    assert delete_due(log, NOW) == 4
+    assert (log.earliest_offset, log.log_start_offset) == (earliest, 8), "nobody reads on behind a gap"
+
+
+def test_the_last_segment_stays_open_while_it_may_stay(tmp_path: Path) -> None:
+    config = replace(TIERED, local_retention_bytes=SIZE, local_retention_ms=1000)
+    log = open_log(tmp_path / "topic-0", config=config)
+    append(log, 3)
+    delete_due(committed(log), NOW + 500)
+    assert log.segments.bases == [0, 2], "it is larger than the disk may keep, but not old"
+    log.update_config(replace(config, local_retention_bytes=0))
+    log.set_high_watermark(0)
+    append(log)
+    delete_due(log, NOW + 500)
+    assert log.segments.bases == [0, 2], "nobody can read its records yet"
+    delete_due(committed(log), NOW + 500)
+    assert log.segments.bases == [0, 2, 4]
+    delete_due(log, NOW + HOUR)
+    assert log.segments.bases == [0, 2, 4], "an empty segment stays open"
+
+
+def test_an_epoch_that_begins_too_late_is_mended_beside_remote_ones(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0", config=TIERED)
+    append(log, 4, 1)
+    append(log, 4, 2)
+    log.close()
+    path = tmp_path / "topic-0" / "leader-epoch-checkpoint"
+    path.write_text(path.read_text().replace("1 0", "1 2"))
+    log = open_log(tmp_path / "topic-0", config=TIERED)
+    assert log.proven_epochs().entries == [(1, 0), (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("local", "entries"),
+    [
+        ([], [(1, 0), (3, 4), (5, 12)]),
+        ([(3, 6), (5, 9)], [(1, 0), (3, 4), (5, 9)]),
+        ([(4, 6), (5, 9)], [(1, 0), (3, 4), (4, 6), (5, 9)]),
+    ],
+)
+def test_epochs_of_remote_records_go_before_the_others(
+    tmp_path: Path, local: list[tuple[int, int]], entries: list[tuple[int, int]]
+) -> None:
+    epochs = LeaderEpochCache(str(tmp_path))
+    for each in local:
+        epochs.assign(*each)
+    epochs.prepend([(1, 0), (2, 8), (3, 4), (5, 12)])  # the log has lost what was copied of epoch 2
+    assert epochs.entries == LeaderEpochCache(str(tmp_path)).entries == entries
 
 
 def test_records_in_remote_storage_are_deleted_by_their_offset(tmp_path: Path) -> None:
