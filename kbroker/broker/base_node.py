@@ -260,7 +260,7 @@ class Node(LogEvents, ABC):
         if self.tiers is not None:
             self._coordinators.add(REMOTE_LOG_METADATA_TOPIC, self.tiers.shared.metadata, ())
         self._dynamic_configs = DynamicConfigs(
-            config, logs, cleaner_pool, self._reconfigure, self.groups, self.server, self.tls
+            config, logs, cleaner_pool, self._reconfigure, self.groups, self.server, self.tls, self.tiers
         )
         self._parts = AsyncExitStack()
 

@@ -17,6 +17,8 @@ from kbroker.log.cleaner.worker_pool import WorkerPool, cleaner_settings
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.network.server import Server, server_limits
 from kbroker.security.tls.of_broker import TlsListeners
+from kbroker.tiers.service import Tiers
+from kbroker.tiers.settings import tier_settings
 
 
 class DynamicConfigs:
@@ -31,6 +33,7 @@ class DynamicConfigs:
         groups: GroupCoordinator,
         server: Server,
         tls: TlsListeners,
+        tiers: Tiers | None,
     ) -> None:
         """Create the object. `reconfigure` applies changed defaults to topics."""
         self._config = config
@@ -40,6 +43,7 @@ class DynamicConfigs:
         self._groups = groups
         self._server = server
         self._tls = tls
+        self._tiers = tiers
 
     def follow(self, old: ClusterState, new: ClusterState) -> bool:
         """Apply the broker configs if the cluster's state has changed them. Return whether any value has changed."""
@@ -59,6 +63,9 @@ class DynamicConfigs:
         self._groups.streams.assignment_interval_default_ms = config.get_int("group.streams.assignment.interval.ms")
         self._groups.set_share_assignment_interval(config.get_int("group.share.assignment.interval.ms"))
         self._server.limit(server_limits(config))
+        settings = None if self._tiers is None else tier_settings(config)
+        if self._tiers is not None and settings is not None:
+            self._tiers.configure(settings)
         return True
 
 

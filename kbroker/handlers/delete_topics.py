@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from kbroker.cluster_state import ClusterState
+from kbroker.cluster_state import REMOTE_LOG_METADATA_TOPIC, ClusterState
 from kbroker.handlers.metering import Metering
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.services import names_remote_segments
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
@@ -44,6 +45,11 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
     results: list[DeletableTopicResult] = []
     names, ids = await _sort(request, results)
     deletable = await _found(ctx.services.controller.state, names, ids, results)
+    kept = ctx.services.controller.state.topics.get(REMOTE_LOG_METADATA_TOPIC)
+    if kept is not None and kept.topic_id in deletable and names_remote_segments(ctx.services, kept.name):
+        del deletable[kept.topic_id]
+        reason = "It names all segments in remote storage."
+        results.append(_result(kept.name, kept.topic_id, ErrorCode.POLICY_VIOLATION, reason))
     if len(deletable) > MAX_TOPICS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
     if ctx.metering is not None:

@@ -44,6 +44,10 @@ _CONSUMER = -1
 _DEBUGGING = -2
 """The replica id of tools such as ReplicaVerificationTool. A follower answers these tools from its own log."""
 _FIRST_NOT_AVAILABLE_VERSION = 5
+_REMOTE_TIMEOUT = "remote.list.offsets.request.timeout.ms"
+
+Until = tuple[float, float]
+"""The times of the loop's clock at which the request ends its scans of views, and its reads of remote storage."""
 
 
 @handles(ListOffsetsRequest, ListOffsetsResponse, "1-11", mirrored(ListOffsetsResponse))
@@ -57,7 +61,8 @@ async def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> List
             await turn
         await turn
     topics: dict[str, list[ListOffsetsPartitionResponse]] = {}
-    until = asyncio.get_running_loop().time() + view_offsets.PATIENCE_SECONDS
+    now = asyncio.get_running_loop().time()
+    until = now + view_offsets.PATIENCE_SECONDS, now + ctx.services.config.get_int(_REMOTE_TIMEOUT) / 1000
     for topic in request.topics:
         answers = topics.setdefault(topic.name, [])
         for wanted in topic.partitions:
@@ -78,9 +83,9 @@ def _answer(wanted: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartiti
 
 
 async def _one(
-    ctx: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition, until: float
+    ctx: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition, until: Until
 ) -> ListOffsetsPartitionResponse:
-    """Look up an offset. `until` is the time of the loop's clock at which a scan of views must end."""
+    """Look up an offset."""
     timestamp = wanted.timestamp
     if timestamp < 0 and (timestamp < EARLIEST_PENDING_UPLOAD or ctx.version < _SINCE.get(timestamp, 0)):
         return _answer(wanted, ErrorCode.UNSUPPORTED_VERSION)
@@ -108,7 +113,7 @@ async def _one(
             visible_end = await log.readable_end(now_ms, committed=request.isolation_level == _READ_COMMITTED)
             unknown = not partition.knows_high_watermark
         if view is None:
-            answer = await _lookup(ctx, partition, wanted, visible_end)
+            answer = await _lookup(ctx, partition, wanted, visible_end, until)
         else:
             answer = await _of_view(ctx, view, wanted, until, committed=request.isolation_level == _READ_COMMITTED)
         if unknown and (timestamp == LATEST or (timestamp >= MAX_TIMESTAMP and answer.offset < 0)):
@@ -128,7 +133,7 @@ async def _one(
 
 
 async def _lookup(
-    ctx: RequestContext, partition: Partition, wanted: ListOffsetsPartition, visible_end: int
+    ctx: RequestContext, partition: Partition, wanted: ListOffsetsPartition, visible_end: int, until: Until
 ) -> ListOffsetsPartitionResponse:
     log, timestamp = partition.log, wanted.timestamp
     answer = _answer(wanted, ErrorCode.NONE)
@@ -139,23 +144,29 @@ async def _lookup(
         if answer.offset >= 0:
             answer.leader_epoch = log.proven_epochs().epoch_for_offset(answer.offset)
     else:
-        found = await _remote_by_timestamp(ctx, partition, timestamp) if log.tier is not None else None
-        if found is not None:
-            answer.offset, answer.timestamp, answer.leader_epoch = found
-        else:
+        while True:
+            found = await _remote_by_timestamp(ctx, partition, timestamp, until[1]) if log.tier is not None else None
+            if found is not None:
+                answer.offset, answer.timestamp, answer.leader_epoch = found
+                break
+            begins = log.log_start_offset
             await _by_timestamp(log, timestamp, visible_end, answer)
+            if log.tier is None or timestamp < 0 or log.log_start_offset == begins:
+                break  # otherwise records may have left the disk before they were looked at
     return answer
 
 
 def _latest_tiered(log: PartitionLog) -> int:
-    return _copied_to(log) - 1 if log.tier is not None and _copied_to(log) else -1
+    return _copied_to(log) - 1 if _is_tiered(log) and _copied_to(log) else -1
 
 
 def _earliest_pending_upload(log: PartitionLog) -> int:
-    if log.tier is None:
-        return -1
-    pending = max(_copied_to(log), log.log_start_offset)
-    return pending if pending < log.log_end_offset else -1
+    return max(_copied_to(log), log.log_start_offset) if _is_tiered(log) else -1
+
+
+def _is_tiered(log: PartitionLog) -> bool:
+    """Whether a log has remote records: not after its topic has switched remote storage off."""
+    return log.tier is not None and log.config.remote_storage_enable
 
 
 def _copied_to(log: PartitionLog) -> int:
@@ -175,18 +186,16 @@ _FIXED: Final[dict[int, Callable[[PartitionLog], int]]] = {
 
 
 async def _remote_by_timestamp(
-    ctx: RequestContext, partition: Partition, timestamp: int
+    ctx: RequestContext, partition: Partition, timestamp: int, until: float
 ) -> tuple[int, int, int] | None:
     """Return (offset, timestamp, leader epoch) of the first record in remote storage that is not older, or None.
 
     Raises ApiError. The record with the largest timestamp is looked for on the local disk only, as in Kafka.
     """
     tiers = ctx.services.tiers
-    if timestamp < 0 or tiers is None:
+    if timestamp < 0 or tiers is None or not _is_tiered(partition.log):
         return None
     _copied_to(partition.log)
-    wait_ms = ctx.services.config.get_int("remote.list.offsets.request.timeout.ms")
-    until = asyncio.get_running_loop().time() + wait_ms / 1000
     owner = Owner(partition.topic, partition.topic_id, partition.index)
     try:
         return await tiers.reader.first_at(owner, partition.log, timestamp, until)
@@ -195,18 +204,18 @@ async def _remote_by_timestamp(
 
 
 async def _of_view(
-    ctx: RequestContext, view: HostedView, wanted: ListOffsetsPartition, until: float, *, committed: bool
+    ctx: RequestContext, view: HostedView, wanted: ListOffsetsPartition, until: Until, *, committed: bool
 ) -> ListOffsetsPartitionResponse:
     timestamp, answer = wanted.timestamp, _answer(wanted, ErrorCode.NONE)
     if timestamp == LATEST:
-        answer.offset = await view_offsets.latest(view, until, committed=committed)
+        answer.offset = await view_offsets.latest(view, until[0], committed=committed)
         answer.leader_epoch = view.partition.leader_epoch
     elif timestamp == MAX_TIMESTAMP:
-        await view_offsets.largest_time(view, answer, until, committed=committed)
+        await view_offsets.largest_time(view, answer, until[0], committed=committed)
     elif timestamp >= 0:
-        await view_offsets.at_time(view, timestamp, answer, until, committed=committed)
+        await view_offsets.at_time(view, timestamp, answer, until[0], committed=committed)
     else:
-        answer = await _lookup(ctx, view.partition, wanted, 0)  # offsets that do not depend on matches
+        answer = await _lookup(ctx, view.partition, wanted, 0, until)  # offsets that do not depend on matches
     return answer
 
 

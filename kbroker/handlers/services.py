@@ -157,6 +157,11 @@ def check_effect(services: Services, topic: str, before: Mapping[str, str], afte
         raise ApiError(ErrorCode.INVALID_CONFIG, why)
 
 
+def names_remote_segments(services: Services, topic: str) -> bool:
+    """Whether a topic names all segments in remote storage, so that it must be neither deleted nor grown."""
+    return topic == REMOTE_LOG_METADATA_TOPIC and services.tiers is not None
+
+
 def _why_not_remote(topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
     """Return why remote storage cannot be switched on or off. The text for the latter is Kafka's."""
     if topic == REMOTE_LOG_METADATA_TOPIC and before:

@@ -2,7 +2,8 @@
 
 Owns the wait of such a request, and the answer for a view's partition and for records in remote storage.
 
-If other partitions have records, the request does not wait for remote storage: what it lacks is fetched meanwhile.
+If other partitions have records, the request does not wait for remote storage: what it lacks is fetched meanwhile. The
+partitions keep their order, so that each of them is the first from time to time, and gets records.
 
 A view never answers with batches that have no record at their end: clients would ask again at once, and never reach its
 end. Instead the request waits until a record matches or `max_wait_ms` is over; what was scanned meanwhile is remembered
@@ -16,7 +17,7 @@ import asyncio
 import math
 from typing import Final
 
-from kbroker.handlers.fetch_attempt import Fetch, diverging, is_due
+from kbroker.handlers.fetch_attempt import Fetch, Item, diverging, is_due
 from kbroker.handlers.fetch_session import Key
 from kbroker.handlers.services import Services
 from kbroker.log.log_slice import LogSlice
@@ -100,14 +101,18 @@ class SlowFetch:
         size, urgent, readable = 0, False, False
         self._matures_at = math.inf
         self._remote_until = self._loop.time() + work.remote_wait_s
-        for key, want, partition in sorted(work.items, key=lambda item: item[0] in work.remote):
+        late: list[Item] = []
+        for item in work.items:
+            key, want, partition = item
             left = max(0, work.max_bytes - size)
             if partition is None and key in work.views:
                 data = await self._read_view(key, want, left, is_first=not size)
                 readable |= not data.error_code
             elif partition is not None and key in work.remote:
                 readable = True
-                data = await self._read_remote(key, want, partition, left, is_first=not size)
+                data = await self._read_remote(key, want, partition, left, is_first=not size, until=0.0)
+                if not (data.records or data.error_code):
+                    late.append(item)
             else:
                 readable |= partition is not None
                 work.matures_in_ms = math.inf
@@ -115,17 +120,26 @@ class SlowFetch:
                 self._matures_at = min(self._matures_at, self._loop.time() + work.matures_in_ms / 1000)
             if data.records:
                 size += len(data.records)
-                urgent |= isinstance(data.records, LogSlice) and data.records.cut_short
+                # A read of remote storage ends with a chunk or a segment: a wait would add nothing.
+                urgent |= key in work.remote or (isinstance(data.records, LogSlice) and data.records.cut_short)
             urgent |= bool(data.error_code) or data.diverging_epoch is not None or data.preferred_read_replica >= 0
             found[key] = data
             await turn
+        for key, want, partition in late:
+            if size or partition is None:
+                break
+            left = max(0, work.max_bytes - size)
+            until = self._remote_until
+            found[key] = data = await self._read_remote(key, want, partition, left, is_first=True, until=until)
+            size += len(data.records or b"")
+            urgent |= bool(data.records or data.error_code)
         urgent |= work.has_moved
         return [found[item[0]] for item in work.items], is_due(size, work.min_bytes, urgent, work.hold) or not readable
 
     async def _read_remote(
-        self, key: Key, want: FetchPartition, partition: Partition, left: int, *, is_first: bool
+        self, key: Key, want: FetchPartition, partition: Partition, left: int, *, is_first: bool, until: float
     ) -> PartitionData:
-        """Read a partition from remote storage; wait for that only if no other partition has records."""
+        """Read a partition from remote storage, and wait for that up to a time of the loop's clock."""
         work, partition_log = self._work, partition.log
         partition.traffic.fetches += 1
         code = work.refusal(partition, want)
@@ -143,10 +157,13 @@ class SlowFetch:
                     min(want.partition_max_bytes, left),
                     min_one=is_first,
                     committed=work.committed_only,
-                    until=self._remote_until if is_first else 0.0,
+                    until=until,
                 )
         except ApiError as error:
             return work.failed(key[2], error.code)
+        except OSError as error:
+            partition_log.report_failure(error)
+            return work.failed(key[2], ErrorCode.KAFKA_STORAGE_ERROR)
         if found is NOT_YET and epoch is None:
             self._matures_at = min(self._matures_at, self._loop.time() + _LOOK_S)
         aborted = [AbortedTransaction(*each) for each in found.aborted] if work.committed_only else None

@@ -439,7 +439,7 @@ class PartitionLog(LogState):
             self._close_active_if_due(now_ms)
         for count_due in (self._beyond_size, self._too_old):
             due = AT_ONCE
-            while due == AT_ONCE and self.config.delete:
+            while due == AT_ONCE and (self.config.delete or self.config.copies):
                 limit = min(readable_end, self.high_watermark)
                 if self.kept_from is not None:
                     held = max(held, count_due(limit, now_ms, _HELD_COUNTED))

@@ -100,6 +100,10 @@ class ChunkCache:
         """The bytes of the chunks in files."""
         shutil.rmtree(directory, ignore_errors=True)
 
+    def limit(self, at_once: int) -> None:
+        """Set the most fetches at the same time; those that wait keep the limit before."""
+        self._places = asyncio.Semaphore(at_once)
+
     @property
     def coming(self) -> int:
         """The number of chunks that are being fetched, or wait for that."""
@@ -126,7 +130,7 @@ class ChunkCache:
 
     def bring_ahead(self, key: ChunkKey, fetch: Fetch) -> None:
         """Fetch a chunk for which nobody waits yet, unless many are coming already."""
-        if key not in self._kept and key not in self._coming and len(self._coming) <= AHEAD:
+        if self.get(key) is None and key not in self._coming and len(self._coming) <= AHEAD:
             self.bring(key, fetch)
 
     def _came(self, key: ChunkKey, done: asyncio.Task[Chunk]) -> None:

@@ -38,6 +38,8 @@ async def copy_segment(shared: Shared, owner: Owner, log: PartitionLog, segment:
     described = describe(shared.broker_id, log, segment, end, shared.clock.now_ms(), has_aborted=bool(aborted))
     if not await shared.metadata.decide(owner, lambda shard, _now: shard.begin_copy(owner, described)):
         return False
+    # Otherwise a loss of power could leave an object that no record names.
+    await shared.sync_metadata(shared.metadata.place(owner))
     passed("tiers.announced")
     name = ObjectName(owner.topic_id, owner.partition, segment.base_offset, described.id).text(shared.prefix)
     deadline_s = shared.deadline_s + segment.size / _LEAST_RATE
@@ -92,8 +94,8 @@ async def _aborted_in(log: PartitionLog, start: int, end: int) -> bytes:
 def parts_of(log: PartitionLog, segment: Segment, end: int, aborted: bytes) -> Parts:
     """Return the parts of a closed segment's object. Files that only save time may be missing. Raises OSError.
 
-    The transaction index `aborted` has all aborted transactions with records in the segment, also those whose markers are in
-    later segments, so that a reader needs no other object.
+    The transaction index `aborted` has all aborted transactions with records in the segment, also those whose markers
+    are in later segments, so that a reader needs no other object.
     """
     epochs = [entry for entry in log.leader_epochs.entries if entry[1] < end]
     parts: dict[Part, FilePart | bytes] = {

@@ -2,7 +2,7 @@
 
 Owns the decisions about the next state of a segment or of a deleted partition, and the wait while the topic is created
 or loaded. A decision that is no legal transition is refused, so that a copy that was given up cannot become readable.
-Never talks to a store: copying.py and expiring.py do.
+Never talks to a store: copying.py and tiered_partition.py do.
 """
 
 from __future__ import annotations

@@ -72,6 +72,11 @@ class RemoteReader:
         self.chunks = ChunkCache(directory, settings.cache_bytes, settings.reads_at_once)
         self._opening = asyncio.Semaphore(settings.reads_at_once)
 
+    def limit(self, at_once: int) -> None:
+        """Set the most fetches from the store at the same time."""
+        self._opening = asyncio.Semaphore(at_once)
+        self.chunks.limit(at_once)
+
     # -- records
 
     async def read(
@@ -91,7 +96,6 @@ class RemoteReader:
         clock. Raises ApiError: OFFSET_OUT_OF_RANGE if the records are deleted, KAFKA_STORAGE_ERROR if the store fails
         or has lost them.
         """
-        self._shared.counts.read_requests += 1
         try:
             found = await self._read(owner, log, offset, most, until, min_one=min_one, committed=committed)
         except (TimeoutError, LostChunkError):
@@ -186,6 +190,7 @@ class RemoteReader:
             parts.append(part)
             position += len(part)
             size -= len(part)
+            await turn
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _chunk(self, known: _Known, number: int, until: float) -> Chunk:
@@ -263,9 +268,9 @@ class RemoteReader:
         tier = log.tier
         if tier is None:
             return None
-        offset, end = log.earliest_offset, min(tier.end_offset, log.log_start_offset)
+        offset = log.earliest_offset
         try:
-            while offset < end:
+            while offset < min(tier.end_offset, log.log_start_offset):  # both grow meanwhile
                 segment = self.find(owner, log, offset)
                 if segment.max_timestamp_ms >= timestamp:
                     known = await self._open(owner, segment, until)

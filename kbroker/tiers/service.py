@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from kbroker.cluster_state import ClusterState
+from kbroker.long_work import begun_in_slices, turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError
 from kbroker.remote.segment import DeleteState
 from kbroker.remote.store_errors import StoreError
 from kbroker.tiers.metadata import Owner
 from kbroker.tiers.reading import RemoteReader
-from kbroker.tiers.settings import uses_remote_storage
+from kbroker.tiers.settings import TierSettings, uses_remote_storage
 from kbroker.tiers.shared import Shared
 from kbroker.tiers.tiered_partition import TieredPartition, delete_segment
 
 log = logging.getLogger(__name__)
 
 _LOOK_MS: Final = 5_000
-"""The time in ms between two looks for remote segments that nobody needs."""
+"""The time in ms between two looks for remote segments that nobody needs; longer after failures."""
+_AT_ONCE: Final = 200
+"""The most partitions that a tick looks at."""
+_BEGUN_AT_ONCE: Final = 20
+"""The most rounds that a tick begins."""
 
 
 class Tiers:
@@ -38,18 +44,35 @@ class Tiers:
         self._state = state
         self._followed: dict[tuple[str, int], TieredPartition] = {}
         self._rounds: dict[TieredPartition, asyncio.Task[None]] = {}
+        self._turns: deque[TieredPartition] = deque()
+        """The followed partitions in the order in which ticks look at them."""
         self._cleaning: asyncio.Task[None] | None = None
         self._cleaned: Owner | None = None
         self._clean_ms = 0.0
+        self._clean_fails = 0
         self._is_closed = False
 
     def __iter__(self) -> Iterator[TieredPartition]:
         return iter(self._followed.values())
 
+    def configure(self, settings: TierSettings) -> None:
+        """Use other settings from now on; what runs keeps its place."""
+        before, shared = self.shared.settings, self.shared
+        shared.settings = settings
+        if settings.copies_at_once != before.copies_at_once:
+            shared.copies = asyncio.Semaphore(settings.copies_at_once)
+        if settings.deletes_at_once != before.deletes_at_once:
+            shared.deletions = asyncio.Semaphore(settings.deletes_at_once)
+        if settings.copy_rate != before.copy_rate:
+            shared.copy_after = 0.0
+        if settings.reads_at_once != before.reads_at_once:
+            self.reader.limit(settings.reads_at_once)
+
     def hosted(self, partition: Partition) -> None:
         """Follow a partition that is hosted from now on, if its topic uses remote storage."""
         if partition.log.tier is not None and not self._is_closed:
-            self._followed[partition.key] = TieredPartition(partition, self.shared)
+            followed = self._followed[partition.key] = TieredPartition(partition, self.shared)
+            self._turns.append(followed)
 
     def reconfigured(self, partition: Partition) -> None:
         """Note that a partition's configs have changed."""
@@ -60,53 +83,69 @@ class Tiers:
             followed.retry()
 
     def lag(self) -> tuple[int, int]:
-        """Return the bytes that are not copied yet, and the age in ms of the oldest of them, over all partitions."""
-        found = [each.lag() for each in self if each.is_current()]
+        """Return the bytes that are not copied yet, and the age in ms of the oldest of them, over all partitions.
+
+        Each partition counts them after its rounds.
+        """
+        found = [each.waiting for each in self]
         return sum(size for size, _ in found), max((age_ms for _, age_ms in found), default=0)
 
     def tick(self) -> None:
-        """Begin the rounds that are due."""
+        """Begin the rounds that are due, some at a time."""
         if self._is_closed:
             return
         loop = asyncio.get_running_loop()
-        for key, followed in list(self._followed.items()):
-            if not self.shared.is_hosted(followed.partition) or followed.partition.log.tier is None:
-                if followed not in self._rounds:
-                    del self._followed[key]
-            elif (
-                followed.is_due
-                and followed not in self._rounds
-                and followed.is_current()
-                and followed.owner != self._cleaned
-            ):
-                task = self._rounds[followed] = loop.create_task(followed.round())
-                task.add_done_callback(lambda _task, done=followed: self._rounds.pop(done, None))  # type: ignore[misc]
+        begun = 0
+        for _ in range(min(len(self._turns), _AT_ONCE)):
+            if begun == _BEGUN_AT_ONCE:
+                break
+            followed = self._turns.popleft()
+            if followed not in self._rounds:
+                if not self.shared.is_hosted(followed.partition) or followed.partition.log.tier is None:
+                    if self._followed.get(followed.partition.key) is followed:
+                        del self._followed[followed.partition.key]
+                    continue
+                if followed.is_due and followed.is_current() and followed.owner != self._cleaned:
+                    task = self._rounds[followed] = loop.create_task(followed.round())
+                    task.add_done_callback(lambda _task, done=followed: self._rounds.pop(done, None))  # type: ignore[misc]
+                    begun += 1
+            self._turns.append(followed)
         now_ms = self.shared.clock.monotonic_ms()
         if now_ms >= self._clean_ms and (self._cleaning is None or self._cleaning.done()):
-            self._clean_ms = now_ms + _LOOK_MS
-            self._cleaning = loop.create_task(self._clean())
+            self._clean_ms = now_ms + max(
+                _LOOK_MS, min(_LOOK_MS << self._clean_fails, self.shared.settings.longest_retry_ms)
+            )
+            self._cleaning = loop.create_task(begun_in_slices(self._clean))
 
     async def _clean(self) -> None:
         """Delete the remote segments of deleted topics, and of topics without remote storage."""
+        failed = None
         for owner in self.shared.metadata.owners():
-            if any(each.owner == owner for each in self._rounds):
+            await turn
+            followed = self._followed.get((owner.topic, owner.partition))
+            is_busy = followed is not None and followed.owner == owner and followed in self._rounds
+            if is_busy or self._is_wanted(owner):
                 continue
             self._cleaned = owner
             try:
-                if self._is_deleted(owner):
-                    await self._delete_partition(owner)
-                else:
-                    for each in self.shared.metadata.segments(owner).all():
-                        if self._is_wanted(owner):
-                            break
-                        await delete_segment(self.shared, owner, each)
+                await (self._delete_partition(owner) if self._is_deleted(owner) else self._delete_segments(owner))
             except (StoreError, ApiError, OSError) as error:
                 self.shared.counts.failures += 1
-                log.warning("%s: remote segments are not all deleted, which is tried again: %s", owner, error)
+                failed = f"{owner}: {error}"
             except Exception:
                 log.exception("%s: remote segments are not all deleted", owner)
             finally:
                 self._cleaned = None
+        if failed is not None and not self._clean_fails:
+            log.warning("remote segments that nobody needs are not all deleted, which is tried again: %s", failed)
+        self._clean_fails = 0 if failed is None else min(self._clean_fails + 1, 10)
+
+    async def _delete_segments(self, owner: Owner) -> None:
+        """Delete the segments of a partition that does not use remote storage."""
+        for each in self.shared.metadata.segments(owner).all():
+            if self._is_wanted(owner):
+                return
+            await delete_segment(self.shared, owner, each)
 
     def _is_deleted(self, owner: Owner) -> bool:
         return owner.topic_id not in self._state().topic_names
@@ -115,7 +154,9 @@ class Tiers:
         """Whether a partition uses remote storage, or its own round still has to leave it."""
         state = self._state()
         topic = state.topics.get(state.topic_names.get(owner.topic_id, ""))
-        return topic is None or uses_remote_storage(topic.configs) or (topic.name, owner.partition) in self._followed
+        return topic is not None and (
+            uses_remote_storage(topic.configs) or (topic.name, owner.partition) in self._followed
+        )
 
     async def _delete_partition(self, owner: Owner) -> None:
         metadata = self.shared.metadata

@@ -24,7 +24,6 @@ class Counts:
     failures: int = 0
     """The rounds of a partition that failed."""
     deleted: int = 0
-    read_requests: int = 0
     read_bytes: int = 0
     read_errors: int = 0
 

@@ -42,7 +42,10 @@ class TieredPartition:
         self._shared = shared
         self._not_before = 0.0
         self._fails = 0
-        self._soon = False
+        self._pause_ms = 0.0
+        self._is_wanted_again = False
+        self.waiting = 0, 0
+        """The bytes of closed segments that were not copied after the last round, and the age in ms of the first."""
         self.error = ""
         """Why the last round failed."""
 
@@ -56,13 +59,17 @@ class TieredPartition:
         return self.partition.leading and self._shared.is_hosted(self.partition) and self.partition.log.tier is not None
 
     def retry(self) -> None:
-        """Let a round begin at once."""
+        """Let a round begin at once; another one after that which runs."""
         self._not_before = 0.0
+        self._is_wanted_again = True
 
     async def round(self) -> None:
         """Do all that is due. A failure is logged, and the next round waits longer after each."""
+        self._is_wanted_again = False
+        self._pause_ms = self._shared.settings.interval_ms
         try:
             await self._round()
+            self.waiting = self._waiting()
         except (StoreError, OSError, ApiError) as error:
             self._failed(str(error), _LINGERING_MS if isinstance(error, StoreTooSlowError) else 0)
         except Exception as error:
@@ -72,12 +79,10 @@ class TieredPartition:
             if self.error:
                 log.info("%s: remote storage is in use again", self.owner)
             self.error, self._fails = "", 0
-            pause_ms = 0 if self._soon else self._shared.settings.interval_ms
-            self._soon = False
+            pause_ms = 0 if self._is_wanted_again else self._pause_ms
             self._not_before = self._shared.clock.monotonic_ms() + pause_ms
 
-    def lag(self) -> tuple[int, int]:
-        """Return the bytes of closed segments that are not copied, and the age in ms of the first of them."""
+    def _waiting(self) -> tuple[int, int]:
         partition_log = self.partition.log
         if partition_log.tier is None or not partition_log.config.copies:
             return 0, 0
@@ -108,7 +113,7 @@ class TieredPartition:
         try:
             segments = self._shared.metadata.segments(self.owner)
         except ApiError:  # the records are being loaded
-            self._soon = True
+            self._pause_ms = 0
             return
         await in_slices(self._learn(segments))
         if not self.partition.log.config.remote_storage_enable:
@@ -199,7 +204,7 @@ class TieredPartition:
         left = _COPIES_A_ROUND
         while self.is_current() and partition_log.config.copies:
             if not left:
-                self._soon = True  # retention has a turn
+                self._pause_ms = 0  # retention has a turn
                 return
             left -= 1
             tier, segments = partition_log.tier, partition_log.segments
@@ -209,7 +214,11 @@ class TieredPartition:
             end = segments.end_of(place, partition_log.log_end_offset)
             if segment is segments.active or end > partition_log.last_stable_offset or not self._is_late(place):
                 return
-            if shared.clock.monotonic_ms() < shared.copy_after:
+            if end > partition_log.recovery_point:
+                return  # a loss of power could replace the records that were copied by others
+            wait_ms = shared.copy_after - shared.clock.monotonic_ms()
+            if wait_ms > 0:
+                self._pause_ms = min(wait_ms, self._pause_ms)
                 return
             async with shared.copies:
                 if not await copy_segment(shared, self.owner, partition_log, segment, end):
@@ -239,7 +248,9 @@ class TieredPartition:
             # What is of several leader epochs comes several times.
             if self.is_current() and segments.get(found.id) is not None:
                 await delete_segment(self._shared, self.owner, found)
-        while self.is_current() and (first := segments.first()) and first.end_offset < self.partition.log.earliest_offset:
+        while (
+            self.is_current() and (first := segments.first()) and first.end_offset < self.partition.log.earliest_offset
+        ):
             await delete_segment(self._shared, self.owner, first)
 
     async def _expire(self) -> None:
@@ -257,7 +268,6 @@ class TieredPartition:
                 partition_log.advance_log_start(
                     min(first.end_offset + 1, partition_log.high_watermark), self._shared.clock.now_ms()
                 )
-                self._shared.save_log_starts()
                 self.partition.poke()
             await delete_segment(self._shared, self.owner, first)
             await in_slices(self._learn(self._shared.metadata.segments(self.owner)))
@@ -281,6 +291,8 @@ async def delete_segment(shared: Shared, owner: Owner, segment: RemoteSegment) -
         started = SegmentState.DELETE_SEGMENT_STARTED
         if not await shared.metadata.decide(owner, lambda shard, now: shard.advance(owner, segment.id, started, now)):
             return  # it has another state by now
+    # Otherwise a loss of power could bring back the segment, without its object.
+    await shared.sync_metadata(shared.metadata.place(owner))
     passed("tiers.deletion_announced")
     async with shared.deletions:
         await shared.store.delete(object_name(shared, owner, segment), deadline_s=shared.deadline_s)
