@@ -1,0 +1,109 @@
+"""The reader of remote segments, without a broker: chunks on the disk, and the aborted transactions of a range."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+from pathlib import Path
+
+from kbroker.log.log_slice import LogSlice
+from kbroker.log.segment.transaction_index import AbortedTxn, encode_aborted
+from kbroker.long_work import whole
+from kbroker.tiers.chunk_cache import ChunkCache, ChunkKey
+from kbroker.tiers.reading import NOT_YET, RemoteData, _aborted_in
+from tests.tiers.world import SIZE, World
+
+SEED = 20261130
+
+
+def opened() -> list[str]:
+    """Return the files that this process has open."""
+    with os.scandir("/proc/self/fd") as found:
+        return [os.readlink(each.path) for each in found if each.is_symlink()]
+
+
+async def read(world: World, offset: int) -> RemoteData:
+    until = asyncio.get_running_loop().time() + 20
+    return await world.reader.read(
+        world.tiered.owner, world.log, offset, 1 << 20, min_one=True, committed=False, until=until
+    )
+
+
+def test_a_chunk_whose_file_is_gone_is_fetched_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path)
+        await world.load()
+        world.append(12)
+        await world.round()
+        world.retain()
+        assert len((await read(world, 0)).records) == 2 * SIZE
+        for each in (tmp_path / "chunks").iterdir():
+            each.unlink()
+        gc.collect()
+        assert await read(world, 0) == NOT_YET
+        assert len((await read(world, 0)).records) == 2 * SIZE
+        assert world.reader.chunks.size == 2 * SIZE
+        assert world.shared.counts.read_errors == 0
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_slice_stays_readable_without_the_cache_and_then_closes_its_file(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path)
+        await world.load()
+        world.append(12)
+        await world.round()
+        world.retain()
+        piece = (await read(world, 0)).records
+        assert isinstance(piece, LogSlice)
+        world.reader.chunks.close()
+        assert len(piece.view()) == 2 * SIZE
+        assert [each for each in opened() if "chunks" in each]
+        del piece
+        gc.collect()
+        assert not [each for each in opened() if "chunks" in each]
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_keeps_few_chunks_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "chunks").write_text("no directory")
+
+    async def scenario() -> None:
+        cache = ChunkCache(str(tmp_path / "chunks"), 1 << 30, 2)
+        (tmp_path / "chunks").write_text("no directory")
+        for number in range(20):
+            key = ChunkKey(b"a" * 16, number)
+            chunk = await cache.bring(key, lambda number=number: _bytes(number))  # type: ignore[misc]
+            assert chunk.read(0, 10) == bytes([number] * 10)
+            assert cache.get(key) is chunk, "who waited reads it next"
+        assert sum(cache.get(ChunkKey(b"a" * 16, number)) is not None for number in range(20)) == 4
+        cache.close()
+
+    async def _bytes(number: int) -> memoryview:
+        return memoryview(bytes([number] * 10))
+
+    asyncio.run(scenario())
+
+
+def test_aborted_transactions_of_a_range() -> None:
+    rng = random.Random(SEED)
+    print(f"seed {SEED}")
+    entries: list[AbortedTxn] = []
+    stable = 0
+    for marker in sorted(rng.sample(range(1, 1000), 200)):
+        first = rng.randrange(stable, marker)
+        stable = rng.randrange(stable, first + 1)
+        entries.append(AbortedTxn(rng.randrange(9), first, marker, stable))
+    index = encode_aborted(entries)
+    for _ in range(300):
+        start = rng.randrange(1000)
+        end = start + rng.randrange(1, 100)
+        expected = [each[:2] for each in entries if each.last_offset >= start and each.first_offset < end]
+        work = _aborted_in(index, start, end)
+        assert whole(work) == expected
