@@ -55,20 +55,96 @@ def test_closed_segments_are_copied_and_then_leave_the_disk(told: Any) -> None:
     told(story)
 
 
-def test_a_segment_does_not_leave_before_the_record_of_its_copy_is_on_the_disk(told: Any) -> None:
+def test_what_a_loss_of_power_could_replace_is_not_copied(told: Any) -> None:
+    async def story(world: World) -> None:
+        world.append(5, flush=False)
+        await world.round()
+        assert (world.objects, world.tier.end_offset) == ([], 0)
+        world.log.flush()
+        await world.round()
+        assert (world.objects, world.tier.end_offset) == ([0, 2], 4)
+
+    told(story)
+
+
+def test_no_object_is_without_a_record_on_the_disk(told: Any) -> None:
+    """Neither before it is sent nor after it is deleted."""
+
     async def story(world: World) -> None:
         world.append(5)
         world.fails = OSError(errno.EIO, "no disk")
         await world.tiered.round()
         assert "no disk" in world.tiered.error
-        assert (world.synced, world.tier.end_offset) == ([0], 0)
+        assert world.objects == []
+        await world.round()
+        assert world.objects == [0, 2]
+        world.log.advance_log_start(4)
         world.fails = OSError(errno.EIO, "no disk")
         await world.tiered.round()
-        assert (world.synced, world.tier.end_offset) == ([0, 0], 0), "what was copied counts after a sync only"
+        assert "no disk" in world.tiered.error
+        assert world.objects == [0, 2]
         await world.round()
-        assert (world.synced, world.tier.end_offset) == ([0, 0, 0, 2], 4)
+        assert world.objects == []
+
+    told(story)
+
+
+def test_a_limited_rate_does_not_wait_for_the_next_interval(told: Any) -> None:
+    async def story(world: World) -> None:
+        world.shared.settings = replace(world.shared.settings, copy_rate=2 * SIZE, interval_ms=30_000)
+        world.append(9)
+        for copied in range(1, 4):
+            await world.round()
+            assert len(world.objects) == copied
+            assert not world.tiered.is_due
+            world.clock.ms += 1_000
+            assert world.tiered.is_due
+
+    told(story)
+
+
+def test_a_round_that_is_wanted_during_another_one_follows_it(told: Any) -> None:
+    async def story(world: World) -> None:
+        world.shared.settings = replace(world.shared.settings, interval_ms=30_000)
+        world.append(5)
+        running = asyncio.ensure_future(world.tiered.round())
+        await asyncio.sleep(0)
+        world.tiered.retry()
+        await running
+        assert world.tiered.is_due
         await world.round()
-        assert len(world.synced) == 4, "nothing is new"
+        assert not world.tiered.is_due
+
+    told(story)
+
+
+def test_without_a_cleanup_policy_copied_segments_leave_the_disk(told: Any) -> None:
+    async def story(world: World) -> None:
+        world.log.config = replace(TIERED, cleanup_policy=())
+        world.append(12)
+        await world.round()
+        world.retain()
+        assert (world.log.earliest_offset, world.log.log_start_offset) == (0, 8)
+
+    told(story)
+
+
+def test_a_segment_does_not_leave_before_the_record_of_its_copy_is_on_the_disk(told: Any) -> None:
+    async def story(world: World) -> None:
+        world.append(5)
+        world.fails, world.succeed = OSError(errno.EIO, "no disk"), 1
+        await world.tiered.round()
+        assert "no disk" in world.tiered.error
+        assert (world.objects, world.tier.end_offset) == ([0], 0)
+        world.fails = OSError(errno.EIO, "no disk")
+        await world.tiered.round()
+        assert "no disk" in world.tiered.error
+        assert (world.objects, world.tier.end_offset) == ([0], 0), "what was copied counts after a sync only"
+        await world.round()
+        assert (world.objects, world.tier.end_offset) == ([0, 2], 4)
+        synced = len(world.synced)
+        await world.round()
+        assert len(world.synced) == synced, "nothing is new"
 
     told(story)
 
@@ -307,12 +383,15 @@ def test_readers_learn_whether_records_are_deleted_or_lost(told: Any) -> None:
 def test_a_disk_that_cannot_be_read_does_not_end_the_metrics(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         world.append(5)
-        assert world.tiered.lag()[0] == 4 * SIZE
+        world.log.update_config(LATER)
+        await world.round()
+        assert world.tiered.waiting[0] == 4 * SIZE
 
         def fails(_segment: Segment) -> int:
             raise OSError(errno.EIO, "no disk")
 
         monkeypatch.setattr(Segment, "written_ms", fails)
-        assert world.tiered.lag() == (4 * SIZE, 0)
+        await world.tiered.round()
+        assert world.tiered.waiting == (4 * SIZE, 0)
 
     told(story)

@@ -41,7 +41,8 @@ class World:
         self.synced: list[int] = []
         """The end of what was known to be copied, at each sync of the metadata."""
         self.fails: OSError | None = None
-        """The error of the next sync of the metadata."""
+        """The error of a sync of the metadata, after some that succeed."""
+        self.succeed = 0
         self.shared = Shared(
             1, SETTINGS, open_store(f"file://{self.store}"), "", TierMetadata(1, FakeWriter(), self.clock), self.clock,
             lambda _partition: True, lambda: None, self._sync, asyncio.Semaphore(1), asyncio.Semaphore(1),
@@ -58,9 +59,11 @@ class World:
 
     async def _sync(self, _index: int) -> None:
         self.synced.append(self.tier.end_offset)
-        error, self.fails = self.fails, None
-        if error is not None:
-            raise error
+        if self.fails is not None:
+            self.succeed -= 1
+            if self.succeed < 0:
+                error, self.fails, self.succeed = self.fails, None, 0
+                raise error
 
     @property
     def tier(self) -> Tier:
@@ -76,11 +79,13 @@ class World:
         """The base offsets of the objects in the store."""
         return sorted(int(each.name[:20]) for each in self.store.rglob("*") if each.is_file())
 
-    def append(self, count: int, epoch: int = 0, timestamp: int = NOW) -> None:
-        """Append committed batches of one record."""
+    def append(self, count: int, epoch: int = 0, timestamp: int = NOW, *, flush: bool = True) -> None:
+        """Append committed batches of one record, and bring them to the disk."""
         for _ in range(count):
             self.log.append_as_leader(batch(timestamp=timestamp), epoch, NOW)
         committed(self.log)
+        if flush:
+            self.log.flush()
 
     async def round(self) -> None:
         """Do a round that must succeed."""
