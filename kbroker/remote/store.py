@@ -10,9 +10,11 @@ The coroutines need no current task (kbroker/long_work.py), so that also a reque
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kbroker.remote.store_address import open_client
@@ -114,12 +116,18 @@ class Store:
         return data
 
     async def delete(self, name: str, *, deadline_s: float | None = None) -> None:
-        """Delete an object. It is no error if there is none."""
+        """Delete an object. It is no error if there is none.
+
+        In a directory this also removes what a process left that ended while it wrote the object.
+        """
         import obstore
 
         call = _Call(self, "delete", name, self._deadline_s if deadline_s is None else deadline_s)
         with suppress(ObjectNotFoundError):
             await call.result(lambda: obstore.delete_async(self._client, name))
+        if self.url.startswith("file://"):
+            path = f"{self.url.removeprefix('file://').rstrip('/')}/{name}"
+            await asyncio.get_running_loop().run_in_executor(None, _remove_staged, path)
 
     async def head(self, name: str, *, deadline_s: float | None = None) -> StoredObject:
         """Return what the store knows of an object. Raises ObjectNotFoundError."""
@@ -152,6 +160,13 @@ def open_store(url: str, settings: Mapping[str, str] | None = None, *, deadline_
     Raises StoreSettingError: see store_address.py for addresses and settings.
     """
     return Store(url, open_client(url, settings or {}), deadline_s)
+
+
+def _remove_staged(path: str) -> None:
+    """Remove the files into which obstore writes an object of a directory, before it gives them the object's name."""
+    with suppress(OSError):
+        for number in count(1):
+            os.remove(f"{path}#{number}")
 
 
 async def _next_page(pages: Any) -> Any:

@@ -79,6 +79,26 @@ async def test_deleted_objects_are_gone_and_may_be_deleted_again(store):
 
 
 @pytest.mark.asyncio
+async def test_a_deletion_removes_what_a_killed_process_has_written(tmp_path):
+    code = (
+        "import asyncio, os, signal\n"
+        "from kbroker.remote.store import PART_BYTES, open_store\n"
+        "def pieces():\n"
+        "    for _ in range(4):\n"
+        "        yield b'x' * PART_BYTES\n"
+        f"    while not os.path.exists('{tmp_path}/t/a#1'): pass\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"asyncio.run(open_store('file://{tmp_path}').put('t/a', pieces(), 5 * PART_BYTES))\n"
+    )
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    assert await asyncio.wait_for(killed.wait(), 20) == -9
+    (tmp_path / "t/aa#1").write_text("of another object")
+    store = open_store(f"file://{tmp_path}")
+    await store.delete("t/a")
+    assert [each.name for each in (tmp_path / "t").iterdir()] == ["aa#1"]
+
+
+@pytest.mark.asyncio
 async def test_a_range_beyond_the_end_is_an_error(store):
     await store.put("a", [b"12345"], 5)
     for start, size in ((3, 3), (5, 1), (100, 7)):

@@ -7,10 +7,15 @@ import gc
 import os
 import random
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from kbroker.log.log_slice import LogSlice
 from kbroker.log.segment.transaction_index import AbortedTxn, encode_aborted
 from kbroker.long_work import whole
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.remote.store_errors import ObjectNotFoundError
 from kbroker.tiers.chunk_cache import ChunkCache, ChunkKey
 from kbroker.tiers.reading import NOT_YET, RemoteData, _aborted_in
 from tests.tiers.world import SIZE, World
@@ -46,6 +51,30 @@ def test_a_chunk_whose_file_is_gone_is_fetched_again(tmp_path: Path) -> None:
         assert len((await read(world, 0)).records) == 2 * SIZE
         assert world.reader.chunks.size == 2 * SIZE
         assert world.shared.counts.read_errors == 0
+        await world.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_an_object_that_is_gone_is_an_error_unless_its_records_are_deleted(tmp_path: Path, deleted: bool) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path)
+        await world.load()
+        world.append(12)
+        await world.round()
+        world.retain()
+
+        async def get(*_args: Any, **_more: Any) -> memoryview:
+            if deleted:
+                world.log.advance_log_start(6)
+            raise ObjectNotFoundError("gone")
+
+        world.shared.store.get = get  # type: ignore[method-assign]
+        with pytest.raises(ApiError) as failed:
+            await read(world, 0)
+        assert failed.value.code is (ErrorCode.OFFSET_OUT_OF_RANGE if deleted else ErrorCode.KAFKA_STORAGE_ERROR)
+        assert world.shared.counts.read_errors == (not deleted)
         await world.close()
 
     asyncio.run(scenario())

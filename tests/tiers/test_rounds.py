@@ -169,6 +169,25 @@ def test_after_a_switch_off_and_on_what_was_deleted_does_not_count_as_copied(tol
     told(story)
 
 
+def test_after_a_switch_off_and_on_only_new_copies_count(told: Any) -> None:
+    async def story(world: World) -> None:
+        world.append(13)
+        world.log.update_config(replace(TIERED, local_retention_bytes=SIZE * 8, remote_copy_lag_bytes=0))
+        await world.round()
+        world.retain()
+        assert (world.tier.end_offset, world.log.log_start_offset) == (12, 4)
+        world.log.update_config(OFF)
+        await world.round()
+        world.log.update_config(replace(LATER, remote_copy_lag_bytes=SIZE * 6))
+        for _ in range(2):
+            await world.round()
+            assert (world.objects, world.tier.end_offset) == ([4], 6)
+        world.retain()
+        assert world.log.log_start_offset == 6
+
+    told(story)
+
+
 def test_a_switch_on_during_the_deletion_leaves_no_gap(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         world.append(16)
@@ -189,7 +208,9 @@ def test_a_switch_on_during_the_deletion_leaves_no_gap(told: Any, monkeypatch: p
         await world.round()
         monkeypatch.undo()
         assert world.objects == [10, 12]
-        assert world.log.earliest_offset == 8
+        world.log.update_config(TIERED)
+        world.retain()
+        assert (world.log.earliest_offset, world.log.log_start_offset) == (8, 8)
         await world.round()
         assert world.tier.end_offset == 14
         await world.round()
@@ -205,6 +226,7 @@ def test_records_that_were_given_up_do_not_come_back(told: Any, monkeypatch: pyt
         world.append(12)
         await world.round()
         world.retain()
+        world.log.advance_log_start(9)
         world.log.update_config(OFF)
 
         async def delete(*_args: Any) -> None:
@@ -213,9 +235,9 @@ def test_records_that_were_given_up_do_not_come_back(told: Any, monkeypatch: pyt
         monkeypatch.setattr("kbroker.tiers.tiered_partition.delete_segment", delete)
         await world.round()
         monkeypatch.undo()
-        assert (world.objects, world.log.earliest_offset) == ([0, 2, 4, 6, 8], 8)
+        assert (world.objects, world.log.earliest_offset) == ([0, 2, 4, 6, 8], 9)
         await world.round()
-        assert (world.objects, world.log.earliest_offset) == ([8], 8)
+        assert (world.objects, world.log.earliest_offset) == ([8], 9)
 
     told(story)
 
