@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, ShareConsumer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
@@ -21,7 +29,7 @@ from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequ
 from tests.metrics.conftest import watched
 
 PATIENCE_S = 30.0
-TOPIC = "events"
+TOPIC, METADATA = "events", "__remote_log_metadata"
 TIERED = {"remote.storage.enable": "true", "internal.segment.bytes": "20000", "local.retention.bytes": "30000"}
 LATEST, EARLIEST, MAX_TIMESTAMP, LOCAL, TIERED_TO, PENDING = -1, -2, -3, -4, -5, -6
 BEGAN_MS = int(time.time() * 1000) - 100_000
@@ -184,6 +192,20 @@ def test_all_is_there_after_a_restart(tmp_path: Path) -> None:
     text = "remote.log.storage.system.enable=false, but topics such as events use remote storage"
     with pytest.raises(ConfigError, match=text):
         Broker(data_dir=str(tmp_path / "data")).start()
+
+
+def test_the_topic_that_names_all_remote_segments_is_neither_deleted_nor_grown(broker: Broker) -> None:
+    create(broker)
+    produce(broker, 0, 300)
+    tiered(broker)
+    client = admin(broker)
+    with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
+        client.delete_topics([METADATA])[METADATA].result(PATIENCE_S)
+    with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
+        client.create_partitions([NewPartitions("__remote_log_metadata", 60)])["__remote_log_metadata"].result(
+            PATIENCE_S
+        )
+    assert [each[0] for each in records(broker, 300)] == list(range(300))
 
 
 def test_deletions_of_records_and_of_the_topic(broker: Broker, tmp_path: Path) -> None:
