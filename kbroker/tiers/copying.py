@@ -92,8 +92,8 @@ async def _aborted_in(log: PartitionLog, start: int, end: int) -> bytes:
 def parts_of(log: PartitionLog, segment: Segment, end: int, aborted: bytes) -> Parts:
     """Return the parts of a closed segment's object. Files that only save time may be missing. Raises OSError.
 
-    The transaction index `aborted` has all aborted transactions with records in the segment, also those whose markers are in
-    later segments, so that a reader needs no other object.
+    The transaction index `aborted` has all aborted transactions with records in the segment, also those whose markers
+    are in later segments, so that a reader needs no other object.
     """
     epochs = [entry for entry in log.leader_epochs.entries if entry[1] < end]
     parts: dict[Part, FilePart | bytes] = {
