@@ -248,9 +248,8 @@ class TieredPartition:
             # What is of several leader epochs comes several times.
             if self.is_current() and segments.get(found.id) is not None:
                 await delete_segment(self._shared, self.owner, found)
-        while (
-            self.is_current() and (first := segments.first()) and first.end_offset < self.partition.log.earliest_offset
-        ):
+        partition_log = self.partition.log
+        while self.is_current() and (first := segments.first()) and first.end_offset < partition_log.earliest_offset:
             await delete_segment(self._shared, self.owner, first)
 
     async def _expire(self) -> None:
