@@ -194,6 +194,20 @@ def test_all_is_there_after_a_restart(tmp_path: Path) -> None:
         Broker(data_dir=str(tmp_path / "data")).start()
 
 
+def test_the_rate_of_copies_changes_while_the_broker_runs(tmp_path: Path) -> None:
+    key = "remote.log.manager.copy.max.bytes.per.second"
+    with Broker({**settings(tmp_path / "store"), key: "1"}, data_dir=str(tmp_path / "data")) as broker:
+        create(broker)
+        produce(broker, 0, 1000)
+        until(lambda: files(tmp_path / "store"))
+        assert offset(broker, LOCAL) == 0
+        entry = ConfigEntry(key, "1000000000", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource("broker", "1", incremental_configs=[entry])
+        client = admin(broker)
+        client.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
+        tiered(broker)
+
+
 def test_the_topic_that_names_all_remote_segments_is_neither_deleted_nor_grown(broker: Broker) -> None:
     create(broker)
     produce(broker, 0, 300)
