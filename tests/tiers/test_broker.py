@@ -134,7 +134,8 @@ def tiered(broker: Broker) -> None:
 
     def is_done() -> bool:
         code, copied_to = offset_at(broker, TIERED_TO)
-        return not code and 0 < offset(broker, LOCAL) <= copied_to + 1 and offset(broker, LATEST) - copied_to < 150
+        local, end = offset(broker, LOCAL), offset(broker, LATEST)
+        return not code and 0 < local <= copied_to + 1 and end - copied_to < 150 and end - local < 300
 
     until(is_done)
 
