@@ -160,7 +160,9 @@ class TieredPartition:
         known = partition_log.log_start_offset if tier.start_offset == NOWHERE else tier.start_offset
         tier.end_offset = end
         tier.size = segments.size(_FINISHED)
-        tier.start_offset = NOWHERE if first is None else max(known, first.start_offset)
+        # Leader epochs may be wrong: what they do not lead to stays, too.
+        starts = [found.start_offset for found in (first, segments.first()) if found is not None]
+        tier.start_offset = max(known, min(starts)) if starts else NOWHERE
 
     async def _first(self, segments: RemoteSegments) -> RemoteSegment | None:
         """Return the first readable segment with records of this log.

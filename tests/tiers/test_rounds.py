@@ -190,6 +190,30 @@ def test_lost_leader_epochs_come_from_the_remote_segments(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
+def test_wrong_leader_epochs_delete_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path)
+        await world.load()
+        for epoch in range(6):
+            world.append(2, epoch)
+        await world.round()
+        world.retain()
+        metadata = world.shared.metadata
+        world.log.close()
+        for wrong in ("3\n3 0\n4 8\n5 10\n", "3\n2 0\n4 6\n5 10\n", "2\n4 0\n5 10\n"):
+            (tmp_path / "topic-0" / LEADER_EPOCHS).write_text(f"0\n{wrong}")
+            world = World(tmp_path)
+            world.shared.metadata = metadata
+            for _ in range(3):
+                await world.round()
+            assert sorted(set(world.objects)) == [0, 2, 4, 6, 8], wrong
+            assert world.log.earliest_offset == 0, wrong
+            world.log.close()
+        await world.shared.store.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_copy_that_nobody_wants_any_more_leaves_no_object(told: Any) -> None:
     async def story(world: World) -> None:
         world.append(5)
