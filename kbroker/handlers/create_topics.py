@@ -16,6 +16,7 @@ from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
 from kbroker.handlers.groups import counted
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.remote_rules import check_names_no_segments
 from kbroker.handlers.services import check_effect, look_for_effect
 from kbroker.handlers.view_rules import plan_view
 from kbroker.long_work import turn
@@ -200,6 +201,7 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
     for topic in request.topics:
         if seen[topic.name] == 1:
             try:
+                check_names_no_segments(topic.name, is_tiered=ctx.services.tiers is not None)
                 plan = controller.plan_growth(topic.name, topic.count, _assignments(topic))
                 added = topic.count - len(controller.decided.topics[topic.name].partitions)
                 check_room(ctx, added)

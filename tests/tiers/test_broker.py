@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, ShareConsumer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
@@ -283,6 +291,24 @@ def test_nobody_deletes_the_records_that_name_the_segments(broker: Broker) -> No
     (deleted,) = client.delete_records([TopicPartition(topic, 0, -1)]).values()
     with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
         deleted.result(PATIENCE_S)
+    (grown,) = client.create_partitions([NewPartitions(topic, 60)]).values()
+    (dropped,) = client.delete_topics([topic]).values()
+    for refused in (grown, dropped):
+        with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
+            refused.result(PATIENCE_S)
+    assert [each[0] for each in records(broker, 1000)] == list(range(1000))
+
+
+def test_a_client_creates_the_topic_of_the_segments_only_so_that_it_keeps_them(broker: Broker) -> None:
+    client = admin(broker)
+    topic = "__remote_log_metadata"
+    with pytest.raises(KafkaException, match=r"needs cleanup\.policy=delete: it names all segments"):
+        client.create_topics([NewTopic(topic, 4, 1)])[topic].result(PATIENCE_S)
+    kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    client.create_topics([NewTopic(topic, 4, 1, config=kept)])[topic].result(PATIENCE_S)
+    create(broker)
+    produce(broker, 0, 1000)
+    tiered(broker)
 
 
 def test_a_lost_object_is_an_error_and_holds_nobody_up(broker: Broker, tmp_path: Path) -> None:
