@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kbroker.cluster_state import ClusterState
+from kbroker.long_work import turn
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError
 from kbroker.remote.segment import DeleteState
@@ -59,10 +60,15 @@ class Tiers:
         else:
             followed.retry()
 
-    def lag(self) -> tuple[int, int]:
+    async def lag(self) -> tuple[int, int]:
         """Return the bytes that are not copied yet, and the age in ms of the oldest of them, over all partitions."""
-        found = [each.lag() for each in self if each.is_current()]
-        return sum(size for size, _ in found), max((age_ms for _, age_ms in found), default=0)
+        total, oldest_ms = 0, 0
+        for followed in list(self):
+            if followed.is_current():
+                size, age_ms = followed.lag()
+                total, oldest_ms = total + size, max(oldest_ms, age_ms)
+            await turn
+        return total, oldest_ms
 
     def tick(self) -> None:
         """Begin the rounds that are due."""

@@ -231,7 +231,13 @@ class TieredPartition:
         lag_bytes = config.kept_locally_bytes if config.remote_copy_lag_bytes < 0 else config.remote_copy_lag_bytes
         if lag_ms >= 0 and self._shared.clock.now_ms() - segments[place].written_ms() >= lag_ms:
             return True
-        return lag_bytes >= 0 and sum(each.size for each in segments[place + 1 :]) >= lag_bytes
+        if lag_bytes < 0:
+            return False
+        later, index = 0, len(segments) - 1
+        while later < lag_bytes and index > place:  # from the end: a store that was away for long has left many
+            later += segments[index].size
+            index -= 1
+        return later >= lag_bytes
 
     # -- deleting
 
