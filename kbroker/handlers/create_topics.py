@@ -16,7 +16,8 @@ from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
 from kbroker.handlers.groups import counted
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.services import check_effect, look_for_effect, names_remote_segments
+from kbroker.handlers.remote_rules import check_names_no_segments
+from kbroker.handlers.services import check_effect, look_for_effect
 from kbroker.handlers.view_rules import plan_view
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -200,8 +201,7 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
     for topic in request.topics:
         if seen[topic.name] == 1:
             try:
-                if names_remote_segments(ctx.services, topic.name):
-                    raise ApiError(ErrorCode.POLICY_VIOLATION, "Its records would be looked for in other partitions.")
+                check_names_no_segments(topic.name, is_tiered=ctx.services.tiers is not None)
                 plan = controller.plan_growth(topic.name, topic.count, _assignments(topic))
                 added = topic.count - len(controller.decided.topics[topic.name].partitions)
                 check_room(ctx, added)

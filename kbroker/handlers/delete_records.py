@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from kbroker.cluster_state import REMOTE_LOG_METADATA_TOPIC
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.remote_rules import check_names_no_segments
 from kbroker.handlers.view_rules import is_view
 from kbroker.long_work import each, every, turn
 from kbroker.partition import GiveUp, Partition
@@ -100,8 +100,10 @@ def _delete(
         return _result(index, ctx.services.replicas.why_missing(topic, index))
     if topic in INTERNAL_TOPICS:
         return _result(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
-    if topic == REMOTE_LOG_METADATA_TOPIC:  # it names all segments in remote storage
-        return _result(index, ErrorCode.POLICY_VIOLATION)
+    try:
+        check_names_no_segments(topic, is_tiered=ctx.services.tiers is not None)
+    except ApiError as error:
+        return _result(index, error.code)
     if not partition.leading:
         return _result(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     log = partition.log

@@ -8,7 +8,7 @@ from typing import TypeVar
 from kbroker.cluster_state import REMOTE_LOG_METADATA_TOPIC, ClusterState
 from kbroker.handlers.metering import Metering
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.services import names_remote_segments
+from kbroker.handlers.remote_rules import check_names_no_segments
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
@@ -45,11 +45,7 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
     results: list[DeletableTopicResult] = []
     names, ids = await _sort(request, results)
     deletable = await _found(ctx.services.controller.state, names, ids, results)
-    kept = ctx.services.controller.state.topics.get(REMOTE_LOG_METADATA_TOPIC)
-    if kept is not None and kept.topic_id in deletable and names_remote_segments(ctx.services, kept.name):
-        del deletable[kept.topic_id]
-        reason = "It names all segments in remote storage."
-        results.append(_result(kept.name, kept.topic_id, ErrorCode.POLICY_VIOLATION, reason))
+    deletable = _without_names_of_segments(ctx, deletable, results)
     if len(deletable) > MAX_TOPICS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
     if ctx.metering is not None:
@@ -62,6 +58,20 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
         results.append(_result(name, topic_id, code, text))
         await turn
     return await ctx.services.in_effect(DeleteTopicsResponse(responses=results))
+
+
+def _without_names_of_segments(
+    ctx: RequestContext, deletable: dict[bytes, str], results: list[DeletableTopicResult]
+) -> dict[bytes, str]:
+    """Return the topics without the one that names all segments in remote storage, and add a result for that one."""
+    named = ctx.services.controller.state.topics.get(REMOTE_LOG_METADATA_TOPIC)
+    if named is not None and named.topic_id in deletable:
+        try:
+            check_names_no_segments(named.name, is_tiered=ctx.services.tiers is not None)
+        except ApiError as error:
+            results.append(_result(named.name, named.topic_id, error.code, error.message))
+            del deletable[named.topic_id]
+    return deletable
 
 
 async def _within_quota(

@@ -14,12 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from kbroker.clock import Clock
-from kbroker.cluster_state import REMOTE_LOG_METADATA_TOPIC, VIEW_SOURCE
+from kbroker.cluster_state import VIEW_SOURCE
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.controller.features import GROUP_VERSION, SHARE_VERSION
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
+from kbroker.handlers.remote_rules import why_not_remote
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.replicas import Replicas
 from kbroker.schedules.targets import config_fault
@@ -30,7 +31,6 @@ from kbroker.share_coordinator.coordinator import ShareCoordinator
 from kbroker.share_partition.delivery import ShareDelivery
 from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.tiers.service import Tiers
-from kbroker.topic_names import INTERNAL_TOPICS
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.shard import ProducerIdSupply
@@ -150,40 +150,12 @@ async def look_for_effect(services: Services, before: Mapping[str, str], after: 
 def check_effect(services: Services, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raise ApiError (INVALID_CONFIG) if a topic's new configs can have no effect here."""
     why = services.record_checks and services.record_checks.why_without_effect(topic, before, after)
-    why = why or config_fault(topic, after) or _why_not_remote(topic, before, after)
+    why = why or config_fault(topic, after)
+    why = why or why_not_remote(topic, before, after, is_tiered=services.tiers is not None)
     if not why:
         why = _why_not_everywhere(services, before, after)
     if why:
         raise ApiError(ErrorCode.INVALID_CONFIG, why)
-
-
-def names_remote_segments(services: Services, topic: str) -> bool:
-    """Whether a topic names all segments in remote storage, so that it must be neither deleted nor grown."""
-    return topic == REMOTE_LOG_METADATA_TOPIC and services.tiers is not None
-
-
-def _why_not_remote(topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-    """Return why remote storage cannot be switched on or off. The text for the latter is Kafka's."""
-    if topic == REMOTE_LOG_METADATA_TOPIC and before:
-        for name in ("cleanup.policy", "retention.ms", "retention.bytes"):
-            if before.get(name) != after.get(name):
-                return f"{name} of {topic} cannot be changed: it names all segments in remote storage"
-
-    def is_on(configs: Mapping[str, str], name: str) -> bool:
-        return configs.get(name, "false").strip().lower() == "true"
-
-    if is_on(after, "remote.storage.enable") and (topic in INTERNAL_TOPICS or topic == REMOTE_LOG_METADATA_TOPIC):
-        return f"the topic {topic} of the broker itself cannot use remote storage"
-    if not is_on(before, "remote.storage.enable") or is_on(after, "remote.storage.enable"):
-        return None
-    if is_on(after, "remote.log.delete.on.disable"):
-        return None
-    return (
-        "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote data and "
-        "turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If you want to "
-        "disable remote storage and delete all remote data, please set "
-        "`remote.storage.enable=false,remote.log.delete.on.disable=true`."
-    )
 
 
 def _why_not_everywhere(services: Services, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:

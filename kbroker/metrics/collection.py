@@ -118,11 +118,11 @@ async def _requests(node: Node, values: Values) -> None:
         await turn
 
 
-def _remote(node: Node, values: Values) -> None:
+async def _remote(node: Node, values: Values) -> None:
     tiers = node.tiers
     if tiers is None:
         return
-    counts, (lag_bytes, lag_ms) = tiers.shared.counts, tiers.lag()
+    counts, (lag_bytes, lag_ms) = tiers.shared.counts, await tiers.lag()
     put(values, "kbroker_remote_copied_bytes_total", counts.copied_bytes)
     put(values, "kbroker_remote_copy_lag_bytes", lag_bytes)
     put(values, "kbroker_remote_copy_lag_ms", lag_ms)
@@ -138,7 +138,7 @@ async def _partitions(node: Node, values: Values) -> None:
     put(values, "kbroker_damaged_partitions", sums.damaged)
     put(values, "kbroker_view_scanned_records_total", node.views.shared.scanned)
     put(values, "kbroker_view_cached_bytes", node.views.shared.kept.size)
-    _remote(node, values)
+    await _remote(node, values)
     put(values, "kbroker_left_out", max(sums.hosted - MOST_PARTITIONS, 0), {"kind": "partitions"})
     found = {
         "partitioncount": sums.hosted,

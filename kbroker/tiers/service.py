@@ -82,13 +82,15 @@ class Tiers:
         else:
             followed.retry()
 
-    def lag(self) -> tuple[int, int]:
-        """Return the bytes that are not copied yet, and the age in ms of the oldest of them, over all partitions.
-
-        Each partition counts them after its rounds.
-        """
-        found = [each.waiting for each in self]
-        return sum(size for size, _ in found), max((age_ms for _, age_ms in found), default=0)
+    async def lag(self) -> tuple[int, int]:
+        """Return the bytes that are not copied yet, and the age in ms of the oldest of them, over all partitions."""
+        total, oldest_ms = 0, 0
+        for followed in list(self):
+            if followed.is_current():
+                size, age_ms = followed.lag()
+                total, oldest_ms = total + size, max(oldest_ms, age_ms)
+            await turn
+        return total, oldest_ms
 
     def tick(self) -> None:
         """Begin the rounds that are due, some at a time."""

@@ -44,8 +44,6 @@ class TieredPartition:
         self._fails = 0
         self._pause_ms = 0.0
         self._is_wanted_again = False
-        self.waiting = 0, 0
-        """The bytes of closed segments that were not copied after the last round, and the age in ms of the first."""
         self.error = ""
         """Why the last round failed."""
 
@@ -69,7 +67,6 @@ class TieredPartition:
         self._pause_ms = self._shared.settings.interval_ms
         try:
             await self._round()
-            self.waiting = self._waiting()
         except (StoreError, OSError, ApiError) as error:
             self._failed(str(error), _LINGERING_MS if isinstance(error, StoreTooSlowError) else 0)
         except Exception as error:
@@ -82,7 +79,8 @@ class TieredPartition:
             pause_ms = 0 if self._is_wanted_again else self._pause_ms
             self._not_before = self._shared.clock.monotonic_ms() + pause_ms
 
-    def _waiting(self) -> tuple[int, int]:
+    def lag(self) -> tuple[int, int]:
+        """Return the bytes of closed segments that are not copied, and the age in ms of the first of them."""
         partition_log = self.partition.log
         if partition_log.tier is None or not partition_log.config.copies:
             return 0, 0
@@ -165,7 +163,9 @@ class TieredPartition:
         known = partition_log.log_start_offset if tier.start_offset == NOWHERE else tier.start_offset
         tier.end_offset = end
         tier.size = segments.size(_FINISHED)
-        tier.start_offset = NOWHERE if first is None else max(known, first.start_offset)
+        # Leader epochs may be wrong: what they do not lead to stays, too.
+        starts = [found.start_offset for found in (first, segments.first()) if found is not None]
+        tier.start_offset = max(known, min(starts)) if starts else NOWHERE
 
     async def _first(self, segments: RemoteSegments) -> RemoteSegment | None:
         """Return the first readable segment with records of this log.
@@ -238,7 +238,13 @@ class TieredPartition:
         lag_bytes = config.kept_locally_bytes if config.remote_copy_lag_bytes < 0 else config.remote_copy_lag_bytes
         if lag_ms >= 0 and self._shared.clock.now_ms() - segments[place].written_ms() >= lag_ms:
             return True
-        return lag_bytes >= 0 and sum(each.size for each in segments[place + 1 :]) >= lag_bytes
+        if lag_bytes < 0:
+            return False
+        later, index = 0, len(segments) - 1
+        while later < lag_bytes and index > place:  # from the end: a store that was away for long has left many
+            later += segments[index].size
+            index -= 1
+        return later >= lag_bytes
 
     # -- deleting
 

@@ -142,7 +142,8 @@ def tiered(broker: Broker) -> None:
 
     def is_done() -> bool:
         code, copied_to = offset_at(broker, TIERED_TO)
-        return not code and 0 < offset(broker, LOCAL) <= copied_to + 1 and offset(broker, LATEST) - copied_to < 150
+        local, end = offset(broker, LOCAL), offset(broker, LATEST)
+        return not code and 0 < local <= copied_to + 1 and end - copied_to < 150 and end - local < 300
 
     until(is_done)
 
@@ -242,13 +243,17 @@ def test_deletions_of_records_and_of_the_topic(broker: Broker, tmp_path: Path) -
     until(lambda: not files(store))
 
 
-@pytest.mark.parametrize("limit", [{"retention.bytes": "100000"}, {"retention.ms": "60000", "local.retention.ms": "1"}])
-def test_retention_counts_both_tiers(broker: Broker, tmp_path: Path, limit: dict[str, str]) -> None:
+@pytest.mark.parametrize("limit", ["bytes", "ms"])
+def test_retention_counts_both_tiers(broker: Broker, tmp_path: Path, limit: str) -> None:
     create(broker)
     produce(broker, 0, 1000)
     tiered(broker)
     assert offset(broker, EARLIEST) == 0
-    alter(broker, **{key.replace(".", "_"): value for key, value in limit.items()})
+    if limit == "bytes":
+        alter(broker, retention_bytes="100000")
+    else:
+        half_ms = int(time.time() * 1000) - BEGAN_MS - 50_000
+        alter(broker, retention_ms=str(half_ms), local_retention_ms="1")
     until(lambda: offset(broker, EARLIEST) > 300)
     begin = offset(broker, EARLIEST)
     assert begin < 1000
@@ -318,6 +323,24 @@ def test_nobody_deletes_the_records_that_name_the_segments(broker: Broker) -> No
     (deleted,) = client.delete_records([TopicPartition(topic, 0, -1)]).values()
     with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
         deleted.result(PATIENCE_S)
+    (grown,) = client.create_partitions([NewPartitions(topic, 60)]).values()
+    (dropped,) = client.delete_topics([topic]).values()
+    for refused in (grown, dropped):
+        with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
+            refused.result(PATIENCE_S)
+    assert [each[0] for each in records(broker, 1000)] == list(range(1000))
+
+
+def test_a_client_creates_the_topic_of_the_segments_only_so_that_it_keeps_them(broker: Broker) -> None:
+    client = admin(broker)
+    topic = "__remote_log_metadata"
+    with pytest.raises(KafkaException, match=r"needs cleanup\.policy=delete: it names all segments"):
+        client.create_topics([NewTopic(topic, 4, 1)])[topic].result(PATIENCE_S)
+    kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    client.create_topics([NewTopic(topic, 4, 1, config=kept)])[topic].result(PATIENCE_S)
+    create(broker)
+    produce(broker, 0, 1000)
+    tiered(broker)
 
 
 def test_a_lost_object_is_an_error_and_holds_nobody_up(broker: Broker, tmp_path: Path) -> None:
