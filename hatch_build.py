@@ -1,4 +1,4 @@
-"""Build step of the package: compiles its one extension, the scan of records and the way of those of schedule topics.
+"""Build step of the package: compiles its one extension, which scans records, searches and rewrites their headers.
 
 Where there is no compiler, or it fails, the package is built without it, and says so; kbroker then reads records in
 Python, with the same verdicts and more time. The extension uses the stable ABI: one wheel serves all Pythons
@@ -18,7 +18,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = ("kbroker/log/_record_scan.c", "kbroker/log/_record_delivery.c")
+SOURCES = tuple(f"kbroker/log/_record_{part}.c" for part in ("scan", "delivery", "headers"))
 MODULE = "kbroker.log._record_scan"
 
 

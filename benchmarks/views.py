@@ -4,7 +4,7 @@ One part reads a topic and views of it from the beginning: 1 % of the records ma
 the reader of one view waits, and then while the readers of 1,000 views wait; only one of them has matches. Prints a
 table and saves it; asserts no times.
 
-    python -m benchmarks.views [--records 200000] [--views 1000]
+    python -m benchmarks.views [--records 1000000] [--views 1000]
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def of_waiting(client: WireClient, address: str, pid: int, views: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--records", type=int, default=200_000)
+    parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--views", type=int, default=1000)
     options = parser.parse_args()
     lines = [

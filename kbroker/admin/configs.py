@@ -32,6 +32,8 @@ from kbroker.protocol.messages.configs import (
 )
 
 _T = TypeVar("_T")
+_LONGEST: Final = 32_767
+"""The most bytes of a value in a request."""
 TYPES: Final = {"topic": 2, "broker": 4, "logger": 8, "client-metrics": 16, "group": 32}
 """The kinds of config resources, with Kafka's numbers (ConfigResource.Type)."""
 _NAMES: Final = {number: name for name, number in TYPES.items()}
@@ -106,8 +108,17 @@ def topic_config(admin: Any, names: Sequence[str], key: str) -> dict[str, str]:
     }
 
 
+def check_size(key: str, value: str | None) -> None:
+    """Raise AdminError for a value that no request can carry: brokers close the connection (Kafka's STRING)."""
+    size = len((value or "").encode())
+    if size > _LONGEST:
+        raise AdminError(f"the value of {key} has {size} bytes, and a request can carry {_LONGEST}")
+
+
 def alter_configs(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig], *, dry_run: bool) -> None:
     """Set and unset configs, all of them or none, and wait until they are readable; raises AdminError."""
+    for op in ops:
+        check_size(op.name, op.value)
     resource = IncrementalResource(TYPES[subject.kind], subject.name, list(ops))
     request = IncrementalAlterConfigsRequest([resource], dry_run)
     (result,) = _request(admin, subject, request, IncrementalAlterConfigsResponse).responses

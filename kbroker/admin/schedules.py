@@ -23,6 +23,8 @@ from kbroker.admin.errors import AdminError
 from kbroker.admin.fetching import Found, Piece, UnreadableBatch
 from kbroker.admin.partition_reader import PartitionReader, TopicHidden
 from kbroker.admin.records import write_record
+from kbroker.admin.topic_details import topic_configs
+from kbroker.cluster_state import VIEW_SOURCE
 from kbroker.protocol.errors import Malformed, known_error
 from kbroker.schedules.language import SCHEDULE, TIMEZONE, Schedule, ScheduleError, read_schedule
 from kbroker.schedules.marks import Begin, Pause, mark_of
@@ -85,6 +87,16 @@ class Scheduled:
         return list(islice(following(self.schedule, self.place.due_ms), number))
 
 
+def takes_no_records(admin: Any, topic: str) -> str | None:
+    """Return why nothing can be delivered or copied to a topic; None if something can, or if its configs are hidden."""
+    configs = topic_configs(admin, [topic], [ENABLE, VIEW_SOURCE]).get(topic, {})
+    if VIEW_SOURCE in configs and configs[VIEW_SOURCE].value:
+        return "is a view, which takes no records"
+    if ENABLE in configs and configs[ENABLE].value == "true":
+        return "is a schedule topic itself"
+    return None
+
+
 def following(schedule: Schedule, due_ms: int) -> Iterator[int]:
     """Yield `due_ms`, and the times after it."""
     ms: int | None = due_ms
@@ -125,6 +137,8 @@ class ScheduleTopic:
             if topic_config(admin, [topic], ENABLE).get(topic) != "true":
                 raise NoScheduleTopic(f"topic {topic} is no schedule topic: its config {ENABLE} is not true")
             target = topic_config(admin, [topic], TARGET).get(topic, "")
+        self._admin = admin
+        self._unfit: dict[str, str | None] = {}
         self.unreadable = 0
         """How many batches were skipped because they cannot be read."""
         self.is_cut = False
@@ -220,7 +234,10 @@ class ScheduleTopic:
             return f"the target {schedule.topic} does not exist"
         if schedule.partition is not None and schedule.partition >= len(target.partitions):
             return f"the target {schedule.topic} has no partition {schedule.partition}"
-        return None
+        if schedule.topic not in self._unfit:
+            self._unfit[schedule.topic] = takes_no_records(self._admin, schedule.topic)
+        unfit = self._unfit[schedule.topic]
+        return None if unfit is None else f"the target {schedule.topic} {unfit}"
 
     def _record(self, place: Place) -> Found | None:
         piece = self._pieces.get(place.partition)

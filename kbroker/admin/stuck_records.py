@@ -15,6 +15,7 @@ from typing import Any, Final
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from kbroker.admin.configs import topic_config
 from kbroker.admin.connection import Connection, patiently
 from kbroker.admin.dead_letters import SHARE, topic_view
 from kbroker.admin.did_you_mean import no_such_group
@@ -24,11 +25,13 @@ from kbroker.admin.group_offsets import committed_offsets
 from kbroker.admin.own_request import ask_broker, live_brokers
 from kbroker.admin.own_transaction import PATIENCE_S, in_time, reason_of, transactional_producer
 from kbroker.admin.partition_reader import PartitionReader
+from kbroker.admin.schedules import takes_no_records
+from kbroker.cluster_state import VIEW_SOURCE
 from kbroker.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 _WITH_TAGS: Final = 3
 """The first version of ListGroups whose answer can contain these records."""
-_DELIVERED_AGAIN: Final = "delivered again"
+_READ_AGAIN, _DELIVERED_AGAIN = "read again", "delivered again"
 SKIPPED: Final = "Skipped by an operator."
 """The message in the copy of a skipped record."""
 
@@ -55,6 +58,11 @@ class StuckRecord:
     @property
     def place(self) -> str:
         return f"{self.topic}-{self.partition}, offset {self.offset}"
+
+    @property
+    def has_running_reader(self) -> bool:
+        """Whether a member was seen that reads the record again: its own position is not that of the group."""
+        return self.cause == _READ_AGAIN
 
 
 def stuck_records(admin: Any, groups: Iterable[str] = ()) -> list[StuckRecord]:
@@ -100,6 +108,8 @@ class Skip:
     stuck: StuckRecord
     record: Found
     to: tuple[str, int] | None
+    origin: str
+    """The topic that has the record: the source if the group reads a view."""
 
 
 def plan_skip(admin: Any, group: str, place: tuple[str, int] | None, to: str | None, *, drop: bool) -> Skip:
@@ -121,12 +131,15 @@ def plan_skip(admin: Any, group: str, place: tuple[str, int] | None, to: str | N
     record = record_at(PartitionReader(admin), stuck)
     if record is None:
         raise AdminError(f"the record at {stuck.place} is gone")
+    origin = topic_config(admin, [stuck.topic], VIEW_SOURCE).get(stuck.topic) or stuck.topic
     if drop:
-        return Skip(stuck, record, None)
+        return Skip(stuck, record, None, origin)
     target = topic_view(admin, to or f"dlq.{stuck.topic}")
-    if target.internal or target.name == stuck.topic:
-        raise AdminError(f"{target.name} cannot be the dead letter topic of {stuck.topic}")
-    return Skip(stuck, record, (target.name, stuck.partition % len(target.partitions)))
+    unfit = takes_no_records(admin, target.name)
+    if target.internal or target.name in (stuck.topic, origin) or unfit is not None:
+        why = "" if unfit is None else f": it {unfit}"
+        raise AdminError(f"{target.name} cannot be the dead letter topic of {stuck.topic}{why}")
+    return Skip(stuck, record, (target.name, stuck.partition % len(target.partitions)), origin)
 
 
 def execute_skip(connection: Connection, admin: Any, skip: Skip) -> None:
@@ -142,7 +155,7 @@ def execute_skip(connection: Connection, admin: Any, skip: Skip) -> None:
         try:
             producer.begin_transaction()
             if skip.to is not None:
-                sent = producer.send(skip.to[0], (record.value,), record.key, _headers(stuck, record), skip.to[1])
+                sent = producer.send(skip.to[0], (record.value,), record.key, _headers(skip), skip.to[1])
                 producer.flush(timeout=PATIENCE_S)
                 sent.get(PATIENCE_S)
             offsets = {partition: OffsetAndMetadata(record.offset + 1, "", -1)}
@@ -155,9 +168,10 @@ def execute_skip(connection: Connection, admin: Any, skip: Skip) -> None:
             raise AdminError(f"it is not known whether the record at {stuck.place} was skipped; look again") from error
 
 
-def _headers(stuck: StuckRecord, record: Found) -> list[tuple[str, bytes]]:
+def _headers(skip: Skip) -> list[tuple[str, bytes]]:
+    stuck, record = skip.stuck, skip.record
     facts = {
-        "topic": stuck.topic,
+        "topic": skip.origin,
         "partition": stuck.partition,
         "offset": record.offset,
         "group": stuck.group,

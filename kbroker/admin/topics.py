@@ -15,6 +15,7 @@ from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec
 from kafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
 from kafka.structs import TopicPartition
 
+from kbroker.admin.configs import check_size
 from kbroker.admin.did_you_mean import no_such_topic_config
 from kbroker.admin.errors import AdminError, Refusal, check_code, code_error, error_text
 from kbroker.admin.partition_offsets import retried_offsets_at
@@ -53,6 +54,8 @@ def create_topics(
 
     An `assignment` lists the brokers of each partition.
     """
+    for key, value in (configs or {}).items():
+        check_size(key, value)
     requested = {
         "num_partitions": partitions,
         "replication_factor": replicas,

@@ -113,7 +113,13 @@ def skip(name: str, place: str | None, to: str | None, drop: bool, execute: bool
         plan = plan_skip(admin, name, at, to, drop=drop)
         if execute:
             execute_skip(connection, admin, plan)
-    goes = "is dropped" if plan.to is None else f"goes to {plan.to[0]}-{plan.to[1]}"
-    click.echo(f"{plan.stuck.place}: {goes}; group {name} goes on at {plan.record.offset + 1}")
+    behind = plan.record.offset + 1
     if not execute:
+        goes = "is dropped" if plan.to is None else f"goes to {plan.to[0]}-{plan.to[1]}"
+        click.echo(f"{plan.stuck.place}: {goes}; group {name} goes on at {behind}")
         click.echo("nothing was changed; add --execute to do it", err=True)
+        return
+    went = "was skipped without a copy" if plan.to is None else f"was copied to {plan.to[0]}-{plan.to[1]}"
+    click.echo(f"{plan.stuck.place}: {went}; group {name} is at {behind} now")
+    if plan.stuck.has_running_reader:
+        click.echo("restart the member that reads the record: it keeps its own position", err=True)

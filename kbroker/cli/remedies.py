@@ -52,6 +52,11 @@ _LINES: Final[Sequence[tuple[str, str]]] = (
     ),
     (r"^Unauthorized \(401\)$", "its logins are users and passwords: --registry http://USER:PASSWORD@HOST:PORT"),
     (r"^http://\S+ is no schema registry: ", "is the address right, and does it speak TLS (https://)?"),
+    (
+        r": a view needs the right to read its source .*\(TOPIC_AUTHORIZATION_FAILED\)$",
+        "an administrator of ACLs allows it: `kbroker acl add --allow-principal User:NAME --operation Read"
+        " --topic SOURCE`",
+    ),
     (r" is no dead letter: ", "`kbroker record delete` deletes records of every topic"),
     (r"^the certificate of .* is not accepted", "-X ssl.ca.location=FILE names whom to trust"),
 )
@@ -81,6 +86,12 @@ _BY_NAME: Final[Mapping[str, str]] = {
     "TOPIC_ALREADY_EXISTS": "--if-not-exists takes it as it is, `kbroker topic alter` changes it",
     "TOPIC_DELETION_DISABLED": "the brokers have delete.topic.enable=false",
     "UNKNOWN_TOPIC_OR_PARTITION": "`kbroker topic list` shows the topics there are",
+}
+_OF_VERBS: Final[Mapping[tuple[str, str], str]] = {
+    (
+        "record delete",
+        "POLICY_VIOLATION",
+    ): "a topic that is only compacted keeps its records, and a view has none of its own",
 }
 _READ, _WRITE, _DESCRIBE = "--operation Read", "--operation Write", "--operation Describe"
 _OF_TOPICS: Final[Mapping[str, str]] = {
@@ -190,4 +201,4 @@ def _remedy(line: str, verb: str) -> str | None:
         if "TOPIC" not in right:  # such a right already names its topic
             right = f"{right} {thing}"
         return f"an administrator of ACLs allows it: `kbroker acl add --allow-principal User:NAME {right}`"
-    return _BY_NAME.get(name)
+    return _OF_VERBS.get((verb, name)) or _BY_NAME.get(name)

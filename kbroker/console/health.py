@@ -118,8 +118,9 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
             yield Finding(
                 "bad",
                 f"Group {name} does not get past a record",
-                f"Its members have read offset {record.offset} of {record.topic}-{record.partition} again and again "
-                f"since {moment(record.since_ms)}{more}. Its lag is {number(lag.last)}.",
+                f"It has stood at offset {record.offset} of {record.topic}-{record.partition} since "
+                f"{moment(record.since_ms)}, although members have read that record{more}. "
+                f"Its lag is {number(lag.last)}.",
                 place("/group", name=name),
                 "See the record",
             )

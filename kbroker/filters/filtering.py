@@ -32,6 +32,11 @@ class Filter:
         self.tested_headers: Final = tested(found)
         """The headers for which an index is of use."""
         self._prefilter: Final = Prefilter(found)
+        self.header_values: Final = self._prefilter.header_values
+        """The name of a header, and its values (record_walk.with_header) of which each record that matches has one.
+
+        None if there is no such header.
+        """
         self._decode: Final = decode
         self._unread: Final = Document(decode)
 

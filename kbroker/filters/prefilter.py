@@ -11,6 +11,7 @@ also of more bytes than it needs.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -77,6 +78,8 @@ class Prefilter:
             if each.name and each.text:
                 texts.setdefault(each.name, []).append(each)
         self._behind: Final = [_Behind(name, found) for name, found in texts.items()]
+        self.header_values: Final = None if self._alone or len(texts) != 1 else _joined(*texts.popitem())
+        """The name of the only header that is tested, and its values (record_walk.with_header)."""
 
     def may_match(self, data: bytes | bytearray) -> bool:
         """Return False only if no record in these bytes matches."""
@@ -157,6 +160,11 @@ class _Behind:
             by_length.setdefault(length, []).append(re.escape(each.text))
         texts = (length + b"(?:" + b"|".join(each) + b")" for length, each in by_length.items())
         return re.escape(self.name) + b"(?:" + b"|".join(texts) + b")"
+
+
+def _joined(name: bytes, found: list[Needle]) -> tuple[bytes, bytes]:
+    sized = (struct.pack("=i", len(each.text) if each.is_whole else -len(each.text)) + each.text for each in found)
+    return name, b"".join(sized)
 
 
 def _varint(number: int) -> bytes:

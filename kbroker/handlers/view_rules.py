@@ -53,6 +53,9 @@ def plan_view(ctx: RequestContext, topic: CreatableTopic, configs: Mapping[str, 
         raise ApiError(
             ErrorCode.INVALID_CONFIG, f"{VIEW_SOURCE}: '{source}' is itself a view; there are no views of views"
         )
+    if state.views.get(name):
+        text = f"{VIEW_SOURCE}: topic '{name}' has views itself, such as '{min(state.views[name])}'"
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"{text}; there are no views of views")
     if len(state.views.get(source, ())) >= MOST_VIEWS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"'{source}' has {MOST_VIEWS} views, and cannot have more")
     count, factor = len(known.partitions), len(known.partitions[0].replicas)

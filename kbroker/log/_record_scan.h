@@ -1,4 +1,4 @@
-/* What both parts of the extension know of a record's bytes: its numbers, and its fields.
+/* What all parts of the extension know of a record's bytes: its numbers, and its fields.
  *
  * Every read is checked against the end of the data.
  */
@@ -64,5 +64,9 @@ static inline int pass_field(cursor *in, int32_t *size)
 extern const char find_doc[], deliver_doc[];
 PyObject *find_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *deliver_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
+/* _record_headers.c */
+extern const char with_header_doc[];
+PyObject *find_with_header(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 #endif

@@ -61,6 +61,8 @@ deliver: Deliver | None = None
 """The compiled function that gives records of a schedule topic other headers; None if `scan` is None."""
 record: Callable[[bytes, int], tuple[int, int, bytes | None, bytes | None, Headers] | None] | None = None
 """The compiled function that decodes one record; None if `scan` is None."""
+with_header: Callable[[bytes, int, bytes, bytes], bytes | None] | None = None
+"""The compiled function that finds records by a header; None if `scan` is None."""
 _PURE = bool(os.environ.get("KBROKER_PURE_PYTHON"))
 if not _PURE:
     with suppress(ImportError):
@@ -68,6 +70,7 @@ if not _PURE:
         scan = _compiled.scan
         find, deliver = getattr(_compiled, "find", None), getattr(_compiled, "deliver", None)
         borders, record = getattr(_compiled, "borders", None), getattr(_compiled, "record", None)
+        with_header = getattr(_compiled, "with_header", None)
         prefixes, places = getattr(_compiled, "prefixes", None), getattr(_compiled, "places", None)
 
 logger = logging.getLogger(__name__)

@@ -49,7 +49,7 @@ _PACKED_AT_ONCE: Final = 1 << 16
 class OpenedBatch:
     """A data batch whose CRC is right, and its uncompressed records."""
 
-    __slots__ = ("_borders", "_records", "data", "header", "whole")
+    __slots__ = ("_borders", "_records", "_spans", "data", "header", "whole")
 
     def __init__(self, header: BatchHeader, whole: bytes | memoryview, data: bytes) -> None:
         self.header = header
@@ -58,34 +58,47 @@ class OpenedBatch:
         self.data = data
         """The uncompressed records."""
         self._borders: list[int] = []
+        self._spans: dict[int, tuple[int, int]] = {}
+        """Where records begin and end that were found by a header."""
         self._records: dict[int, Record] = {}
 
     async def select(self, wanted: Filter, partition: int) -> list[int]:
         """Return the indexes of the records that match, in order. Raises Malformed."""
-        if self.header.record_count > _WALKED_AT_ONCE or record_walk.borders is None:
+        count = self.header.record_count
+        if count <= _WALKED_AT_ONCE and record_walk.with_header is not None and wanted.header_values is not None:
+            packed = record_walk.with_header(self.data, count, *wanted.header_values)
+            if packed is not None:
+                found = memoryview(packed).cast("i").tolist()
+                indexes = found[::3]
+                self._spans.update(zip(indexes, zip(found[1::3], found[2::3], strict=True), strict=True))
+                return await self._matching(wanted, partition, indexes)
+        if count > _WALKED_AT_ONCE or record_walk.borders is None:
             if not wanted.may_match(self.data):
                 return []
             await self._find_borders()
         places = wanted.places(self.data, self._end_of_record)
-        if places == [] or not self.header.record_count:
+        if places == [] or not count:
             return []
         if not self._borders:
             self._find_some()
-        borders = self._borders
-        indexes: Sequence[int]
         if places is None:
-            indexes = range(self.header.record_count)
-        else:
-            indexes = sorted({bisect_right(borders, place) - 1 for place in places})
+            return await self._matching(wanted, partition, range(count))
+        return await self._matching(wanted, partition, sorted({bisect_right(self._borders, at) - 1 for at in places}))
+
+    async def _matching(self, wanted: Filter, partition: int, indexes: Sequence[int]) -> list[int]:
         found, left = [], _DECODED_AT_ONCE
         for index in indexes:
             if wanted(self._record(index), partition):
                 found.append(index)
             left -= 1
-            if not left or borders[index + 1] - borders[index] > _LARGE_RECORD:
+            begin, end = self._span(index)
+            if not left or end - begin > _LARGE_RECORD:
                 left = _DECODED_AT_ONCE
                 await turn
         return found
+
+    def _span(self, index: int) -> tuple[int, int]:
+        return self._spans.get(index) or (self._borders[index], self._borders[index + 1])
 
     def _end_of_record(self, place: int) -> int:
         if not self._borders:
@@ -103,7 +116,7 @@ class OpenedBatch:
     def _record(self, index: int) -> Record:
         known = self._records.get(index)
         if known is None:
-            known = _decoded(self.data, self._borders[index], self.header)
+            known = _decoded(self.data, self._span(index)[0], self.header)
             if len(self._records) < _MOST_DECODED:
                 self._records[index] = known
         return known
@@ -134,8 +147,8 @@ class OpenedBatch:
         header = self.header
         if len(indexes) == header.record_count:
             return bytes(self.whole)
-        data, borders = self.data, self._borders
-        body = b"".join([data[borders[index] : borders[index + 1]] for index in indexes])
+        data = self.data
+        body = b"".join([data[begin:end] for begin, end in map(self._span, indexes)])
         stamp = header.max_timestamp
         if not header.timestamp_type:
             stamp = max(self.timestamp(index) for index in indexes)

@@ -432,6 +432,16 @@ def test_views_of_views_are_refused(broker: Broker, source: str) -> None:
     )
 
 
+def test_a_deleted_source_does_not_come_back_as_a_view(broker: Broker, source: str) -> None:
+    name = f"source{next(_numbers)}"
+    broker.topics.create(name)
+    view(broker, name)
+    client = admin(broker)
+    client.delete_topics([name])[name].result(PATIENCE_S)
+    wanted = NewTopic(name, config={"view.source": source, "view.filter": "*"})
+    assert "has views itself" in refused(lambda: client.create_topics([wanted])[name].result(PATIENCE_S))[1]
+
+
 def test_a_division_by_zero_matches_nothing(broker: Broker, source: str, wire: WireClient) -> None:
     broker.topics[source].produce('{"n": 0}')
     name = view(broker, source, "1 / value.n > 0")

@@ -77,6 +77,12 @@ def test_brokers_loggers_and_groups_have_some(anywhere: CommandLine) -> None:
     assert kinds == {"broker"}
 
 
+def test_a_value_that_no_request_can_carry_is_refused(cli: CommandLine, name: str) -> None:
+    for verb in (["topic", "create", name, "-c"], ["config", "set", "--group", name]):
+        told = cli.fails(*verb, f"share.filter={'x' * 40_000}")
+        assert told == "the value of share.filter has 40000 bytes, and a request can carry 32767"
+
+
 def test_tables_read_well(cli: CommandLine) -> None:
     cli.ok("topic", "create", "tables-of-configs", "--config", "retention.ms=7000")
     header, row = cli.ok("config", "describe", "--topic", "tables-of-configs").lines

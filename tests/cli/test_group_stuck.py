@@ -84,11 +84,15 @@ def test_a_record_is_named_and_skipped(
 
     skip = ["group", "skip", group, "--to-deadletter", dead]
     assert "does not exist" in kbroker.fails(*skip)
+    kbroker.ok("topic", "create", f"v-{topic}", "-c", f"view.source={topic}", "-c", "view.filter=*")
+    other = ["group", "skip", group, "--to-deadletter", f"v-{topic}"]
+    assert kbroker.fails(*other).endswith("it is a view, which takes no records")
     kbroker.ok("topic", "create", dead)
     goes = f"{topic}-0, offset 2: goes to {dead}-0; group {group} goes on at 3"
     assert kbroker.ok(*skip).lines == [goes]
     assert broker.groups[group].offsets == {(topic, 0): POISON}
-    assert kbroker.ok(*skip, "--at", f"{topic}:0", "--execute").lines == [goes]
+    done = f"{topic}-0, offset 2: was copied to {dead}-0; group {group} is at 3 now"
+    assert kbroker.ok(*skip, "--at", f"{topic}:0", "--execute").lines == [done]
     (letter,) = kbroker.ok("deadletter", "show", dead, "--json").json
     origin = {"topic": topic, "partition": 0, "offset": 2, "group": group, "deliveries": 3}
     assert letter["origin"] == {**origin, "message": "Skipped by an operator."}
@@ -98,6 +102,26 @@ def test_a_record_is_named_and_skipped(
     assert kbroker.fails(*skip, "--execute").startswith(
         (f"group {group} is not at", f"no broker reports a record that group {group} does not get past")
     )
+
+
+def test_a_dead_letter_of_a_view_goes_back_to_its_source(
+    broker: Broker, kbroker: CommandLine, name: str, worker: Callable[[str], list[int]]
+) -> None:
+    topic, view, dead = name, f"v-{name}", f"dlq.{name}"
+    broker.topics.create(topic)
+    for number in range(5):
+        broker.topics[topic].produce(f"order {number}")
+    kbroker.ok("topic", "create", view, "-c", f"view.source={topic}", "-c", "view.filter=*")
+    kbroker.ok("topic", "create", dead)
+    for _ in range(3):
+        worker(view)
+    (found,) = until_stuck(broker, kbroker, f"g-{view}")
+    assert (found["topic"], found["offset"]) == (view, POISON)
+    kbroker.ok("group", "skip", f"g-{view}", "--to-deadletter", dead, "--execute")
+    (letter,) = kbroker.ok("deadletter", "show", dead, "--json").json
+    assert letter["origin"]["topic"] == topic
+    kbroker.ok("deadletter", "replay", dead, "--execute")
+    assert [each.text for each in broker.topics[topic].records()].count("order 2") == 2
 
 
 def test_a_group_that_has_gone_on_is_not_moved(

@@ -53,6 +53,13 @@ def test_what_is_pending_is_listed_as_it_is_due(kbroker: CommandLine, topic: str
     assert [row["key"] for row in every if row["topic"] == topic] == ["first", "second", "third"]
 
 
+def test_a_target_that_takes_no_records_any_more_is_told(kbroker: CommandLine, topic: str) -> None:
+    put(kbroker, topic, "job", "work", f"x-deliver-at={LATE}")
+    kbroker.ok("config", "set", "--topic", f"{topic}.target", *SCHEDULED[1::2])
+    (found,) = kbroker.ok("schedule", "show", topic, "job", "--json").json
+    assert found["error"] == f"the target {topic}.target is a schedule topic itself"
+
+
 def test_a_record_is_shown_with_its_next_times(kbroker: CommandLine, topic: str) -> None:
     put(kbroker, topic, "job", "work", "x-schedule=0 0 1 1 *", "a=b")
     (found,) = kbroker.ok("schedule", "show", topic, "job", "--json").json

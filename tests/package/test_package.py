@@ -32,7 +32,9 @@ DATA = {
     "kbroker/config/client_metrics_keys.txt",
     "kbroker/metrics/names.txt",
 }
-SOURCES = {f"kbroker/log/{name}" for name in ("_record_scan.c", "_record_scan.h", "_record_delivery.c")}
+SOURCES = {
+    f"kbroker/log/{name}" for name in ("_record_scan.c", "_record_scan.h", "_record_delivery.c", "_record_headers.c")
+}
 COMPILED = "kbroker/log/_record_scan.abi3.so"
 
 pytestmark = pytest.mark.long

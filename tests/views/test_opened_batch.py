@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
+from kbroker.filters.filtering import Filter, compile_filter
 from kbroker.log import record_walk
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import HEADER_SIZE, NewRecord, Record, build_batch, parse_header, put_number, record_at
@@ -63,6 +65,72 @@ def test_a_record_is_decoded_as_in_python(seed: int) -> None:
                 later, offset, *others = found
                 assert (offset, *others) == (expected[0].offset, *expected[0][2:])
                 assert later == expected[0].timestamp
+
+
+WANTED: dict[str, tuple[str, Callable[[bytes], bool]]] = {
+    "header.a = 'v'": ("a", lambda value: value == b"v"),
+    "header.a IN ('v', 'w')": ("a", lambda value: value in (b"v", b"w")),
+    "header.a LIKE 'yy%'": ("a", lambda value: value.startswith(b"yy")),
+    "header.région = 'v' OR header.région LIKE 'y%'": ("région", lambda value: value == b"v" or value.startswith(b"y")),
+}
+
+
+def with_header(data: bytes, count: int, wanted: Filter) -> list[tuple[int, int, int]] | None:
+    assert record_walk.with_header is not None
+    assert wanted.header_values is not None
+    packed = record_walk.with_header(data, count, *wanted.header_values)
+    if packed is None:
+        return None
+    numbers = iter(memoryview(packed).cast("i").tolist())
+    return list(zip(numbers, numbers, numbers, strict=True))
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", range(20261201, 20261201 + tries(40)))
+def test_a_header_is_found_in_all_records_that_have_it_and_in_no_others(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(20):
+        data, (text, (name, is_wanted)) = some_batch(rng)[HEADER_SIZE:], rng.choice(list(WANTED.items()))
+        wanted = compile_filter(text)
+        expected, position, count = [], 0, 0
+        while position < len(data):
+            there = in_python(data, position)
+            assert there is not None
+            if any(each == name and value is not None and is_wanted(value) for each, value in there[0].headers):
+                expected.append((count, position, there[1]))
+            position, count = there[1], count + 1
+        assert with_header(data, count, wanted) == expected
+        assert with_header(data, count + 1, wanted) is None
+        assert count == 0 or with_header(data, count - 1, wanted) is None
+        for _ in range(30):
+            broken = bytearray(data)
+            for _ in range(rng.randrange(1, 4)):
+                broken[rng.randrange(len(broken))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+            cut = bytes(broken[: rng.randrange(len(broken) + 1)])
+            found = with_header(cut, count, wanted)
+            if found is None:
+                continue
+            position, known = 0, {index for index, _, _ in found}
+            for index in range(count):
+                there = in_python(cut, position)
+                if there is None:
+                    assert index in known  # to be decoded, and refused
+                    break
+                assert index in known or not wanted(there[0], 0)
+                position = there[1]
+
+
+@needs_compiled
+def test_a_search_for_a_header_has_a_limit() -> None:
+    wanted = compile_filter("header.a = 'v'")
+    for headers, is_found in ((1000, True), (300_000, False)):
+        data = build_batch([(NOW, None, None, [("a", b"w")] * headers + [("a", b"v")])])[HEADER_SIZE:]
+        assert with_header(data, 1, wanted) == ([(0, 0, len(data))] if is_found else None)
+
+
+def test_only_filters_that_need_one_header_are_searched_by_it() -> None:
+    for text in ("header.a = 'v' OR key = 'k'", "header.a = 'v' OR header.b = 'v'", "header.a > 5", "*", "FALSE"):
+        assert compile_filter(text).header_values is None
 
 
 @needs_compiled
