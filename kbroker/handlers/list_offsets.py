@@ -161,7 +161,10 @@ def _latest_tiered(log: PartitionLog) -> int:
 
 
 def _earliest_pending_upload(log: PartitionLog) -> int:
-    return max(_copied_to(log), log.log_start_offset) if _is_tiered(log) else -1
+    if not _is_tiered(log):
+        return -1
+    pending = max(_copied_to(log), log.log_start_offset)
+    return pending if pending < log.log_end_offset else -1  # as Kafka 4.4.0 answers
 
 
 def _is_tiered(log: PartitionLog) -> bool:

@@ -29,7 +29,7 @@ from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequ
 from tests.metrics.conftest import watched
 
 PATIENCE_S = 30.0
-TOPIC, METADATA = "events", "__remote_log_metadata"
+TOPIC = "events"
 TIERED = {"remote.storage.enable": "true", "internal.segment.bytes": "20000", "local.retention.bytes": "30000"}
 LATEST, EARLIEST, MAX_TIMESTAMP, LOCAL, TIERED_TO, PENDING = -1, -2, -3, -4, -5, -6
 BEGAN_MS = int(time.time() * 1000) - 100_000
@@ -207,20 +207,6 @@ def test_the_rate_of_copies_changes_while_the_broker_runs(tmp_path: Path) -> Non
         client = admin(broker)
         client.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
         tiered(broker)
-
-
-def test_the_topic_that_names_all_remote_segments_is_neither_deleted_nor_grown(broker: Broker) -> None:
-    create(broker)
-    produce(broker, 0, 300)
-    tiered(broker)
-    client = admin(broker)
-    with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
-        client.delete_topics([METADATA])[METADATA].result(PATIENCE_S)
-    with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
-        client.create_partitions([NewPartitions("__remote_log_metadata", 60)])["__remote_log_metadata"].result(
-            PATIENCE_S
-        )
-    assert [each[0] for each in records(broker, 300)] == list(range(300))
 
 
 def test_deletions_of_records_and_of_the_topic(broker: Broker, tmp_path: Path) -> None:
