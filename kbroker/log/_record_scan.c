@@ -9,7 +9,8 @@
  * record_at of protocol/records.py. `prefixes` and `places` own a further question: with which bytes do the keys or values
  * begin, and where are they? They tell nothing if they are not sure, and schema_tokens.py reads the records.
  *
- * `find` and `deliver` belong to schedule topics (_record_delivery.c), `with_header` to filters (_record_headers.c).
+ * `find` and `deliver` belong to schedule topics (_record_delivery.c), `with_header` and
+ * `header_values` to filters (_record_headers.c).
  *
  * The caller bounds a call's work by `most`; a record costs some nanoseconds, whatever its size. The stable ABI of
  * CPython 3.11 is used, so one build serves all later versions.
@@ -453,6 +454,7 @@ static PyMethodDef methods[] = {
     {"find", (PyCFunction)(void (*)(void))find_records, METH_FASTCALL, find_doc},
     {"deliver", (PyCFunction)(void (*)(void))deliver_records, METH_FASTCALL, deliver_doc},
     {"with_header", (PyCFunction)(void (*)(void))find_with_header, METH_FASTCALL, with_header_doc},
+    {"header_values", (PyCFunction)(void (*)(void))find_header_values, METH_FASTCALL, header_values_doc},
     {"record", (PyCFunction)(void (*)(void))record, METH_FASTCALL, record_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -66,7 +66,8 @@ PyObject *find_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs
 PyObject *deliver_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 /* _record_headers.c */
-extern const char with_header_doc[];
+extern const char with_header_doc[], header_values_doc[];
 PyObject *find_with_header(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *find_header_values(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 #endif

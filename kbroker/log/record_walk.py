@@ -63,6 +63,8 @@ record: Callable[[bytes, int], tuple[int, int, bytes | None, bytes | None, Heade
 """The compiled function that decodes one record; None if `scan` is None."""
 with_header: Callable[[bytes, int, bytes, bytes], bytes | None] | None = None
 """The compiled function that finds records by a header; None if `scan` is None."""
+header_values: Callable[[bytes, int, bytes], set[bytes] | None] | None = None
+"""The compiled function that finds the values of a header; None if `scan` is None."""
 _PURE = bool(os.environ.get("KBROKER_PURE_PYTHON"))
 if not _PURE:
     with suppress(ImportError):
@@ -71,6 +73,7 @@ if not _PURE:
         find, deliver = getattr(_compiled, "find", None), getattr(_compiled, "deliver", None)
         borders, record = getattr(_compiled, "borders", None), getattr(_compiled, "record", None)
         with_header = getattr(_compiled, "with_header", None)
+        header_values = getattr(_compiled, "header_values", None)
         prefixes, places = getattr(_compiled, "prefixes", None), getattr(_compiled, "places", None)
 
 logger = logging.getLogger(__name__)

@@ -32,6 +32,7 @@ _ZSTD_BLOCKS = 256  # in one step
 _ZSTD_LONGEST_HEADER = 18
 _SKIPPABLE = b"\x2a\x4d\x18"
 _LIBRARYS_WINDOW = 128 << 20  # the largest that zstd's own decoders accept by default
+_KNOWN: Final = 1 << 20  # the most bytes of a frame that says how many it has, and is decompressed by one call
 MOST_WINDOW: Final = 8 << 20
 """The most bytes of a zstd frame with a larger window. Levels above 19 use such a window for content of any size."""
 
@@ -125,6 +126,8 @@ def unpack_zstd_at_once(data: memoryview) -> bytes | None:
         end, last = _next_blocks(data, 0, zstandard.frame_header_size(data))
         if not last or end + 4 * parameters.has_checksum != len(data) or parameters.window_size > MOST_WINDOW:
             return None
+        if parameters.content_size <= _KNOWN:
+            return _of_thread.library.decompress(data)
         return _of_thread.library.decompressobj().decompress(data)
     except (zstandard.ZstdError, MemoryError, Undecodable):
         return None

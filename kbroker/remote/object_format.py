@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from crc32c import crc32c
-
 from kbroker.log.checkpoints import entries_in
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.wire import parse_uuid, uuid_text
 from kbroker.remote.store_errors import DamagedObjectError
 

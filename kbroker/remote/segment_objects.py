@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from crc32c import crc32c
-
+from kbroker.protocol.checksum import crc32c
 from kbroker.remote.object_format import FOOTER_BYTES, Layout, Part, read_footer
 from kbroker.remote.store import PART_BYTES, Piece, Store
 from kbroker.remote.store_errors import DamagedObjectError, WrongLengthError

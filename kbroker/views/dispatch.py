@@ -13,12 +13,15 @@ from typing import Final, NamedTuple
 
 from kbroker.filters.filtering import Filter
 from kbroker.filters.prefilter import Needle
+from kbroker.log import record_walk
 from kbroker.long_work import turn
 
 FEW: Final = 4
 """So many filters are tested one by one."""
 _LARGEST: Final = 4 << 20
 """The most bytes that are searched together, in some ms; of larger batches every filter is a candidate."""
+_MOST_RECORDS: Final = 1 << 15
+"""The records whose headers are read in one step, some ms."""
 _LONGEST: Final = 63
 """The longest value whose length is one byte in a record."""
 
@@ -26,9 +29,10 @@ _LONGEST: Final = 63
 class _Group(NamedTuple):
     """The filters that select whole values of one header."""
 
+    name: bytes
     pattern: re.Pattern[bytes]
+    """Finds the length byte and the value behind the name."""
     by_value: dict[bytes, list[Filter]]
-    """The filters by the length byte and the value."""
     every: list[Filter]
 
 
@@ -55,8 +59,8 @@ class Dispatch:
             else:
                 self._groups.append(_group(name, some))
 
-    async def candidates(self, data: bytes) -> list[Filter]:
-        """Return the filters that may select some of these uncompressed records.
+    async def candidates(self, data: bytes, count: int) -> list[Filter]:
+        """Return the filters that may select some of these `count` uncompressed records.
 
         Each filter that is tested alone takes up to some ms, so others are served between two of them.
         """
@@ -70,15 +74,28 @@ class Dispatch:
                 found.append(each)
             await turn
         for group in self._groups:
-            there = set(group.pattern.findall(data))
-            if any(value[0] > 0x7F for value in there):  # a length of several bytes may be that of any value
+            there = _values_in(data, count, group)
+            if there is None:
                 found += group.every
                 continue
             some: dict[Filter, None] = {}
             for value in there:
                 some.update(dict.fromkeys(group.by_value.get(value, ())))
             found += some
+            await turn
         return found
+
+
+def _values_in(data: bytes, count: int, group: _Group) -> set[bytes] | None:
+    """Return what may be values of the group's header; None if it may have any value."""
+    if record_walk.header_values is not None and count <= _MOST_RECORDS:
+        known = record_walk.header_values(data, count, group.name)
+        if known is not None:
+            return known
+    there = set(group.pattern.findall(data))
+    if any(value[0] > 0x7F for value in there):  # a length of several bytes may be that of any value
+        return None
+    return {value[1:] for value in there}
 
 
 def _common_name(needles: tuple[Needle, ...] | None) -> bytes | None:
@@ -96,9 +113,9 @@ def _group(name: bytes, filters: list[Filter]) -> _Group:
     by_value: dict[bytes, list[Filter]] = {}
     for each in filters:
         for needle in each.needles or ():
-            by_value.setdefault(bytes([len(needle.text) << 1]) + needle.text, []).append(each)
-    lengths = sorted({value[0] for value in by_value})
-    texts = b"|".join(re.escape(bytes([length])) + b".{%d}" % (length >> 1) for length in lengths)
+            by_value.setdefault(needle.text, []).append(each)
+    lengths = sorted({len(value) for value in by_value})
+    texts = b"|".join(re.escape(bytes([length << 1])) + b".{%d}" % length for length in lengths)
     # Only the name is consumed: a value may contain the name of the next header.
     pattern = re.compile(re.escape(name) + b"(?=([\\x80-\\xff]|" + texts + b"))", re.DOTALL)
-    return _Group(pattern, by_value, filters)
+    return _Group(name, pattern, by_value, filters)

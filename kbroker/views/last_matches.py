@@ -155,7 +155,7 @@ class LastMatches:
                 continue
             if header.record_count and not header.is_control:
                 one = await self._source.open(header, batch)
-                for wanted in await dispatch.candidates(one.data):
+                for wanted in await dispatch.candidates(one.data, header.record_count):
                     indexes = await self._source.select(one, wanted)
                     if indexes:
                         selection, match = by_filter[wanted], one.offset(indexes[-1])

@@ -244,7 +244,7 @@ class SourceScan:
             self._by_filter = {each.filter: each for each in self._attached}
             self._dispatch = Dispatch(self._by_filter)
         by_filter = self._by_filter
-        for wanted in await self._dispatch.candidates(found.data):
+        for wanted in await self._dispatch.candidates(found.data, header.record_count):
             selection = by_filter[wanted]
             indexes = await self.source.select(found, wanted)
             if indexes and selection.attached:

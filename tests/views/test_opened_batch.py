@@ -75,6 +75,16 @@ WANTED: dict[str, tuple[str, Callable[[bytes], bool]]] = {
 }
 
 
+def read_all(data: bytes) -> list[Record]:
+    found, position = [], 0
+    while position < len(data):
+        there = in_python(data, position)
+        assert there is not None
+        found.append(there[0])
+        position = there[1]
+    return found
+
+
 def with_header(data: bytes, count: int, wanted: Filter) -> list[tuple[int, int, int]] | None:
     assert record_walk.with_header is not None
     assert wanted.header_values is not None
@@ -100,6 +110,10 @@ def test_a_header_is_found_in_all_records_that_have_it_and_in_no_others(seed: in
                 expected.append((count, position, there[1]))
             position, count = there[1], count + 1
         assert with_header(data, count, wanted) == expected
+        assert record_walk.header_values is not None
+        values = {value for each in read_all(data) for at, value in each.headers if at == name and value is not None}
+        assert record_walk.header_values(data, count, name.encode()) == values
+        assert record_walk.header_values(data, count + 1, name.encode()) is None
         assert with_header(data, count + 1, wanted) is None
         assert count == 0 or with_header(data, count - 1, wanted) is None
         for _ in range(30):
@@ -107,9 +121,12 @@ def test_a_header_is_found_in_all_records_that_have_it_and_in_no_others(seed: in
             for _ in range(rng.randrange(1, 4)):
                 broken[rng.randrange(len(broken))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
             cut = bytes(broken[: rng.randrange(len(broken) + 1)])
+            there_are = record_walk.header_values(cut, count, name.encode())
             found = with_header(cut, count, wanted)
             if found is None:
                 continue
+            if there_are is not None:
+                assert bool(found) == any(map(is_wanted, there_are))
             position, known = 0, {index for index, _, _ in found}
             for index in range(count):
                 there = in_python(cut, position)
