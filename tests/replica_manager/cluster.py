@@ -181,6 +181,7 @@ class Node:
             self,
         )
         services: Any = SimpleNamespace(
+            tiers=None,
             node_id=self.id,
             config=BrokerConfig({}),
             clock=clock,
