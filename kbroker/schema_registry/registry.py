@@ -1,8 +1,8 @@
 """The operations of a registry's API, by name, for any server that offers them.
 
 Owns the steps of a registration: create a draft from the state, check it on another thread, decide, and repeat all of
-this if the subject has changed in the meantime. Owns the order of registrations that disturb each other. Owns the
-content of the lists. Does not use HTTP.
+this if the subject has changed in the meantime. Registrations of one subject that disturb each other take turns. Owns
+the content of the lists. Does not use HTTP.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Registry:
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE_S
         async with self._turns.setdefault(subject, asyncio.Lock()):
-            while version is None and loop.time() < until:  # other instances do not know this lock
+            while version is None and loop.time() < until:  # other instances have locks of their own
                 version = await self._try(subject, request, normalize=normalize, force=force)
         if version is None:
             raise Refusal.TIMED_OUT("Register operation timed out")
