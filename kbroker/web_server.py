@@ -4,8 +4,8 @@ Owns the thread, and the order of a stop: first running requests and streams, th
 requests, uvicorn wakes up ten times a second.
 
 In the broker's loop, a server's parsing, checks and writes would delay requests of Kafka clients, and most of its work
-could not wait there for the broker. The two threads share the interpreter's lock. With `beside_broker` it switches
-between them every 0.5 ms instead of Python's 5 ms, so no single call into C may take long.
+could not wait there for the broker. The two threads share the interpreter's lock, and switch often with `beside_broker`
+(`ShortTurns`).
 
 This was measured while long lists were read one after another. The median time of a Metadata request was 0.7 ms with
 this interval, and 5.3 ms with Python's. With the server in the broker's loop, the median was 5.3 ms, and the slowest of
@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,12 +26,11 @@ from typing import Any, Final, Self, cast
 import uvicorn
 
 from kbroker.local_http import url_of
+from kbroker.long_work import ShortTurns
 from kbroker.web_connection import HEAD_S, TimedConnection, show_readers
 
 _STOP_S: Final = 3
 _PATIENCE_S: Final = 20.0
-
-_TURN_S: Final = 0.0005
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -75,8 +73,8 @@ class WebServer:
         self._log = log
         self._ending = ending
         self._threads = threads
-        self._turn_s = sys.getswitchinterval()
-        self._shortest_turn_s = min(self._turn_s, _TURN_S) if beside_broker else self._turn_s
+        self._beside_broker = beside_broker
+        self._short_turns: ShortTurns | None = None
         self.url = url_of(listening, "http" if tls is None else "https")
         """The server's URL, like "http://127.0.0.1:9690"."""
         config = uvicorn.Config(
@@ -104,7 +102,8 @@ class WebServer:
 
     def start(self) -> Self:
         """Serve in a thread. The socket already listens, so that early clients are not refused."""
-        sys.setswitchinterval(self._shortest_turn_s)
+        if self._beside_broker:
+            self._short_turns = ShortTurns()
         self._thread.start()
         return self
 
@@ -119,7 +118,8 @@ class WebServer:
             if self._thread.is_alive():
                 self._log.warning("the %s did not stop within %.0f s", self._name, _PATIENCE_S)
         self._socket.close()
-        sys.setswitchinterval(self._turn_s)
+        if self._short_turns is not None:
+            self._short_turns.end()
 
     def __enter__(self) -> Self:
         return self.start()

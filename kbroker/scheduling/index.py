@@ -12,7 +12,8 @@ or if the target refused it. It does not come back if a newer record with its ke
 has replaced it meanwhile. Such a record is counted by a hash of the key: 64 bits with a salt of this file.
 
 All methods belong to one thread, which may wait for the disk. Rows pass between Python and SQLite as JSON, many in one
-step: SQLite's module gives the interpreter away at each step, and gets it back from a busy event loop only after 5 ms.
+step: SQLite's module gives the interpreter away at each step, and gets it back from a busy event loop only after 0.5 ms
+(shared.py).
 Times are ms since 1970 (UTC).
 """
 

@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 from kbroker.clock import Clock
 from kbroker.cluster_state import TopicState
+from kbroker.long_work import ShortTurns
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.scheduling.index import boot_id
@@ -70,10 +71,12 @@ class Shared:
         self.is_hosted = is_hosted
         self.boot = boot_id()
         self._pool: ThreadPoolExecutor | None = None
+        self._short_turns: ShortTurns | None = None
 
     def call(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
         """Run work of an index on the thread."""
         if self._pool is None:
+            self._short_turns = ShortTurns()  # SQLite gives the interpreter away at each step
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-schedules")
         return asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
 
@@ -82,6 +85,8 @@ class Shared:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+        if self._short_turns is not None:
+            self._short_turns.end()
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic; 0 if it is not known."""

