@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.cli.conftest import CommandLine
 from tests.tries import FORM
 
 pytestmark = [
@@ -128,6 +129,10 @@ def observed(broker: BrokerProcess) -> dict[str, Any]:
     assert producer.flush(PATIENCE_S) == 0
     until(lambda: offsets(broker.bootstrap)[-4][1] == 5000)
     seen["offsets"] = offsets(broker.bootstrap)
+    (tiers,) = CommandLine(broker.bootstrap).ok("topic", "tiers", "t", "--json").json
+    sizes = [tiers.pop(each) for each in ("local_bytes", "remote_bytes", "remote_segments")]  # the batches differ
+    assert sizes[0] < 1 << 20 < sizes[1]
+    seen["tiers"] = tiers
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "a", "auto.offset.reset": "error"})
     consumer.assign([TopicPartition("t", 0, 0)])
     read: list[tuple[int, bytes | None, int]] = []

@@ -48,8 +48,9 @@ SPECIAL: Final[Mapping[str, tuple[int, int]]] = {
     "max-timestamp": (-3, 7),
     "earliest-local": (-4, 8),
     "latest-tiered": (-5, 9),
+    "earliest-pending-upload": (-6, 11),
 }
-"""Special values in place of a time, and the first API versions with them (KIP-734, KIP-405, KIP-1005)."""
+"""Special values in place of a time, and the first API versions with them (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
 _ANY_VERSION: Final = 1
 _A_CLIENT: Final = -1
 """The replica id of a client; with a follower's id, brokers would also return offsets above the high watermark."""

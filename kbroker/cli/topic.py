@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from kbroker.admin.partition_offsets import SPECIAL, offsets_at, parse_time
 from kbroker.admin.placement import elect_leaders, leaders
 from kbroker.admin.reassignments import parse_partitions
 from kbroker.admin.topic_details import AILMENTS, ailing, with_details
+from kbroker.admin.topic_tiers import tiered_topics, topic_tiers
 from kbroker.admin.topics import (
     EXISTS,
     INVALID_CONFIG,
@@ -27,7 +29,7 @@ from kbroker.admin.topics import (
     set_topic_configs,
 )
 from kbroker.cli.changes import add_changes
-from kbroker.cli.client import client_options
+from kbroker.cli.client import client_options, warn
 from kbroker.cli.completion import complete_topics
 from kbroker.cli.option_types import ReplicaAssignment, whole_match
 from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option, wide
@@ -211,6 +213,36 @@ def offsets(
     rows = [[name, index, *map(_there, found.get((name, index), (-1, -1)))] for name, index in sorted(wanted)]
     output.rows([dict(zip(headers, row, strict=True)) for row in rows], *headers)
     raise_any(refused)
+
+
+@command.command("tiers", short_help="Show what is on the disk and what in remote storage.")
+@click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
+@output_option
+@client_options
+def tiers(names: tuple[str, ...], output: Output, connection: Connection) -> None:
+    """Show the offsets and bytes of partitions on the leaders' disks and in remote storage.
+
+    Without names, shows all topics with remote.storage.enable=true. Reads the topic __remote_log_metadata.
+    """
+    with connection.admin() as admin:
+        names = names or tuple(tiered_topics(admin))
+        if not names:
+            warn("no topic that you can describe has remote.storage.enable=true")
+        found = topic_tiers(admin, names)
+    output.rows(
+        [asdict(each) for each in found.partitions],
+        "topic",
+        "partition",
+        "start",
+        "local start",
+        "latest tiered",
+        "end",
+        "local bytes",
+        "remote bytes",
+        Column("segments", "remote_segments"),
+        wide("unfinished"),
+    )
+    raise_any(found.troubles)
 
 
 def _there(number: int) -> int | None:

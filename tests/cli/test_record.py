@@ -88,6 +88,7 @@ def test_offsets_at_a_time(anywhere: CommandLine, topic: str) -> None:
     assert offsets("--time", str(BEGIN_MS + 30 * DAY_MS)) == [(None, None)] * 2
     assert offsets("--time", "earliest-local") == [(0, None)] * 2
     assert offsets("--time", "latest-tiered") == [(None, None)] * 2
+    assert offsets("--time", "earliest-pending-upload") == [(None, None)] * 2
     assert "has no partition 7" in anywhere.fails("topic", "offsets", topic, "-p", "7")
     assert anywhere("topic", "offsets", topic, "--time", "noon").status == 2
 

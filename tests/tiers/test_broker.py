@@ -22,10 +22,11 @@ from confluent_kafka.admin import (
 )
 
 from compat_tests.wire.client import WireClient
-from kbroker import Broker
+from kbroker import Acl, Broker
 from kbroker.config.model import ConfigError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tests.cli.conftest import CommandLine
 from tests.metrics.conftest import watched
 from tests.tries import FORM
 
@@ -452,3 +453,48 @@ def test_settings_that_cannot_work_stop_the_start(settings: dict[str, str], text
 def test_without_tiered_storage_a_topic_is_refused() -> None:
     with Broker() as broker, pytest.raises(KafkaException, match="Tiered Storage functionality is disabled"):
         create(broker)
+
+
+def test_the_tiers_of_topics_are_shown(broker: Broker, tmp_path: Path) -> None:
+    kbroker = CommandLine(broker.bootstrap_servers)
+    done = kbroker.ok("topic", "tiers", "--json")
+    assert (done.json, "no topic that you can describe" in done.err) == ([], True)
+    create(broker)
+    broker.topics.create("plain")
+    produce(broker, 0, 500)
+    tiered(broker)
+    (found,) = kbroker.ok("topic", "tiers", "--json").json
+    assert [found[each] for each in ("topic", "partition", "start", "unfinished")] == [TOPIC, 0, 0, 0]
+    assert found["local_start"] == offset(broker, LOCAL)
+    assert found["latest_tiered"] == offset(broker, TIERED_TO)
+    assert found["end"] == 500
+    (pending,) = kbroker.ok("topic", "offsets", TOPIC, "--time", "earliest-pending-upload", "--json").json
+    assert pending["offset"] == found["latest_tiered"] + 1
+    logs = [each.stat().st_size for each in (tmp_path / "data" / f"{TOPIC}-0").glob("*.log")]
+    assert found["local_bytes"] == sum(logs)
+    objects = [path.stat().st_size for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert found["remote_segments"] == len(objects)
+    assert 0.9 * sum(objects) < found["remote_bytes"] < sum(objects)
+    (plain,) = kbroker.ok("topic", "tiers", "plain", "--json").json
+    assert [plain[each] for each in ("start", "local_start", "end", "remote_bytes", "remote_segments")] == [0] * 5
+    assert plain["latest_tiered"] is None
+    client = admin(broker)
+    (deleted,) = client.delete_records([TopicPartition(TOPIC, 0, 300)]).values()
+    assert deleted.result(PATIENCE_S).low_watermark == 300
+    until(lambda: kbroker.ok("topic", "tiers", "--json").json[0]["remote_segments"] < found["remote_segments"])
+    (after,) = kbroker.ok("topic", "tiers", TOPIC, "--json").json
+    assert (after["start"], after["remote_bytes"] < found["remote_bytes"]) == (300, True)
+    assert kbroker("topic", "tiers", "missing").status == 1
+
+
+def test_the_tiers_of_a_topic_are_partly_unknown_without_the_right(tmp_path: Path) -> None:
+    acls = [Acl(allow_principal="User:alice", operation=each, topic=TOPIC) for each in ("Describe", "DescribeConfigs")]
+    own = {**settings(tmp_path / "store"), "super.users": "User:admin"}
+    with Broker(own, users={"admin": "a", "alice": "b"}, acls=acls, data_dir=str(tmp_path / "data")) as broker:
+        broker.topics.create(TOPIC, config=TIERED)
+        login = ["-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=SCRAM-SHA-256"]
+        login += ["-X", "sasl.username=alice", "-X", "sasl.password=b"]
+        done = CommandLine(broker.bootstrap_servers)("topic", "tiers", "--json", *login)
+        (found,) = done.json
+        assert (done.status, found["end"], found["remote_bytes"]) == (1, 0, None)
+        assert "__remote_log_metadata" in done.err

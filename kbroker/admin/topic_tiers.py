@@ -1,0 +1,200 @@
+"""The two tiers of topics in any cluster: the offsets and bytes on the brokers' disks and in remote storage (KIP-405).
+
+Owns the reading of `__remote_log_metadata`, where brokers record each remote segment. This takes as long as the reading
+of the topic, and some 200 bytes of memory for each segment of the requested topics. Never asks the store itself, and
+never prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kbroker.admin.cluster_view import cluster_view
+from kbroker.admin.configs import topic_config
+from kbroker.admin.errors import AdminError
+from kbroker.admin.fetching import UnreadableBatch
+from kbroker.admin.log_dirs import log_dirs
+from kbroker.admin.partition_offsets import SPECIAL, offsets_at
+from kbroker.admin.partition_reader import PartitionReader, TopicHidden
+from kbroker.admin.placement import Key, leaders
+from kbroker.cluster_state import REMOTE_LOG_METADATA_TOPIC
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.messages.remote_log_records import (
+    RemoteLogSegmentMetadataRecord,
+    RemoteLogSegmentMetadataSnapshotRecord,
+    RemotePartitionDeleteMetadataRecord,
+)
+from kbroker.remote.metadata_records import decode_record, metadata_partition
+from kbroker.remote.segment import DeleteState, SegmentState, may_become
+
+ENABLE: Final = "remote.storage.enable"
+_TIMES: Final = ("earliest", "earliest-local", "latest-tiered", "latest")
+_READABLE: Final = SegmentState.COPY_SEGMENT_FINISHED
+_Owner = tuple[bytes, int]
+"""A topic id and a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTiers:
+    """A partition's offsets and bytes in both tiers; None for what is unknown."""
+
+    topic: str
+    partition: int
+    start: int | None
+    """The log start offset."""
+    local_start: int | None
+    """The first offset on the leader's disk."""
+    latest_tiered: int | None
+    """The last offset in remote storage; None if remote storage has no record."""
+    end: int | None
+    """The high watermark."""
+    local_bytes: int | None
+    """The bytes of the leader's replica."""
+    remote_bytes: int | None
+    """The bytes of the segments that can be read from remote storage."""
+    remote_segments: int | None
+    """The number of these segments."""
+    unfinished: int | None
+    """The number of segments whose copy or deletion has begun and not ended."""
+
+
+@dataclass(slots=True)
+class Tiers:
+    """The result for several topics."""
+
+    partitions: list[PartitionTiers] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    """Why something is unknown."""
+
+
+class _Segments:
+    """The remote segments of one partition by id: state and bytes."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[SegmentState, int]] = {}
+
+    def begin(self, segment_id: bytes, size: int) -> None:
+        self._known.setdefault(segment_id, (SegmentState.COPY_SEGMENT_STARTED, size))
+
+    def advance(self, segment_id: bytes, state: SegmentState) -> None:
+        known = self._known.get(segment_id)
+        if known is None or not may_become(known[0], state):
+            return
+        if state is SegmentState.DELETE_SEGMENT_FINISHED:
+            del self._known[segment_id]
+        else:
+            self._known[segment_id] = state, known[1]
+
+    def clear(self) -> None:
+        self._known.clear()
+
+    @property
+    def totals(self) -> tuple[int, int, int]:
+        """The bytes and the number of readable segments, and the number of the others."""
+        sizes = [size for state, size in self._known.values() if state is _READABLE]
+        return sum(sizes), len(sizes), len(self._known) - len(sizes)
+
+
+def tiered_topics(admin: Any) -> list[str]:
+    """Return the topics with remote storage that the user may describe, by name."""
+    names = sorted(cluster_view(admin).topics)
+    enabled = topic_config(admin, names, ENABLE) if names else {}
+    return [name for name in names if enabled.get(name) == "true"]
+
+
+def topic_tiers(admin: Any, names: Sequence[str]) -> Tiers:
+    """Return the tiers of all partitions of some topics. Raises AdminError, also for a topic that does not exist."""
+    found = Tiers()
+    led = {key: leader for name in names for key, leader in leaders(admin, name).items()}
+    offsets = _offsets(admin, {key: leader for key, leader in led.items() if leader >= 0}, found.troubles)
+    dirs = log_dirs(admin, sorted(set(led.values()) - {-1}), list(dict.fromkeys(names)))
+    local = {key: size for each in dirs for key, size in each.replicas.items() if led.get(key) == each.broker}
+    reader = PartitionReader(admin)
+    owners = {key: (_id_of(reader, key[0]), key[1]) for key in led}
+    remote = _remote(reader, set(owners.values()), found.troubles)
+    for key in sorted(led):
+        start, local_start, tiered, end = (offsets[name].get(key) for name in _TIMES)
+        totals = (None, None, None) if remote is None else remote[owners[key]].totals
+        found.partitions.append(PartitionTiers(*key, start, local_start, tiered, end, local.get(key), *totals))
+    return found
+
+
+def _offsets(admin: Any, led: dict[Key, int], troubles: list[str]) -> dict[str, dict[Key, int]]:
+    found: dict[str, dict[Key, int]] = {}
+    refused: dict[str, None] = {}
+    for name in _TIMES:
+        at, errors = offsets_at(admin, led, *SPECIAL[name])
+        found[name] = {key: offset for key, (offset, _) in at.items() if offset >= 0}
+        refused |= dict.fromkeys(errors)
+    troubles += refused
+    return found
+
+
+def _id_of(reader: PartitionReader, name: str) -> bytes:
+    view = reader.topic(name)
+    if view is None:
+        raise AdminError(f"topic {name} does not exist any more")
+    return bytes(view.topic_id)
+
+
+def _remote(reader: PartitionReader, owners: Collection[_Owner], troubles: list[str]) -> dict[_Owner, _Segments] | None:
+    """Return the remote segments of partitions; None if the user may not read the topic that names them."""
+    found = {owner: _Segments() for owner in owners}
+    try:
+        view = reader.topic(REMOTE_LOG_METADATA_TOPIC)
+    except TopicHidden as error:
+        troubles.append(str(error))
+        return None
+    if view is None:
+        return found
+    count = len(view.partitions)
+    unreadable = 0
+    for index in sorted({metadata_partition(*owner, count) for owner in owners}):
+        unreadable += _replay(reader, index, found)
+    if unreadable:
+        troubles.append(f"{unreadable} records or batches of {REMOTE_LOG_METADATA_TOPIC} cannot be read")
+    return found
+
+
+def _replay(reader: PartitionReader, index: int, found: dict[_Owner, _Segments]) -> int:
+    """Replay a partition of the topic; return the number of records and batches that cannot be read."""
+    unreadable = 0
+    at, end = reader.bounds(REMOTE_LOG_METADATA_TOPIC, (index,))[index]
+    while at < end:
+        try:
+            piece = reader.fetch((REMOTE_LOG_METADATA_TOPIC, index), at)
+        except UnreadableBatch as error:
+            unreadable += 1
+            at = max(error.next_offset, at + 1)
+            continue
+        for record in piece.records:
+            try:
+                _apply(record.value, found)
+            except Malformed:
+                unreadable += 1
+        if piece.next_offset <= at:
+            break
+        at = piece.next_offset
+    return unreadable
+
+
+def _apply(value: bytes | None, found: dict[_Owner, _Segments]) -> None:
+    record = None if value is None else decode_record(value)
+    if record is None or isinstance(record, RemoteLogSegmentMetadataSnapshotRecord):
+        return
+    if isinstance(record, RemotePartitionDeleteMetadataRecord):
+        entry = record.topic_id_partition
+        segments = found.get((bytes(entry.id), entry.partition))
+        if segments is not None and record.remote_partition_delete_state == DeleteState.DELETE_PARTITION_FINISHED:
+            segments.clear()
+        return
+    entry = record.remote_log_segment_id.topic_id_partition
+    segments = found.get((bytes(entry.id), entry.partition))
+    if segments is None:
+        return
+    if isinstance(record, RemoteLogSegmentMetadataRecord):
+        segments.begin(record.remote_log_segment_id.id, record.segment_size_in_bytes)
+    else:
+        segments.advance(record.remote_log_segment_id.id, SegmentState(record.remote_log_segment_state))
