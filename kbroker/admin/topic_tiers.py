@@ -150,18 +150,17 @@ def _remote(reader: PartitionReader, owners: Collection[_Owner], troubles: list[
     if view is None:
         return found
     count = len(view.partitions)
-    unreadable = 0
-    for index in sorted({metadata_partition(*owner, count) for owner in owners}):
-        unreadable += _replay(reader, index, found)
+    wanted = tuple(sorted({metadata_partition(*owner, count) for owner in owners}))
+    bounds = reader.bounds(REMOTE_LOG_METADATA_TOPIC, wanted) if wanted else {}
+    unreadable = sum(_replay(reader, index, *bounds[index], found) for index in wanted)
     if unreadable:
         troubles.append(f"{unreadable} records or batches of {REMOTE_LOG_METADATA_TOPIC} cannot be read")
     return found
 
 
-def _replay(reader: PartitionReader, index: int, found: dict[_Owner, _Segments]) -> int:
+def _replay(reader: PartitionReader, index: int, at: int, end: int, found: dict[_Owner, _Segments]) -> int:
     """Replay a partition of the topic; return the number of records and batches that cannot be read."""
     unreadable = 0
-    at, end = reader.bounds(REMOTE_LOG_METADATA_TOPIC, (index,))[index]
     while at < end:
         try:
             piece = reader.fetch((REMOTE_LOG_METADATA_TOPIC, index), at)
