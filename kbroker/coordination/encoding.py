@@ -1,9 +1,9 @@
 """The bytes of coordinators' records, and of the batches that coordinators append to their own logs.
 
 A key or a value is an int16 (the type in a key, the version in a value), followed by a message. Owns this form, the
-encoding of batches and markers (records of a long list are encoded ahead, one by one), and the split of a long list
-into several batches. Never appends. Decodes like Kafka's CoordinatorRecordSerde: it skips bytes after a message, and
-replaces invalid UTF-8 in a string with U+FFFD.
+encoding of batches and markers, and the split of a long list into several batches. The records of a long list are
+encoded ahead, one by one. Never appends. Decodes like Kafka's CoordinatorRecordSerde: it skips bytes after a message,
+and replaces invalid UTF-8 in a string with U+FFFD.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read_prefix(data: bytes, part: str) -> int:
 
 
 def decode_value(cls: type[_T], value: bytes) -> _T:
-    """Return the message in a value; raises Malformed. As in Kafka, values of unknown versions are decoded too."""
+    """Return the message in a value; raises Malformed. As in Kafka, values of unknown versions are also decoded."""
     version = read_prefix(value, "value")
     if version not in cast("Any", cls).VERSIONS:
         raise Malformed(f"its value has version {version}, which {cls.__name__} does not have")
@@ -71,7 +71,7 @@ def _fields_of(producer: InTransaction | None, leader_epoch: int) -> BatchFields
 
 
 class EncodedRecords:
-    """The records of one batch, encoded ahead because they are many. They get the batch's timestamp."""
+    """The records of one batch. They are encoded ahead, because there are many. They get the batch's timestamp."""
 
     def __init__(self) -> None:
         self._body = bytearray()

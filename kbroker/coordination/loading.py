@@ -1,8 +1,8 @@
 """Loads of partitions, one after the other, in slices.
 
-Owns the queue of loads, the task that runs them, their share of the event loop, the log lines about failed loads, and
-the pause before the next attempt. If the queue is empty, a short load is complete when `begin` returns. Many loads that
-begin together share one slice. Never knows the steps of a load.
+Owns the queue of loads, the task that runs them, and their share of the event loop. Also owns the log lines about
+failed loads, and the pause before the next attempt. If the queue is empty, a short load is complete when `begin`
+returns. Many loads that begin together share one slice. Never knows the steps of a load.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LoadQueue:
         """Log why a partition must be loaded again, with a trace the first time; return the pause in ms."""
         delay_ms = pause_ms(attempts)
         text = "%s %d %s, the next load is in %d s: %s"
-        if isinstance(error, UnreadableRecord):  # its text names the fault and the offset
+        if isinstance(error, UnreadableRecord):  # the error's text names the fault and the offset
             log.error(text, self._name, partition, problem, delay_ms // 1000, error)
         else:
             shown = error if attempts == 0 else None

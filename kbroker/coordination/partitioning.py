@@ -1,9 +1,9 @@
 """The partition of a coordinator's topic for a key: Java's hash of the string, modulo the number of partitions.
 
 The coordinator reads the number of partitions when it first sees its topic, and keeps this number until the topic is
-deleted or the broker ends. So if the topic grows meanwhile, no key moves away from its state. Kafka reads the number
-only at the start (TransactionStateManager.startup, GroupCoordinatorService.startup), from the config if the topic does
-not exist yet.
+deleted or the broker ends. Therefore no key moves away from its state if the topic grows meanwhile. Kafka reads the
+number only at the start (TransactionStateManager.startup, GroupCoordinatorService.startup), from the config if the
+topic does not exist yet.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def partition_for(key: str, count: int) -> int:
 class Partitioning:
     """Maps the keys of a topic to its partitions.
 
-    `there_are` returns the current number of partitions, 0 without a topic; `planned` is the number with which the
-    topic will be created.
+    `there_are` returns the current number of partitions, 0 if the topic does not exist; `planned` is the number with
+    which the topic will be created.
     """
 
     def __init__(self, topic: str, planned: int, there_are: Callable[[], int]) -> None:

@@ -9,11 +9,12 @@ A shard is pure: it takes a request and the time, does no I/O, and returns an `O
 
     decide -> timers and answers to others -> append -> replay -> wait for the high watermark -> `after` and the reply
 
-so that a failed append has changed nothing that the log should contain. A decision that writes nothing is answered when
-everything written before it is committed: immediately, if no write waits. An outcome with `replay` false has one of two
-reasons. Either the shard has already changed its state in memory, and `after` reverts the change if the append fails (a
-membership, whose loss only makes members join again). Or `after` changes the state once the records are committed
-(transactions). Loading a partition calls the same `replay`, in slices that leave the event loop time for other work.
+In this order, a failed append has changed nothing that the log should contain. A decision that writes nothing is
+answered when everything written before it is committed: immediately, if no write waits. An outcome with `replay` false
+has one of two reasons. Either the shard has already changed its state in memory, and `after` reverts the change if the
+append fails (for example a membership: if it is lost, the members only have to join again). Or `after` changes the
+state once the records are committed (transactions). Loading a partition calls the same `replay`, in slices that leave
+the event loop time for other work.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class Runtime(Generic[S]):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether every partition that this broker leads is loaded; a failed one is not."""
+        """Whether every partition that this broker leads is loaded. A partition whose load failed is not loaded."""
         return all(state.active for state in self._partitions.values())
 
     def shard(self, partition: int) -> S:
@@ -176,13 +177,13 @@ class Runtime(Generic[S]):
     def replayed(self, partition: int) -> tuple[S, int] | None:
         """Return an active shard that has replayed its complete log, and the log's end offset. May run in any thread.
 
-        Return None also while a decision waits for the high watermark, even if the client of that decision is gone.
+        Also return None while a decision waits for the high watermark, even if the client of that decision is gone.
         """
         state = self._partitions.get(partition)
         try:
             if state is None or not state.active or self._writer.end_offset(partition) > (end := state.last_end):
                 return None
-        except ApiError:  # this broker does not lead it
+        except ApiError:  # this broker does not lead the partition
             return None
         return None if state.waiting else (state.shard, end)
 
@@ -191,9 +192,9 @@ class Runtime(Generic[S]):
         return self._active(partition).epoch
 
     def _run_due(self) -> None:
-        """Run the timers that are due, for TURN_MS at most, so that callers do not see state that should have expired.
+        """Run the timers that are due, for at most TURN_MS, so that callers do not see expired state.
 
-        Work in slices continues only in the event loop: calls of this method must not speed it up.
+        The event loop alone continues work in slices: calls of this method must not speed this work up.
         """
         if self._timers.first <= self._clock.monotonic_ms():
             self._timers.run()
@@ -225,10 +226,10 @@ class Runtime(Generic[S]):
     async def _load(self, partition: int, state: _Partition[S]) -> None:
         """Replay the log, yielding every few records, then serve. A failed load is retried later.
 
-        The last appends of the previous leader may be lost until all in-sync replicas have them, so serving waits until
-        the in-sync replicas have them. It does not wait for the high watermark, which does not advance while fewer
-        replicas are in sync than min.insync.replicas: in that case clients can still read committed state, but nothing
-        can be written.
+        The last appends of the previous leader may be lost until all in-sync replicas have them. Serving therefore
+        waits for the in-sync replicas, but not for the high watermark. The high watermark does not advance while fewer
+        replicas are in sync than min.insync.replicas. Clients can then still read committed state, but nothing can be
+        written.
         """
         try:
             end = state.last_end = await self._log.replay(partition, state.shard, state.last_end)
@@ -242,7 +243,8 @@ class Runtime(Generic[S]):
             self._load_failed(partition, state, err)
 
     def _on_loaded_copied(self, partition: int, state: _Partition[S], done: asyncio.Future[None]) -> None:
-        error = None if done.cancelled() else done.exception()  # always retrieved: otherwise asyncio would warn
+        # the result is always retrieved, because asyncio would warn otherwise
+        error = None if done.cancelled() else done.exception()
         if done.cancelled() or self._partitions.get(partition) is not state:
             return
         state.waiter = None
@@ -280,7 +282,10 @@ class Runtime(Generic[S]):
     def run(
         self, partition: int, decide: Callable[[S, int], Outcome], on_error: Callable[[ErrorCode, str | None], R]
     ) -> R | Awaitable[R]:
-        """Decide and write; return the reply, or an awaitable of the reply if the high watermark lags behind."""
+        """Decide and write.
+
+        Return the reply, or an awaitable of the reply if the high watermark has not reached the write.
+        """
         now_ms = self._clock.now_ms()
         try:
             state = self._active(partition)
@@ -311,7 +316,7 @@ class Runtime(Generic[S]):
         decide: Callable[[S, Parked, int], Outcome],
         on_error: Callable[[ErrorCode, str | None], R],
     ) -> R | Awaitable[R]:
-        """Decide about a request that the shard may park; return its answer or an awaitable of it."""
+        """Decide about a request that the shard may park; return its answer or an awaitable of the answer."""
         parked, now_ms = Parked(), self._clock.now_ms()
         try:
             state = self._active(partition)
@@ -323,7 +328,8 @@ class Runtime(Generic[S]):
         if code is not ErrorCode.NONE:
             parked.complete(on_error(answerable(code), None))
         elif entry is not None and (held is not None or outcome.writes):
-            # Only this entry belongs to the parked request, so only its error is an answer to the request.
+            # Only this entry belongs to the parked request, so only the error of this entry is an answer to the
+            # request.
             entry.parked, entry.reply = parked, held
             entry.on_error = on_error
         if parked.answer is not None:
@@ -374,7 +380,8 @@ class Runtime(Generic[S]):
         """Write an outcome. Return its error, and the entry, if any, that waits for the high watermark.
 
         If an outcome has an answer (`is_asked`) or an `after`, it waits until all earlier writes are committed, even if
-        it writes nothing: both may depend on these writes (Kafka: CoordinatorRuntime.waitForPendingWrites).
+        it writes nothing: the answer and `after` may depend on these writes (Kafka:
+        CoordinatorRuntime.waitForPendingWrites).
         """
         self._deliver(partition, outcome)
         if not outcome.writes:
@@ -427,7 +434,7 @@ class Runtime(Generic[S]):
             try:
                 self._deliver(partition, outcome.after(code, now_ms))
             except Exception:
-                # `after` works on state that may be half changed; its failure must not prevent the new load.
+                # `after` works on state that may be half changed. A failure of `after` must not prevent the new load.
                 log.exception("%s %d: the work after a decision failed", self._name, partition)
         return self._fail_and_reload(partition, state, error.__cause__ or error)
 
@@ -457,7 +464,7 @@ class Runtime(Generic[S]):
     # -- the high watermark
 
     def _committed(self, partition: int, offset: int) -> Awaitable[None] | ErrorCode | None:
-        """Return an awaitable of the commit, the error that makes waiting pointless, or None if it is committed."""
+        """Return an awaitable of the commit, an error if waiting is pointless, or None if the commit has happened."""
         try:
             return self._writer.committed(partition, offset)
         except ApiError as err:
@@ -468,7 +475,7 @@ class Runtime(Generic[S]):
         self._timers.schedule((partition, entry), self._write_timeout_ms)
 
     def _watch(self, partition: int, state: _Partition[S], entry: _Waiting, awaitable: Awaitable[None]) -> None:
-        """Wait for the first entry only: later entries are not committed sooner."""
+        """Wait only for the first entry, because later entries are not committed sooner."""
         state.waiter = asyncio.ensure_future(awaitable)
         state.waiter.add_done_callback(partial(self._on_committed, partition, state, entry))
 

@@ -34,7 +34,10 @@ class Cancel(NamedTuple):
 
 
 class Parked:
-    """A request that is answered later. A shard keeps it until `Outcome.replies` contains it with its answer."""
+    """A request that is answered later.
+
+    A shard keeps the request until `Outcome.replies` contains it with its answer.
+    """
 
     __slots__ = ("answer", "wake")
 
@@ -51,7 +54,10 @@ class Parked:
 
 
 class InTransaction(NamedTuple):
-    """The transaction to which records belong. `guard` is the partition's verification of it (ProducerState)."""
+    """The transaction to which records belong.
+
+    `guard` is the partition's verification of the transaction (ProducerState).
+    """
 
     producer_id: int
     producer_epoch: int
@@ -69,7 +75,7 @@ class EndOfTransaction(NamedTuple):
 
 
 class Encoded(Protocol):
-    """The records of one batch, encoded before the decision because they are many."""
+    """The records of one batch. They are encoded before the decision, because there are many."""
 
     def batch(self, leader_epoch: int, producer: InTransaction | None, now_ms: int) -> bytes:
         """Return the batch."""
@@ -84,8 +90,8 @@ class Outcome:
 
     `refused` is the error if the records could not be built; it counts as a failed append. Without `atomic`, a long
     list of records may be spread over several batches. `encoded` replaces a long list; `apply(offset, producer_id)`
-    then changes the shard as the replay of the records from `offset` on would. `producer` assigns the records to a
-    transaction. `marker` ends a transaction, and replaces records.
+    then has the same effect on the shard as the replay of the records from `offset` on. `producer` assigns the records
+    to a transaction. `marker` ends a transaction, and replaces records.
     """
 
     reply: Any = None
@@ -138,14 +144,14 @@ _ANSWERS = {
 def answerable(code: ErrorCode) -> ErrorCode:
     """Return the error for a client when the coordinator's own log failed with `code`.
 
-    The pairs are those of CoordinatorOperationExceptionHelper: a client must not mistake another partition's error for
-    an error of its own partition.
+    The pairs are the same as in CoordinatorOperationExceptionHelper: a client must not mistake another partition's
+    error for an error of its own partition.
     """
     return _ANSWERS.get(code, code)
 
 
 class UnreadableRecord(Exception):  # noqa: N818 - a state of the log
-    """An unreadable record, because of which its partition is not served."""
+    """A record that is unreadable, so that its partition is not served."""
 
     def __init__(self, offset: int, error: Exception) -> None:
         super().__init__(f"the record at offset {offset} cannot be read: {error or type(error).__name__}")
@@ -193,12 +199,16 @@ class Writer(Protocol):
         """Return the maximum size of a batch; raises ApiError if this broker does not lead the partition."""
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return an awaitable that ends when the high watermark reaches `offset`; None if it already has."""
+        """Return an awaitable that ends when the high watermark reaches `offset`.
+
+        Return None if the high watermark is already there.
+        """
 
     def copied(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return an awaitable that ends when all in-sync replicas have everything below `offset`, even if they are few.
+        """Return an awaitable that ends when all in-sync replicas have all records below `offset`.
 
-        Return None if they already have it. Any leader that is elected cleanly then has it, too.
+        The in-sync replicas may be few. Return None if they already have these records. Any leader that is elected
+        cleanly then also has these records.
         """
 
     def end_offset(self, partition: int) -> int:

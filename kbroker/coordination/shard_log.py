@@ -1,7 +1,7 @@
 """The log of a coordinator's partition: appends decisions, and replays them.
 
-Owns the order of append and replay, the handling of a batch that is too large for the log, and the way in which a log
-is read when its partition is loaded. Never waits for anything, and never decides.
+Owns the order of append and replay, and the handling of a batch that is too large for the log. Also owns the way in
+which a log is read when its partition is loaded. Never waits for anything, and never decides.
 """
 
 from __future__ import annotations
@@ -146,7 +146,10 @@ class ShardLog:
         return code
 
     def _not_read(self, partition: int, shard: Shard, offset: int, error: Exception) -> None:
-        """Skip an unreadable record; a load logs the first one. Raises UnreadableRecord if none may be skipped."""
+        """Skip an unreadable record.
+
+        A load logs the first one. Raises UnreadableRecord if the shard does not allow skipping.
+        """
         found = self.unreadable[partition] = self.unreadable.get(partition, 0) + 1
         unreadable = UnreadableRecord(offset, error)
         if not shard.steps_over_unreadable:

@@ -1,8 +1,9 @@
 """Timers of the coordinators: many keys, one handle of the event loop.
 
-Owns the times at which keys expire, the time that all keys together may keep the event loop in one turn, and the retry
-of a key whose handler raised. Never knows the meaning of a key. Every heartbeat moves the deadline of a member's
-session to a later time. This costs one dictionary write, because the heap is only updated at the old deadline.
+Owns the times at which keys expire, and the retry of a key whose handler raised. Also owns the limit on the time that
+all keys together may use in one turn of the event loop. Never knows the meaning of a key. Every heartbeat moves the
+deadline of a member's session to a later time. This costs one dictionary write, because the heap is only updated at the
+old deadline.
 """
 
 from __future__ import annotations

@@ -28,13 +28,13 @@ from kbroker.protocol.records import wrap
 
 NO_BOUND = 1 << 40
 FEW_RECORDS = 100
-"""This many records take about a millisecond to encode and apply; more records are encoded ahead."""
+"""The number of records that take about a millisecond to encode and apply. A longer list is encoded ahead."""
 _LEAST_BYTES = 41
 """The minimum size of an offset's record in bytes, without the topic's name, the metadata, and the group's id."""
 
 
 class Commit:
-    """The records of a commit, in `records` if they are few, else in `encoded`; none if the commit is `too_large`."""
+    """The records of a commit: in `records` if they are few, otherwise in `encoded`. A `too_large` commit has none."""
 
     __slots__ = (
         "_left",

@@ -24,7 +24,10 @@ ASSIGNORS: dict[str, Assign] = {"uniform": uniform, "range": range_assignor}
 _CLASS_PACKAGE = "org.apache.kafka.coordinator.group.assignor."
 _CLASSES = {_CLASS_PACKAGE + "UniformAssignor": "uniform", _CLASS_PACKAGE + "RangeAssignor": "range"}
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""How long the first JoinGroup of a classic member may stay parked, in ms (KAFKA-7610). Kafka has no config for it."""
+"""The maximum time in ms for which the first JoinGroup of a classic member stays parked (KAFKA-7610).
+
+Kafka has no config for it.
+"""
 
 
 class MigrationPolicy(Enum):
@@ -206,7 +209,10 @@ def _bounded(configs: Mapping[str, str], name: str, default: int, low: int, high
 
 
 def assignor_names(configured: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in group.consumer.assignors, which may have class names of Kafka's two; raises ValueError."""
+    """Return the names in group.consumer.assignors.
+
+    The config may contain the class names of Kafka's two assignors. Raises ValueError.
+    """
     names = tuple(_CLASSES.get(each, each) for each in configured)
     for name in names:
         if name not in ASSIGNORS:
@@ -215,5 +221,5 @@ def assignor_names(configured: Iterable[str]) -> tuple[str, ...]:
 
 
 def choose_assignor(preferred: str | None, configured: Sequence[str]) -> str:
-    """Return the assignor that members prefer if group.consumer.assignors contains it, else the first one there."""
+    """Return the preferred assignor if group.consumer.assignors contains it, else the first assignor of the config."""
     return configured[0] if preferred is None or preferred not in configured else preferred

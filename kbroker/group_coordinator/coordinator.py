@@ -89,7 +89,7 @@ from kbroker.protocol.messages.streams_groups import (
 
 FEW_MEMBERS = FEW_TOPICS = 100
 FEW_ASSIGNMENTS = 1_000
-"""Up to this many members leave in one step; a longer list is reduced first (leaving.py)."""
+"""The maximum number of members that leave in one step. A longer list is first reduced (leaving.py)."""
 DELETED_AT_ONCE = 20
 _RETRY_ELSEWHERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -124,7 +124,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             config.offsets_commit_timeout_ms,
         )
         self.stuck: Callable[[], Mapping[str, Sequence[Stuck]]] = dict
-        """Returns the records that groups do not get past, by group."""
+        """Returns the records at which groups make no progress, by group."""
         self.rereads: Callable[[], Iterable[tuple[str, int, int, str, str, int]]] = tuple
         """Returns clients that fetch the same record again and again: the fields of messages.groups.Reread."""
         self.share_groups: ShareGroups | None = None
@@ -150,7 +150,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     # -- the cluster
 
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> None:
-        """Forget all offsets in deleted topics, which are given by name with their former ids."""
+        """Forget all offsets in deleted topics. `deleted` maps their names to their former ids."""
         for partition, shard in list(self._runtime.shards()):
             if shard is not None:
                 self._runtime.run(partition, lambda shard, _now: shard.on_topics_deleted(deleted), _ignore)
@@ -384,7 +384,10 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     def _most_bytes(self, partition: int) -> int:
-        """Return the maximum batch size of a partition in bytes, or 0 if it is unknown; the decision then fails."""
+        """Return the maximum batch size of a partition in bytes, or 0 if the size is unknown.
+
+        The group's decision then fails.
+        """
         try:
             return self._writer.max_batch_bytes(partition)
         except ApiError:
@@ -412,7 +415,10 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """Handle an OffsetDelete of existing partitions. Repeated partitions are decided once, and all answered."""
+        """Handle an OffsetDelete of existing partitions.
+
+        A repeated partition is decided once, but each entry gets an answer.
+        """
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         wanted: dict[str, dict[int, OffsetDeleteRequestPartition]] = {}

@@ -19,7 +19,10 @@ _UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
 
 
 class Leaving:
-    """The members in a request. The group decides about `members`, which are all of them until `sift` is called."""
+    """The members in a request.
+
+    The group decides about `members`. Before a call of `sift`, these are all members of the request.
+    """
 
     def __init__(self, named: Sequence[MemberIdentity]) -> None:
         self._named = named
@@ -28,7 +31,7 @@ class Leaving:
         self.members: list[MemberIdentity] = list(named)
 
     async def sift(self, group: Group | None) -> None:
-        """Keep only possible members of the group, without duplicates: all others are certainly unknown."""
+        """Keep only possible members of the group, without duplicates. All other entries are certainly unknown."""
         places: list[int] = []
         first: dict[tuple[str, str | None], int] = {}
         for place, identity in enumerate(self._named):

@@ -1,4 +1,4 @@
-"""OffsetCommit and TxnOffsetCommit: who is allowed to commit, and the records of a commit.
+"""OffsetCommit and TxnOffsetCommit: the permission to commit, and the records of a commit.
 
 Owns the checks of generations and member epochs, for groups of all protocols. It does not change offsets itself: the
 replay of the records does (offsets.py). commit_building.py builds the records in advance, because there may be many.
@@ -69,8 +69,8 @@ class OffsetCommits:
     def _validate_commit(self, request: OffsetCommitRequest, version: int, out: Outcome) -> Check | None:
         """Accept a commit of the current generation, or a commit without a generation if the group has no members.
 
-        The commit counts as a heartbeat, except while a rebalance expects a real one. In a consumer or streams group
-        the result may be a function that must check each partition.
+        The commit counts as a heartbeat, except while a rebalance expects a real heartbeat. In a consumer or streams
+        group the result may be a function that must check each partition.
         """
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         instance_id = request.group_instance_id

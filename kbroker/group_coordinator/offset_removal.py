@@ -97,9 +97,9 @@ class Expiration:
     def _expiry(self, group: Group, now_ms: int) -> Callable[[OffsetCommitValue], bool] | None:
         """Return a test for expired offsets of this group; None if its offsets do not expire.
 
-        A group with members keeps its offsets, except those of topics that it has stopped consuming. In a classic group
-        without members the retention starts when the group becomes empty. In a simple group, or a group of the consumer
-        protocol, the retention of an offset starts again at each commit.
+        A group with members keeps its offsets, except the offsets in topics that it has stopped consuming. In a classic
+        group without members the retention starts when the group becomes empty. In a simple group, or a group of the
+        consumer protocol, the retention of an offset starts again at each commit.
         """
         retention = self._config.offsets_retention_ms
         since: int | None = None

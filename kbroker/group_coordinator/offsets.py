@@ -4,8 +4,8 @@ Owns a group's position in a partition, including positions that an open transac
 change only by the replay of records; each method that decides about a change returns its records. offset_commit.py
 checks commits; offset_removal.py expires offsets.
 
-An offset is kept as (offset of its record, OffsetCommitValue). Of a transactional and a plain commit the one with the
-later record wins, even if the transaction completed last.
+An offset is kept as (offset of its record, OffsetCommitValue). If a partition has a transactional and a plain commit,
+the commit with the later record wins, even if the transaction completed last.
 """
 
 from __future__ import annotations
@@ -128,7 +128,10 @@ class Offsets:
     # -- fetch
 
     async def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-        """Handle one group of an OffsetFetch; raises ApiError. An unknown group has no offsets: that is no error."""
+        """Handle one group of an OffsetFetch.
+
+        Raises ApiError. An unknown group has no offsets, which is not an error.
+        """
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup | StreamsGroup):
             _validate_fetch(group, request.member_id, request.member_epoch)
@@ -215,8 +218,8 @@ class Offsets:
     def of_deleted_topics(self, deleted: Mapping[str, bytes]) -> Iterator[CoordinatorRecord | None]:
         """Hide the offsets in deleted topics (name to id), unless a new topic has the name; return their tombstones.
 
-        The iterator examines one offset at a time. For a transaction's offset that stays it yields None. Later commits
-        belong to a new topic of that name.
+        The iterator examines one offset at a time. It yields None for a transaction's offset that stays. Later commits
+        belong to a new topic of the same name.
         """
         newest = self._newest
         for name, topic_id in deleted.items():

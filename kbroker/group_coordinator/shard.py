@@ -253,7 +253,10 @@ class GroupShard:
         return join.out
 
     def _join_empty(self, group: ConsumerGroup | StreamsGroup, join: Join) -> Outcome:
-        """Convert a group of another protocol that has no members to a classic group, for its first classic member."""
+        """Convert a group of another protocol to a classic group for its first classic member.
+
+        The group has no members.
+        """
         if join.request.member_id:
             join.fail(ErrorCode.UNKNOWN_MEMBER_ID, join.request.member_id)
             return join.out

@@ -37,7 +37,7 @@ A = TypeVar("A", Done, Summary)
 LatestOffset = tuple[ErrorCode, int]
 FEW_TOPICS = 100
 _AT_ONCE = 100
-"""The maximum number of concurrent questions to the share coordinator; a few requests contain all of them."""
+"""The maximum number of concurrent questions to the share coordinator. A few requests contain all questions."""
 _UNEXPECTED = "The server experienced an unexpected error when processing the request."
 _NO_GROUP_ID = "The group id is invalid."
 _UNKNOWN_PARTITION = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -48,8 +48,8 @@ class Sharing:
     """The parts of the broker that share groups use.
 
     For partitions of a topic `latest_offsets` returns an error, or the offset after the last visible record. `forget`
-    notifies the leader of a share partition, if it is this broker, that the partition's state was deleted, so that the
-    leader reads it again.
+    notifies the leader of a share partition that the partition's state was deleted, if this broker is the leader. The
+    leader then reads the state again.
     """
 
     persister: Persister
@@ -85,7 +85,7 @@ class ShareGroups:
     # -- tasks
 
     def _begin(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-        """Start work as a task, which continues even if nobody waits for it."""
+        """Start work as a task, which continues even if no caller waits for it."""
         task = asyncio.get_running_loop().create_task(in_slices(work))
         self._tasks[task] = None
         task.add_done_callback(self._ended)

@@ -1,11 +1,12 @@
-"""Committed offsets that a group does not get past although its members read the record there again and again.
+"""Committed offsets at which a group makes no progress, although its members read the record there repeatedly.
 
-Owns the evidence for each partition of a group, and the decision whether it suffices. Evidence is: members that owned
-the partition have left without a commit; a member that is still there fetches the same record again; a share group
-delivers it again. Never reads a clock or a log, never changes a group, and never skips a record: an operator does.
+Owns the evidence for each partition of a group, and the decision whether the evidence suffices. There are three kinds
+of evidence: members that owned the partition have left without a commit; a member that is still in the group fetches
+the same record again; a share group delivers the record again. Never reads a clock or a log, never changes a group, and
+never skips a record: an operator does.
 
-A lag is no evidence, because a slow group has one too. All evidence is about one offset: once another one is
-committed, it is dropped. Only a broker's memory holds it, so it starts anew after a restart.
+A lag is not evidence, because a slow group also has a lag. All evidence of a partition is about one offset, and is
+dropped when another offset is committed. The evidence is only in the broker's memory, so a restart removes it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 OWNERS: Final = 3
-"""How many owners of a partition must have left, one after the other, without a commit."""
+"""The number of owners of a partition that must have left, one after the other, without a commit."""
 LOOKS: Final = 5
-"""In how many looks a member must have fetched the same record again."""
+"""The number of successive checks in which a member must have fetched the same record again."""
 DELIVERIES: Final = 3
-"""How many deliveries of a record a share group must have tried."""
+"""The number of times that a share group must have tried to deliver a record."""
 MOST: Final = 1_000
-"""The most partitions with evidence; the oldest one is dropped for a further one."""
+"""The maximum number of partitions with evidence; a new partition replaces the oldest one."""
 
 Place = tuple[str, str, int]
 """A group, a topic, and the number of a partition."""
@@ -29,15 +30,18 @@ LEFT, READ_AGAIN, DELIVERED_AGAIN = "left", "read again", "delivered again"
 
 
 class Stuck(NamedTuple):
-    """A record that a group does not get past."""
+    """A record at which a group makes no progress."""
 
     topic: str
     partition: int
     offset: int
     cause: str
-    """LEFT: owners left without a commit. READ_AGAIN: a member fetches it again. DELIVERED_AGAIN: of a share group."""
+    """LEFT: owners left without a commit.
+
+    READ_AGAIN: a member fetches the record again. DELIVERED_AGAIN: a share group does.
+    """
     times: int
-    """The number of owners that left, of looks that saw another fetch, or of deliveries."""
+    """The number of owners that left, of checks that found another fetch, or of deliveries."""
     since_ms: int
     """The time of the first evidence, in ms since 1970."""
 
@@ -67,15 +71,15 @@ class StuckOffsets:
         self._places: dict[Place, _Evidence] = {}
 
     def left(self, place: Place, offset: int, now_ms: int) -> None:
-        """Note that an owner has left while `offset` was committed, and a record was there to read."""
+        """Note that an owner has left while `offset`, at which there was a record, was the committed offset."""
         self._at(place, offset, now_ms).left += 1
 
     def read_again(self, place: Place, offset: int, looks: int, now_ms: int) -> None:
-        """Note that a member fetched the record at the committed offset again, in so many looks without a break."""
+        """Note that a member fetched the record at the committed offset again, in this number of successive checks."""
         self._at(place, offset, now_ms).looks = looks
 
     def delivered_again(self, place: Place, offset: int, deliveries: int, now_ms: int) -> None:
-        """Note the deliveries of the first record of a share group's partition that is delivered again."""
+        """Note the deliveries of the first repeatedly delivered record of a share group's partition."""
         self._at(place, offset, now_ms).deliveries = deliveries
 
     def _at(self, place: Place, offset: int, now_ms: int) -> _Evidence:
@@ -109,7 +113,7 @@ class StuckOffsets:
                 del self._places[place]
 
     def stuck(self) -> dict[str, list[Stuck]]:
-        """Return the records that groups do not get past, by group, in the order of the first evidence."""
+        """Return the records at which groups make no progress, by group, in the order of the first evidence."""
         found: dict[str, list[Stuck]] = {}
         for (group, topic, partition), each in self._places.items():
             cause = each.cause

@@ -1,7 +1,7 @@
 """The APIs of access control lists.
 
 Owns the checks and filters that these requests share, and the error if there is no authorizer. Never decides whether a
-client is authorized: authorized/ does.
+client is authorized: the package `authorized` decides that.
 
 DescribeAcls (key 29), versions 1-3: return the access control lists that match a filter.
 
@@ -49,7 +49,7 @@ from kbroker.security.authorizer.acls import (
 from kbroker.security.authorizer.hosts import is_range, parse_range
 
 MAX_ACLS: Final = 10_000
-"""The most ACLs that a request may create, and its most filters (QuorumController's MAX_RECORDS_PER_USER_OP)."""
+"""The maximum number of ACLs, and of filters, in one request (QuorumController's MAX_RECORDS_PER_USER_OP)."""
 
 
 class Filter(Protocol):

@@ -47,10 +47,16 @@ from kbroker.topic_names import check_topic_name
 
 R = TypeVar("R", bound="Resource")
 MAX_CONFIGS = 1_000
-"""The most configs of a resource in one request. Kafka allows 10,000 in all; no resource has so many config keys."""
+"""The maximum number of configs of a resource in one request.
+
+Kafka allows 10,000 in all; no resource has so many config keys.
+"""
 KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups", CLIENT_METRICS: "client-metrics"}
 _KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, GROUP: GROUP_KEYS, CLIENT_METRICS: {}}
-"""The keys that allow append and subtract. Kafka's controller knows no types of client metrics, and refuses both."""
+"""The keys that allow append and subtract.
+
+Kafka's controller does not know the types of configs of client metrics, and therefore refuses both operations.
+"""
 _OPERATIONS = frozenset(int(op) for op in Op)
 _Result = TypeVar("_Result", AlterConfigsResourceResponse, IncrementalResourceResponse)
 
@@ -82,7 +88,7 @@ async def outcomes(
 
 
 async def check_request(entries: Iterable[tuple[str, str | None]], kinds: Collection[int], resource_type: int) -> None:
-    """Check for duplicate keys, null values and a type that is not in `kinds`: checks that need no resource."""
+    """Do the checks that need no resource: duplicate keys, null values, and a type that is not in `kinds`."""
     names: set[str] = set()
     nulls: list[str] = []
     for name, value in entries:

@@ -33,7 +33,7 @@ from kbroker.quota.configured import KEYS, QuotaFilter, check_value, checked_ent
 
 _Parts = dict[str, str | None]
 _TYPES = 3
-"""The most types that an entity can have."""
+"""The maximum number of types in an entity."""
 
 
 def _description_refused(
@@ -46,7 +46,10 @@ def _description_refused(
 async def describe_client_quotas(
     ctx: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Return the quotas in effect. A filter may name each of three types once: a fourth component is an error."""
+    """Return the quotas in effect.
+
+    A filter may name each of the three types once, so a fourth component is an error.
+    """
     components = [(each.entity_type, each.match_type, each.match) for each in request.components[:4]]
     wanted = QuotaFilter(components, strict=request.strict)
     entries = []
@@ -75,7 +78,7 @@ async def alter_client_quotas(ctx: RequestContext, request: AlterClientQuotasReq
             await turn
         entity = await each(parts.items(), lambda part: AlteredEntity(*part))
         answer = AlteredEntryData(error_message=None, entity=entity)
-        if len(parts) <= _TYPES:  # with more types, at least one type does not exist
+        if len(parts) <= _TYPES:  # if there are more types, at least one type does not exist
             key = frozenset(parts.items())
             is_first = key not in known
             answer = known.setdefault(key, answer)

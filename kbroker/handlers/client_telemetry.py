@@ -1,9 +1,10 @@
 """The APIs of the metrics that clients push (KIP-714).
 
-Owns the common part of these APIs: the client instance of a connection, which ends with the connection that created it,
-as in Kafka. Never decides about subscriptions or pushes: telemetry/ does.
+Owns the common part of these APIs: the client instance of a connection. As in Kafka, the instance ends with the
+connection that created it. Never decides about subscriptions or pushes: the package `telemetry` decides.
 
-GetTelemetrySubscriptions (key 71), version 0: the metrics that a client should push, and how often (KIP-714).
+GetTelemetrySubscriptions (key 71), version 0: the metrics that a client should push, and the interval between pushes
+(KIP-714).
 
 Behaviour: a single node serves the API, and advertises it only if it has a receiver for the metrics, as in Kafka. Every
 client that is allowed to connect may send the request.

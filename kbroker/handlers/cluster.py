@@ -4,10 +4,10 @@ DescribeCluster (key 60), versions 0-2: the cluster's id, controller and brokers
 
 DescribeQuorum (key 55), versions 0-2: the voters of the metadata quorum, and the progress of each voter (KIP-595).
 
-Behaviour: a single node answers like a Kafka node that is its own controller: it is the only voter, and the leader. Its
-metadata log is the journal (controller/embedded_store.py); an offset is the number of changes since the start. Requests
-use Kafka's name of the metadata log. In a cluster ZooKeeper stores the metadata, so the API is neither served nor
-advertised.
+Behaviour: a single node answers like a Kafka node that is its own controller. The node is the only voter, and the
+leader. Its metadata log is the journal (controller/embedded_store.py); an offset is the number of changes since the
+start. Requests use Kafka's name of the metadata log. In a cluster ZooKeeper stores the metadata, so the API is neither
+served nor advertised.
 
 UpdateFeatures (key 57), versions 0-2: change finalized feature levels (KIP-584, `kafka-features.sh`).
 

@@ -1,15 +1,15 @@
 """The APIs at the beginning of a connection: ApiVersions, and SASL requests that arrive at the wrong time.
 
 ApiVersions (key 18), versions 0-5: the APIs of this broker, derived from the registry of handlers. Produce is
-advertised from version 0 although 0-2 are refused, because older librdkafka decides from it whether to compress
-(KAFKA-18659). The finalized features are those of the cluster's state. Before v4, the response omits a supported
-feature whose lowest level is 0, because older clients cannot read it (KAFKA-17492). From v5 on a client may name the
-cluster and the broker that it wants to reach. If another broker receives the request, it returns REBOOTSTRAP_REQUIRED
-(KIP-1242).
+advertised from version 0 although versions 0-2 are refused, because older versions of librdkafka compress only if
+version 0 is advertised (KAFKA-18659). The finalized features are the features in the cluster's state. Before v4, the
+response omits a supported feature whose lowest level is 0, because older clients cannot read it (KAFKA-17492). From v5
+on a client may name the cluster and the broker that it wants to reach. A broker that receives such a request for
+another broker returns REBOOTSTRAP_REQUIRED (KIP-1242).
 
 SaslHandshake (key 17), versions 0-1, and SaslAuthenticate (key 36), versions 0-2. Authentication itself takes place
-before any handler (network/sasl_gate.py). A request that reaches these handlers is too late, too soon after the last
-authentication, or on a listener without SASL.
+before any handler (network/sasl_gate.py). A request reaches these handlers only if it arrives too late, too soon after
+the last authentication, or on a listener without SASL.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kbroker.protocol.messages.connections import (
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _LONGEST = 1_000
-"""The most characters of a client software's name, and of its version. Both are kept until the connection ends."""
+"""The maximum length in characters of a client software's name and version, which are kept with the connection."""
 _PRODUCE, _API_VERSIONS = 0, 18
 _FIRST_SOFTWARE_VERSION = 3
 _LEVEL_0_SINCE = 4

@@ -89,7 +89,10 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
 
 
 def check_room(ctx: RequestContext, partitions: int) -> None:
-    """Raise ApiError if a single node's disks are full. A cluster is not checked: other brokers may have room."""
+    """Raise ApiError if a single node's disks are full.
+
+    In a cluster there is no check, because other brokers may have room.
+    """
     if ctx.services.cluster is None and not ctx.services.replicas.logs.has_room(partitions):
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The disk is full: no log directory has room for a partition.")
 
@@ -175,7 +178,7 @@ def _configs(ctx: RequestContext, plan: TopicState) -> list[CreatableTopicConfig
 _GROWTH_STRICT_SINCE = 3
 """The first version in which a mutation quota refuses new partitions (KIP-599)."""
 MAX_TOPICS = 10_000
-"""The most topics of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
+"""The maximum number of topics in one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
 
 
 def _not_grown(name: str, code: ErrorCode, message: str | None) -> CreatePartitionsTopicResult:
@@ -237,5 +240,5 @@ def _assignments(topic: CreatePartitionsTopic) -> Sequence[Sequence[int]] | None
     if topic.assignments is None:
         return None
     if len(topic.assignments) > MAX_PARTITIONS_PER_REQUEST:
-        return [()] * len(topic.assignments)  # refused because of their number
+        return [()] * len(topic.assignments)  # topics that are refused because of the number of their partitions
     return [assignment.broker_ids for assignment in topic.assignments]

@@ -17,7 +17,8 @@ Behaviour: a client that has authenticated with the token stays connected until 
 DescribeDelegationToken (key 41), versions 1-3: return tokens with their HMACs to clients that may see them.
 
 Behaviour: owners, requesters and renewers see their own tokens; if an authorizer is configured, other clients see the
-tokens that it allows. An empty list of owners returns no tokens, and a null list returns all that the client may see.
+tokens that it allows. An empty list of owners returns no tokens, and a null list returns all tokens that the client may
+see.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _FIRST_STRICT_VERSION = 5
 _Key = TypeVar("_Key", str, bytes)
 
 MAX_TOPICS = 10_000
-"""The most topics of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
+"""The maximum number of topics in one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
 
 
 async def _on_error(request: DeleteTopicsRequest, code: int, message: str | None) -> DeleteTopicsResponse:
@@ -63,7 +63,7 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
 def _without_names_of_segments(
     ctx: RequestContext, deletable: dict[bytes, str], results: list[DeletableTopicResult]
 ) -> dict[bytes, str]:
-    """Return the topics without the one that names all segments in remote storage, and add a result for that one."""
+    """Refuse to delete the topic that names all segments in remote storage: add its result. Return the other topics."""
     named = ctx.services.controller.state.topics.get(REMOTE_LOG_METADATA_TOPIC)
     if named is not None and named.topic_id in deletable:
         try:

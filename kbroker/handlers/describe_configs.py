@@ -208,7 +208,7 @@ def _entry(request: DescribeConfigsRequest, entry: Described) -> DescribeConfigs
 async def list_config_resources(
     ctx: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """Return names by type. v0 lists only client metrics, and a cluster stores no client metrics."""
+    """Return the names of resources by type. v0 lists only client metrics, which a cluster does not store."""
     supported = {CLIENT_METRICS} if ctx.version == 0 else {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
     wanted = (await distinct(request.resource_types)).keys() or supported
     if not wanted <= supported:

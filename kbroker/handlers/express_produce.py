@@ -1,8 +1,9 @@
 """The fast path of Produce, for requests that differ from an earlier request of the connection only in the batch.
 
 Owns the common parts of such a request and the earlier request: the bytes around the batch, the partition, and the
-layout of the response. Responds in about half the time, or leaves the request to produce.py, the reference, which
-handles all other requests and all errors. (tests/broker/test_express_produce.py checks that both behave the same.)
+layout of the response. Responds in about half the time of produce.py, or leaves the request to produce.py. That module
+is the reference, and handles all other requests and all errors. (tests/broker/test_express_produce.py checks that both
+behave the same.)
 
     frame   api_key i16, version i16, correlation_id i32, [ as before ] size of the batch, batch [ tags, all empty ]
 """
@@ -40,13 +41,13 @@ from kbroker.topic_names import INTERNAL_TOPICS
 log = logging.getLogger(__name__)
 
 _BEGIN = 8
-"""Where the repeated part of a frame begins: after the correlation id."""
+"""The position at which the repeated part of a frame begins: after the correlation id."""
 _EMPTY_TAGS = bytes(3)
 _NO_OFFSET = bytes(8)
 """The base offset in a batch that a producer sends."""
 _FIRST_FLEXIBLE = 9
 _KEPT = 64
-"""The most requests that are remembered for one connection."""
+"""The maximum number of requests that are remembered for one connection."""
 _SIZE = struct.Struct(">i")
 _OFFSET, _TIME, _START = 0x1122334455667788, 0x2233445566778811, 0x3344556677881122
 _unpack_header = HEADER_FIELDS.unpack_from
@@ -74,7 +75,10 @@ class KnownRequest:
         return self._partition is not None and self._get(self._key) is self._partition
 
     def answer(self, frame: memoryview, position: int, correlation_id: int, out: bytearray) -> bool:
-        """Append the batch at `position` to the log, and the response to `out`. Return False if it did neither."""
+        """Append the batch at `position` to the log, and append the response to `out`.
+
+        Return False if nothing was appended.
+        """
         if self._flexible:
             size = frame[position]
             if size < 128:
@@ -182,8 +186,8 @@ class KnownRequests:
         partition = ctx.services.replicas.get((name, topic.partition_data[0].index))
         if partition is not None and partition.is_replicated and request.acks == -1:
             return  # Its responses wait for other replicas, even for replicas that are added later.
-        # The request must equal our own encoding. Then the batch is where we expect it, and no unknown fields follow
-        # it.
+        # The request must equal our own encoding. Then the batch is at the expected position, and no unknown fields
+        # follow the batch.
         if name not in INTERNAL_TOPICS and frame[position:] == encode(request, version):
             self._by_bytes[key] = KnownRequest(ctx, request, flexible, name)
 

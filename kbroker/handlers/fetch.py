@@ -7,7 +7,7 @@ over. A short request (`DelayedFetch`) then reads all its partitions again.
 For a request with many partitions, this module owns the last result of each partition, and the set of partitions that
 have changed since then. Such a request reads a few partitions at a time. After an append to one partition, a waiting
 fetch checks only that partition, however many others it names. A waiting request keeps only the sizes of its data, so
-that it keeps no deleted file open; it reads the data again for the response.
+that it keeps no deleted file open. It reads the data again for the response.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from kbroker.partition import Partition
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 
 FEW = 64
-"""The most topics and partitions together of a short request, including those of its session."""
+"""The maximum number of topics and partitions together in a short request, including those of its session."""
 READ_AT_ONCE = 32
-"""The most changed partitions that are checked before other tasks get a turn: about 0.1 ms."""
+"""The maximum number of changed partitions that are checked before other tasks get a turn: about 0.1 ms."""
 
 
 def _on_error(_request: FetchRequest, code: int, _message: str | None) -> FetchResponse:
@@ -155,7 +155,7 @@ class _Many:
         self._sizes: dict[int, int] = {}
         self._total = 0
         self._urgent: set[int] = set()
-        """The positions of urgent results: the client must get them immediately, or a wait would not add data."""
+        """The positions of urgent results: they must be sent immediately, or a wait would add no data to them."""
         self._readable = False
         self.moved: dict[int, None] = {}
         self._maturing: dict[int, asyncio.TimerHandle] = {}

@@ -2,7 +2,7 @@
 
 Owns the read of one partition, for a consumer or a follower; the content of the response, which a session
 (fetch_session.py) may shorten; and the decision whether to respond yet. The same code serves short and long requests.
-It handles a long request a few partitions at a time. Never waits: fetch.py does. Reads no byte of a record: a read
+It handles a long request a few partitions at a time. Never waits: fetch.py waits. Reads no byte of a record: a read
 returns a list of slices of segment files.
 """
 
@@ -113,15 +113,15 @@ class Fetch:
         self._is_new = True
         self.items: list[Item] = []
         self.views: set[Key] = set()
-        """The items that are partitions of views. `attempt` cannot read them; slow_fetch.py does."""
+        """The items that are partitions of views. slow_fetch.py reads them, because `attempt` cannot."""
         self.remote: set[Key] = set()
-        """The items whose records are in remote storage, likewise."""
+        """The items whose records are in remote storage. They are also read by slow_fetch.py, and not by `attempt`."""
         self.has_moved = False
         """Whether records that the client waits for have left the local disk."""
         self.matures_in_ms: float = math.inf
-        """The ms after which further records of the partitions read last are old enough (`delivery.delay.ms`)."""
+        """The time in ms until further records of the partitions read last are old enough (`delivery.delay.ms`)."""
         self._session: Session | None = None
-        self._cached: dict[Key, CachedPartition] = {}  # the partitions of the session that the response opens
+        self._cached: dict[Key, CachedPartition] = {}  # the partitions of the session that this response opens
         self._hints: LeaderHints | None = None
         self._responses: list[FetchableTopicResponse] = []
         self._refused: set[Key] | None = None  # partitions that the client must not read
@@ -175,7 +175,7 @@ class Fetch:
         return self._replica == _CONSUMER and log.earliest_offset <= want.fetch_offset < log.log_start_offset
 
     def name_of(self, key: Key) -> str:
-        """Return the topic's name; empty if its id is unknown."""
+        """Return the topic's name, or an empty name if its id is unknown."""
         return self._ctx.services.controller.state.topic_names.get(key[1], "") if self._version > 12 else key[0]
 
     def _is_view(self, key: Key) -> bool:
@@ -187,7 +187,7 @@ class Fetch:
 
     @property
     def remote_wait_s(self) -> float:
-        """How long one attempt waits for remote storage."""
+        """The maximum time in s for which one attempt waits for remote storage."""
         return self._ctx.services.config.get_int("remote.fetch.max.wait.ms") / 1000
 
     @property
@@ -241,8 +241,8 @@ class Fetch:
     ) -> PartitionData:
         """Return at most `left` bytes of a partition. The `first` partition returns at least one complete batch.
 
-        If the request `is_new`, a follower's fetch offset reports its progress to the leader. After a wait it must not
-        be reported again.
+        If the request `is_new`, a follower's fetch offset reports its progress to the leader. After a wait the progress
+        must not be reported again.
         """
         if partition is None:
             return self.missing(key)
@@ -295,7 +295,8 @@ class Fetch:
             if err.code == ErrorCode.CORRUPT_MESSAGE:
                 log.report_damage(want.fetch_offset, self._ctx.services.clock.now_ms())
             if err.code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE and self._replica == _CONSUMER:
-                self.has_moved = True  # during a wait: the next request reads it from there
+                # the records have left the local disk during a wait; the next request reads them from remote storage
+                self.has_moved = True
                 return PartitionData(key[2], 0, high_watermark, stable, start, aborted_transactions=None, records=b"")
             return self.failed(key[2], err.code)
         except OSError as err:
@@ -307,7 +308,7 @@ class Fetch:
         )  # fmt: skip
 
     def _mature_end(self, log: PartitionLog) -> int:
-        """Return the mature end of a log with a delay, and note when it grows. Raises OSError."""
+        """Return the mature end of a log with a delay, and note the time at which the end grows. Raises OSError."""
         now_ms = self._ctx.services.clock.now_ms()
         end, wait_ms = log.mature_end(now_ms), log.ms_to_maturity(now_ms)
         if wait_ms is not None:
@@ -354,7 +355,7 @@ class Fetch:
     def _check_replica(self, partition: Partition, want: FetchPartition) -> ErrorCode:
         """Return the error if a partition of a cluster must not be read. Consumers may also read from followers.
 
-        These are consumers that send a rack (KIP-392), and tools that compare replicas (replica id -2).
+        Only consumers that send a rack (KIP-392), and tools that compare replicas (replica id -2), read from followers.
         """
         replicas = self._ctx.services.replicas
         if not partition.leading and replicas.get(partition.key) is not partition:

@@ -20,7 +20,10 @@ _MAX_EPOCH = 0x7FFFFFFF
 _STALE_MS = 120_000
 _FIRST_ID_VERSION = 13
 _MAX_PARTITIONS = 500_000
-"""The most partitions of all sessions together: about 150 MB. A request may even name partitions that do not exist."""
+"""The maximum number of partitions of all sessions together, which use about 150 MB.
+
+A request may even name partitions that do not exist.
+"""
 _AT_ONCE = 64
 """The number of partitions that a long request changes before other tasks get a turn."""
 
@@ -68,7 +71,11 @@ class Session:
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: float, *, of_follower: bool = False) -> None:
         self.id = session_id
         self.is_of_follower = of_follower
-        """Whether a follower opened this session. It may evict consumers' sessions, but they must not evict it."""
+        """Whether a follower opened this session.
+
+        A follower's session may evict consumers' sessions, but a consumer's session must not evict a follower's
+        session.
+        """
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.uses_topic_ids = uses_topic_ids
         self.partitions: dict[Key, CachedPartition] = {}
@@ -140,7 +147,7 @@ class FetchSessions:
         return session
 
     async def begin_divided(self, request: FetchRequest, version: int, now_ms: float) -> Session | None:
-        """Do the work of `begin` for a request with many changes, and apply these piece by piece."""
+        """Do the work of `begin` for a request with many changes, and apply these changes piece by piece."""
         bare = FetchRequest(session_id=request.session_id, session_epoch=request.session_epoch)
         session = self.begin(bare, version, now_ms)
         if session is None:
@@ -157,7 +164,10 @@ class FetchSessions:
         return session
 
     def _account(self, session: Session) -> None:
-        """Count a changed session's partitions. If all sessions have too many, remove this one and raise ApiError."""
+        """Count a changed session's partitions.
+
+        If all sessions together have too many partitions, remove this session and raise ApiError.
+        """
         grown = len(session.partitions) - session.size
         if grown > 0 and self._partitions + grown > _MAX_PARTITIONS:
             self._remove(session.id)

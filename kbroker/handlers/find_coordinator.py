@@ -104,7 +104,7 @@ async def _find_all(ctx: RequestContext, request: FindCoordinatorRequest) -> Fin
 
 
 async def _hosted(ctx: RequestContext, key_type: int) -> None:
-    """Wait until this broker hosts its replicas of the new topic: the client's next request follows immediately."""
+    """Wait until this broker hosts its replicas of the new topic. The client's next request follows immediately."""
     if _coordinator(ctx, key_type) is not None:
         await ctx.services.replicas.hosted_of(_TOPICS[key_type])
 

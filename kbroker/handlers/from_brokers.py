@@ -2,7 +2,7 @@
 
 Owns the list of these requests, and the addresses of the hosts of registered brokers. Without an authorizer Kafka
 accepts such a request from any client. This module checks the request's listener and source address. Never checks the
-authenticated principal: an authorizer does.
+authenticated principal: an authorizer checks it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _ALWAYS: Final = frozenset(
 )  # fmt: skip
 _ADD_PARTITIONS_OF_BROKERS_SINCE: Final = 4
 _PAUSE_SECONDS: Final = 1.0
-"""The shortest time between two reads of the hosts because of unknown addresses. Anyone may connect at any rate."""
+"""The minimum time between two reads of the hosts because of unknown addresses.
+
+Unknown clients may connect at any rate.
+"""
 _HOLDS_SECONDS: Final = 30.0
 """The age at which the known hosts are read again when a known broker sends a request."""
 _READ_SECONDS: Final = 5.0

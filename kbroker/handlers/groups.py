@@ -10,8 +10,8 @@ DescribeGroups (key 15), versions 0-6.
 Behaviour: returns the state, protocol and members of classic groups. Metadata and protocol are returned only while a
 group is Stable. If a request repeats a group, the response repeats its description, within a limit.
 
-Version notes: v3 adds the authorized operations. The state of a group that does not exist is Dead. Since v6 it also has
-an error.
+Version notes: v3 adds the authorized operations. The state of a group that does not exist is Dead. Since v6 the
+description of such a group also has an error.
 
 DeleteGroups (key 42), versions 0-3. v3 adds an error message, which Kafka sets only for groups of other types.
 
@@ -43,7 +43,7 @@ LeaveGroup (key 13), versions 0-5.
 Behaviour: since v3 the request has a list of members, and each member gets its own error. An administrator removes a
 member by an entry with an instance id but no member id. v5 adds reasons, which are logged.
 
-Version notes: before v3 the response's error is that of its only member.
+Version notes: before v3 the response's error is the error of its only member.
 
 ConsumerGroupHeartbeat (key 68), versions 0-1.
 
@@ -110,7 +110,7 @@ Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
 Group = TypeVar("Group", DescribedGroup, DescribedConsumerGroup, DescribedStreamsGroup)
 MAX_REPEATED_BYTES = 4 << 20
-"""The most bytes of repeated results in one response."""
+"""The maximum size in bytes of repeated results in one response."""
 REFUSAL = "The request names this group too often."
 
 

@@ -28,7 +28,10 @@ class LeaderHints:
         return list(self._nodes.values())
 
     def leader(self, topic_id: bytes, topic: str, index: int) -> tuple[int, int] | None:
-        """Return the leader (-1: none) and leader epoch of a partition, by topic id or name. None if it is unknown."""
+        """Return the leader (-1: none) and leader epoch of a partition, by topic id or name.
+
+        Return None if the leader is unknown.
+        """
         services = self._ctx.services
         state = services.controller.state
         name = state.topic_names.get(topic_id, topic)

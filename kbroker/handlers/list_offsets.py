@@ -152,7 +152,7 @@ async def _lookup(
             begins = log.log_start_offset
             await _by_timestamp(log, timestamp, visible_end, answer)
             if log.tier is None or timestamp < 0 or log.log_start_offset == begins:
-                break  # otherwise records may have left the disk before they were looked at
+                break  # otherwise the local records may have been deleted before the search examined them
     return answer
 
 
@@ -168,12 +168,12 @@ def _earliest_pending_upload(log: PartitionLog) -> int:
 
 
 def _is_tiered(log: PartitionLog) -> bool:
-    """Whether a log has remote records: not after its topic has switched remote storage off."""
+    """Whether a log has remote records. It has none after remote storage was switched off for its topic."""
     return log.tier is not None and log.config.remote_storage_enable
 
 
 def _copied_to(log: PartitionLog) -> int:
-    """Return the end of what remote storage has. Raises ApiError while that is unknown, shortly after a start."""
+    """Return the end of the records in remote storage. Raises ApiError while it is unknown, shortly after a start."""
     if log.tier is None or log.tier.end_offset < 0:
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
     return log.tier.end_offset
@@ -191,9 +191,9 @@ _FIXED: Final[dict[int, Callable[[PartitionLog], int]]] = {
 async def _remote_by_timestamp(
     ctx: RequestContext, partition: Partition, timestamp: int, until: float
 ) -> tuple[int, int, int] | None:
-    """Return (offset, timestamp, leader epoch) of the first record in remote storage that is not older, or None.
+    """Return (offset, timestamp, leader epoch) of the first remote record with at least this timestamp, or None.
 
-    Raises ApiError. The record with the largest timestamp is looked for on the local disk only, as in Kafka.
+    Raises ApiError. Only the local disk is searched for the record with the largest timestamp, as in Kafka.
     """
     tiers = ctx.services.tiers
     if timestamp < 0 or tiers is None or not _is_tiered(partition.log):
@@ -226,7 +226,7 @@ async def _by_timestamp(
     log: PartitionLog, timestamp: int, visible_end: int, answer: ListOffsetsPartitionResponse
 ) -> None:
     if timestamp == MAX_TIMESTAMP and log.maturity is not None:
-        # The records with the largest timestamps are those that wait.
+        # The records with the largest timestamps are the ones that still wait for the delay.
         found = await log.find_timestamp(log.timestamp_before(visible_end))
     else:
         found = await (log.find_max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_timestamp(timestamp))

@@ -73,7 +73,10 @@ class _View(NamedTuple):
 
     operations: int
     hidden: frozenset[int]
-    """The live brokers without the client's listener. The client cannot reach the partitions that they lead."""
+    """The live brokers that lack the client's listener.
+
+    The client cannot reach the partitions that these brokers lead.
+    """
     hidden_code: ErrorCode
 
 
@@ -175,7 +178,8 @@ async def _describe(topic: TopicState, view: _View) -> MetadataResponseTopic:
             partitions[-1].leader_id, partitions[-1].error_code = NO_LEADER, view.hidden_code
         await turn
     return MetadataResponseTopic(
-        error_code=0 if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # a view of a deleted topic
+        # a topic without partitions is a view of a deleted topic
+        error_code=0 if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,

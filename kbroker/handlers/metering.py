@@ -1,8 +1,8 @@
-"""Measures how much a request uses of its client's quotas, and how long the client must pause.
+"""Measures the use of a client's quotas by a request, and the pause that the client must make.
 
 Owns the counts for the current request of a connection: its size, its time on the loop, the fetched bytes, and the
-created and deleted partitions. Never mutes a connection (network/connection.py does), and knows no limit (quota/ does).
-A meter exists only while there are quotas; handlers find it in their context.
+created and deleted partitions. Never mutes a connection (network/connection.py does that), and knows no limit (the
+package `quota` has the limits). A meter exists only while there are quotas; handlers find it in their context.
 
 The time is the time on the loop to decode the request, to handle it, and to encode and send its response. The time
 after the pause is decided counts for the next request, as the time of the network threads does in Kafka.
@@ -63,7 +63,7 @@ class Metering:
         self.client_id: str | None = None
         self.size = 0
         self.pause_ms: int | None = None
-        """How long the client has to pause, in ms, once `settle` has computed it."""
+        """The time in ms for which the client has to pause, once `settle` has computed it."""
         self.mutated_until_ms = 0.0
         self._spent = 0.0
         self._since: float | None = None
@@ -122,7 +122,7 @@ class Metering:
     # --- usage
 
     def settle(self, *, produces: bool, counts_time: bool) -> int:
-        """Return how long the client must pause, in ms, because of the quotas that the finished request used."""
+        """Return the pause in ms that the client must make because of the quotas that the finished request used."""
         if self.pause_ms is None:
             now_ms = self._quotas.now_ms()
             pause_ms = max(0, int(self.mutated_until_ms - now_ms))
@@ -137,9 +137,10 @@ class Metering:
         return self._quotas.worked.record(self.user, self.client_id, self._take_time(), now_ms)
 
     def settle_fetch(self, size: int, *, is_sent: bool = False) -> int:
-        """Settle the pause for a Fetch response of `size` bytes. A client that must pause is not charged for them.
+        """Settle the pause for a Fetch response of `size` bytes.
 
-        With `is_sent` the response is sent in any case, and its bytes are always charged.
+        A client that must pause is not charged for these bytes. With `is_sent` the response is sent in any case, and
+        its bytes are always charged.
         """
         now_ms = self._quotas.now_ms()
         fetched = self._quotas.fetched
@@ -150,7 +151,10 @@ class Metering:
         return pause_ms
 
     def largest_fetch(self) -> float | None:
-        """Return the most bytes that one fetch may return without causing a pause by itself. None means no limit."""
+        """Return the maximum number of bytes that one fetch may return without causing a pause by itself.
+
+        None means no limit.
+        """
         return self._quotas.fetched.at_once(self.user, self.client_id)
 
     def mutate(self, count: int, *, strict: bool) -> None:

@@ -2,9 +2,9 @@
 
 OffsetCommit (key 8), versions 2-10.
 
-Behaviour: stores a group's positions, if a member of the current generation sends them, or any client while the group
-has no members. The handler returns the errors of missing topics and partitions; the coordinator handles the other
-partitions.
+Behaviour: stores a group's positions if a member of the current generation sends them. While the group has no members,
+any client may send them. The handler returns the errors of missing topics and partitions; the coordinator handles the
+other partitions.
 
 Version notes: v2-4 have a retention time; v9 returns GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; v10 names topics
 by id (UNKNOWN_TOPIC_ID).
@@ -12,7 +12,7 @@ by id (UNKNOWN_TOPIC_ID).
 TxnOffsetCommit (key 28), versions 0-6: add a group's positions to a transaction.
 
 Behaviour: the positions are pending until the transaction ends, and are then committed or dropped. Members of the
-current generation may commit, and clients that send no member id.
+current generation may commit. Clients that send no member id may also commit.
 
 Version notes: v3 has the member (KIP-447); up to v4 AddOffsetsToTxn must have added the group to the transaction, since
 v5 this request adds it (KIP-890); before v2 the error is COORDINATOR_NOT_AVAILABLE instead of
@@ -22,7 +22,7 @@ GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH instead of ILLEGAL_GENERATION (KIP-131
 OffsetDelete (key 47), version 0.
 
 Behaviour: deletes positions of a group in topics that it does not consume (GROUP_SUBSCRIBED_TO_TOPIC otherwise). For a
-group that has members but is not a consumer group, the complete request fails with NON_EMPTY_GROUP (KIP-496).
+group with members that is not a consumer group, the complete request fails with NON_EMPTY_GROUP (KIP-496).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Behaviour: returns a group's positions, -1 if there is none. An unknown group or
 topics request all topics. With require_stable (since v7) the error is UNSTABLE_OFFSET_COMMIT for positions that an open
 transaction may change. The response repeats the results of repeated elements, within a limit (groups.py).
 
-Version notes: v8 has several groups, each with its topics and its error in `groups` (KIP-709); v9 has a member id and
-epoch, which only groups of KIP-848 check; v10 names topics by id (UNKNOWN_TOPIC_ID).
+Version notes: a v8 request has several groups in `groups`, each with its own topics and its own error (KIP-709); v9 has
+a member id and epoch, which only groups of KIP-848 check; v10 names topics by id (UNKNOWN_TOPIC_ID).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _Begun = tuple[
 ]
 """A group's answer, or an awaitable of the answer, and the function that completes it."""
 _Asked = tuple[int, str, str | None, int]
-"""The identity of a group in a request: its position if it names topics, its id, the member id, and the epoch."""
+"""The identity of a group in a request: its position if topics are named, its id, the member id, and the epoch."""
 
 
 @handles(OffsetFetchRequest, OffsetFetchResponse, "1-10", _failed)

@@ -55,7 +55,7 @@ from kbroker.protocol.messages.produce import (
 from kbroker.topic_names import INTERNAL_TOPICS
 
 FEW = 64
-"""The most topics and partitions together of a short request."""
+"""The maximum number of topics and partitions together in a short request."""
 AT_ONCE = 8
 """The number of partitions to which a request appends before other tasks get a turn: about 0.1 ms."""
 
@@ -81,7 +81,8 @@ def produce(
 
     `checked` means that the request has no fault for which it is refused completely. A checked request may be a piece
     of a larger request; then its uncommitted batches are added to `later`. A request with several partitions is always
-    checked before the first append; a request with one partition only if its batch is unusual.
+    checked before the first append. A request with one partition is checked before the append only if its batch is
+    unusual.
     """
     left = FEW - len(request.topic_data)
     for topic in request.topic_data if left >= 0 else ():
@@ -128,7 +129,7 @@ def produce(
                 answers.append(refused)
                 failed = True
                 continue
-            assert partition is not None  # otherwise it was refused
+            assert partition is not None  # otherwise the batch was refused
             try:
                 info = partition.append(records, acks, now_ms)
             except TakesLonger as longer:

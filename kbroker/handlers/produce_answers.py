@@ -2,8 +2,8 @@
 
 Owns the checks before the log receives a batch, their order, and the form of errors. Also owns the append of batches
 that must be opened, which would block the loop for too long in one step. With acks=all on partitions with other
-replicas, it waits for the high watermark of each partition, for the end of leadership, or for the request's timeout
-(Apache Kafka: DelayedProduce). Serves no API: produce.py and produce_in_transaction.py use it.
+replicas, the request waits for the high watermark of each partition (Apache Kafka: DelayedProduce). The wait also ends
+with the leadership, and with the request's timeout. Serves no API: produce.py and produce_in_transaction.py use it.
 
 Between a batch's first check and its append the partition may change. Therefore the partition checks the batch again
 during the append, with its current settings.
@@ -115,8 +115,8 @@ def refusal(
 ) -> PartitionProduceResponse | None:
     """Return the error for a partition whose batch must not be appended, or None.
 
-    The order of checks is that of KafkaApis.handleProduceRequest: the topic, the batch, the append. check_first_batches
-    has already checked the complete request.
+    The order of checks is the same as in KafkaApis.handleProduceRequest: the topic, the batch, the append.
+    check_first_batches has already checked the complete request.
     """
     batches = list(_batches(data.records or b""))
     attributes = batches[0][1] if batches else 0

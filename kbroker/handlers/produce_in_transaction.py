@@ -123,7 +123,7 @@ class _Work:
         self.jobs.append(_Job(partition, data.records, question, answers, len(answers) - 1))
 
     def keep_records(self) -> None:
-        """Copy the records from the receive buffer, which is overwritten once this request waits."""
+        """Copy the records from the receive buffer, because the buffer is overwritten once this request waits."""
         self.jobs = [job._replace(records=bytearray(job.records)) for job in self.jobs]
 
     def verify(self) -> Verdicts | Awaitable[Verdicts]:

@@ -1,7 +1,8 @@
 """The registry of APIs: the handler of each API, and the versions that it serves.
 
-Owns the registry, which `@handles` fills. ApiVersions is derived from it: APIs that are not registered are not
-advertised, and some are advertised only while they are useful. Never calls a handler: dispatch.py does.
+Owns the registry, which `@handles` fills. ApiVersions is derived from the registry: APIs that are not registered are
+not advertised, and some APIs are advertised only while they are useful. Never calls a handler: dispatch.py calls
+handlers.
 
 A handler is `def api(ctx, request) -> response`, run on the event loop. If a request may be long or its response may
 have to wait, the handler is a coroutine function, or returns an awaitable. It yields to the loop as long_work.py

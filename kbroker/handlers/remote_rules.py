@@ -1,6 +1,7 @@
-"""What clients may not do to topics with remote storage, and to the topic that names all remote segments.
+"""The rules against changes of topics with remote storage, and of the topic that names all remote segments.
 
-Owns these refusals. Never reads or changes anything. A broker without tiered storage has no such topic of its own.
+Owns the refusals of requests that break these rules. Never reads or changes anything. A broker without tiered storage
+has no such topic of its own.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ _KEPT: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.byt
 def check_names_no_segments(topic: str, *, is_tiered: bool) -> None:
     """Raise ApiError (POLICY_VIOLATION) for the topic that names all remote segments.
 
-    Without its records nobody finds the segments, and the number of its partitions says where each record is.
+    The broker finds the segments only by the records of this topic. The number of the topic's partitions determines the
+    partition of each record.
     """
     if is_tiered and topic == REMOTE_LOG_METADATA_TOPIC:
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"{topic} names all segments in remote storage")
 
 
 def why_not_remote(topic: str, before: Mapping[str, str], after: Mapping[str, str], *, is_tiered: bool) -> str | None:
-    """Return why a topic may not have its new configs beside remote storage, or None.
+    """Return the reason if a topic may not have its new configs because of remote storage, else None.
 
-    The text about switching it off is Kafka's.
+    The text about switching remote storage off is Kafka's.
     """
     if topic == REMOTE_LOG_METADATA_TOPIC and is_tiered:
         for name, value in _KEPT.items():

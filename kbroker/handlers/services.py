@@ -53,7 +53,9 @@ _NEED_KBROKER: Final = {
 """Topic configs that take effect only if all replicas are on brokers of kbroker: the value without effect, and what
 other brokers would do."""
 FIRST_METADATA_MS = 5000
-"""How long a started broker waits for its first UpdateMetadata, in ms. After this time its responses contain no topics.
+"""The time in ms for which a started broker waits for its first UpdateMetadata.
+
+After this time its responses contain no topics.
 """
 
 
@@ -77,7 +79,7 @@ class TopicConfigs(Protocol):
         """Fetch the information that `why_without_effect` needs about these configs. Raises ApiError if this fails."""
 
     def why_without_effect(self, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-        """Return the reason why a topic's new configs cannot have their effect. Return None if they can."""
+        """Return the reason if a topic's new configs cannot have their effect. Return None if they can."""
 
 
 @dataclass(slots=True)
@@ -102,7 +104,7 @@ class Services:
     views: HostedViews
     """The filtered views of topics that this broker has replicas of."""
     tiers: Tiers | None = None
-    """The partitions with remote storage; None if this broker has no tiered storage."""
+    """The partitions with remote storage; None on a broker without tiered storage."""
     tokens: TokenSettings | None = None
     """The settings of delegation tokens; None if tokens are disabled."""
     cluster: ClusterServices | None = None

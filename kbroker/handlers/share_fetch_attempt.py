@@ -86,7 +86,7 @@ class ShareFetchAttempt:
         self._hosted: dict[PartitionKey, Hosted] = {}
         self._locked: list[Hosted] = []
         self._has_changed = False
-        self._matures_at = math.inf  # the loop's time when further records are old enough (`delivery.delay.ms`)
+        self._matures_at = math.inf  # the loop's time at which further records become old enough (`delivery.delay.ms`)
         self._waiting: asyncio.Future[None] | None = None
         self.answers: dict[PartitionKey, PartitionData] = {}
         """The answer for each partition that was read, has records, or has an error."""
@@ -170,7 +170,7 @@ class ShareFetchAttempt:
             self._unlock()
 
     def _is_all_passed_over(self) -> bool:
-        """Whether nothing is to be returned, because no record matched. The fetch then goes on at once."""
+        """Whether there is nothing to return because no record matched. The fetch then continues immediately."""
         passed_over, self._has_passed_over = self._has_passed_over, False
         if passed_over and not any(each.records or each.error_code for each in self.answers.values()):
             self._has_changed = True
@@ -238,7 +238,7 @@ class ShareFetchAttempt:
         return _Read(hosted, state, offset, piece, code)
 
     def _mature_end(self, records: PartitionLog) -> int:
-        """Return the mature end of a log with a delay, and note when it grows. Raises OSError."""
+        """Return the mature end of a log with a delay, and note the time at which the end grows. Raises OSError."""
         now_ms = self._share.clock.now_ms()
         end, wait_ms = records.mature_end(now_ms), records.ms_to_maturity(now_ms)
         if wait_ms is not None:
@@ -256,7 +256,7 @@ class ShareFetchAttempt:
         limits = self._share.settings.limits(self._group)
         matching = None
         try:
-            if not read.hosted.is_led():  # without its view, a record would pass no filter
+            if not read.hosted.is_led():  # if the view was deleted, its filter would not be applied to the records
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             found, aborted = await self._scan(read, read.state.most(left, read.offset, limits), limits)
             filters = self._ctx.services.views.filters_for_share(self._topics[key], self._filter)
@@ -290,7 +290,8 @@ class ShareFetchAttempt:
             self._share.give_back(self._session, read.hosted)
             self._check_session()
         if read.hosted.state is not read.state:
-            answer.error_code = read.hosted.failure  # dropped meanwhile: other members may acquire these records
+            # the share partition was dropped meanwhile: other members may acquire these records
+            answer.error_code = read.hosted.failure
             return 0
         taken = 0
         for first, last, count in got:
@@ -303,7 +304,7 @@ class ShareFetchAttempt:
         return taken
 
     async def _match(self, read: _Read, found: Sequence[_Batch], filters: Sequence[Filter]) -> Matching:
-        """Find the records of some batches that match. Raises ApiError and OSError."""
+        """Find the matching records of some batches. Raises ApiError and OSError."""
         scan = self._ctx.services.views.scan_of(read.hosted.partition)
         segment = read.piece.segment
         assert segment is not None
@@ -399,7 +400,7 @@ async def _merged(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
 
 
 def _is_cut_short(read: _Read) -> bool:
-    """Whether a wait cannot make a slice larger: more records are in later segments, or need checks first."""
+    """Whether a wait cannot make a slice larger: more records are in later segments, or first need checks."""
     piece = read.piece
     return piece.size > 0 and (piece.cut_short or piece.segment is not read.hosted.partition.log.segments.items[-1])
 

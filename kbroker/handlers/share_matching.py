@@ -1,6 +1,7 @@
-"""The records that a share group gets of a view, or with a group's filter: those that match; others are archived.
+"""The choice of records for a share group that reads a view or has a filter: it gets the matches.
 
-Owns the choice of records within the batches of one fetch. Never changes the state of a record.
+Owns this choice within the batches of one fetch. Records that do not match are archived. Never changes the state of a
+record.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Matching:
         self._offsets: list[int] = []
 
     async def add(self, batch: memoryview) -> None:
-        """Add the next batch of the partition. Raises ApiError for a damaged one."""
+        """Add the next batch of the partition. Raises ApiError for a damaged batch."""
         header = parse_header(batch)
         if header.is_control or not header.record_count:
             return

@@ -1,14 +1,15 @@
-"""A Fetch request that reads views or remote storage, perhaps beside other partitions.
+"""A Fetch request that reads views or remote storage, perhaps together with other partitions.
 
 Owns the wait of such a request, and the answer for a view's partition and for records in remote storage.
 
-If other partitions have records, the request does not wait for remote storage: what it lacks is fetched meanwhile. The
-partitions keep their order, so that each of them is the first from time to time, and gets records.
+If other partitions have records, the request does not wait for remote storage: the missing records are fetched
+meanwhile, for a later request. The partitions keep their order, so that each partition is sometimes the first, and gets
+records.
 
-A view never answers with batches that have no record at their end: clients would ask again at once, and never reach its
-end. Instead the request waits until a record matches or `max_wait_ms` is over; what was scanned meanwhile is remembered
-(views/). The high watermark and the last stable offset of a view lie behind its last match, so that clients see no lag
-at its end.
+An answer for a view never ends with batches without records: clients would send the next request immediately, and never
+reach the view's end. Instead the request waits until a record matches or `max_wait_ms` is over. The broker remembers
+the ranges that it has scanned (views/). The high watermark and the last stable offset of a view are directly after its
+last match, so that clients see no lag at the view's end.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from kbroker.tiers.reading import NOT_YET
 from kbroker.views.hosted_views import HostedView, HostedViews
 
 _LOOK_S: Final = 0.02
-"""The seconds between two looks whether what is missing of remote storage has come."""
+"""The time in s between two checks whether the missing records of remote storage have arrived."""
 _SLICE_SECONDS: Final = 0.05
-"""The time for which a partition is scanned before the next one of the request has its turn."""
+"""The time for which a partition is scanned before the request's next partition has its turn."""
 
 
 class SlowFetch:
@@ -120,7 +121,7 @@ class SlowFetch:
                 self._matures_at = min(self._matures_at, self._loop.time() + work.matures_in_ms / 1000)
             if data.records:
                 size += len(data.records)
-                # A read of remote storage ends with a chunk or a segment: a wait would add nothing.
+                # A read of remote storage ends with a chunk or a segment: a wait would add no data.
                 urgent |= key in work.remote or (isinstance(data.records, LogSlice) and data.records.cut_short)
             urgent |= bool(data.error_code) or data.diverging_epoch is not None or data.preferred_read_replica >= 0
             found[key] = data
@@ -139,7 +140,7 @@ class SlowFetch:
     async def _read_remote(
         self, key: Key, want: FetchPartition, partition: Partition, left: int, *, is_first: bool, until: float
     ) -> PartitionData:
-        """Read a partition from remote storage, and wait for that up to a time of the loop's clock."""
+        """Read a partition from remote storage, and wait for the records up to a time of the loop's clock."""
         work, partition_log = self._work, partition.log
         partition.traffic.fetches += 1
         code = work.refusal(partition, want)
@@ -209,7 +210,7 @@ class SlowFetch:
                     selection, start, limit, bound, min_one=is_first, has_time=lambda: self._loop.time() < until
                 )
                 records, end = found.records, found.end
-                self._is_poked |= not (found.is_done or found.is_full)  # it goes on after the others
+                self._is_poked |= not (found.is_done or found.is_full)  # this partition continues after the others
             if work.committed_only and epoch is None:
                 aborted = (
                     [AbortedTransaction(*each) for each in source.aborted_transactions(start, end)] if records else []

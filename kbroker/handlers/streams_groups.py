@@ -3,9 +3,9 @@
 StreamsGroupHeartbeat (key 88), versions 0-1.
 
 Behaviour: a member uses one request to join, heartbeat, give up tasks and leave. The response has the member's tasks if
-they have changed, and the reasons why the group cannot run (`status`). The broker creates the internal topics of the
-topology, with the member's rights. If "streams" is missing from group.coordinator.rebalance.protocols, or the feature
-streams.version is 0, the error is UNSUPPORTED_VERSION.
+they have changed, and the reasons for which the group cannot run (`status`). The broker creates the internal topics of
+the topology, with the member's rights. If "streams" is missing from group.coordinator.rebalance.protocols, or the
+feature streams.version is 0, the error is UNSUPPORTED_VERSION.
 
 Version notes: v1 has a 64-bit acceptable recovery lag, and notifies a member of missing client tags.
 
@@ -53,10 +53,13 @@ from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 MayCreate = Callable[[str], bool]
 """Whether the client may create a topic with this name."""
 _CREATION_MS = 1_000
-"""How long a heartbeat waits for the creation of internal topics in a cluster."""
+"""The time for which a heartbeat waits for the creation of internal topics in a cluster."""
 _SHOWN = 3
 _LONGEST_TEXT = 32_767
-"""The most bytes of a string that clients can read. Kafka closes the connection instead of sending a longer string."""
+"""The maximum size in bytes of a string that clients can read.
+
+Instead of sending a longer string, Kafka closes the connection.
+"""
 
 
 def _check_enabled(ctx: RequestContext) -> None:
@@ -94,7 +97,7 @@ async def streams_group_heartbeat(
 
 
 def _readable(text: str) -> str:
-    """Return the beginning of a text that is too long for clients, because it contains many or long names."""
+    """Return the beginning of a text that is too long for clients. A text with many or long names may be too long."""
     return text.encode()[:_LONGEST_TEXT].decode(errors="ignore")
 
 

@@ -47,7 +47,10 @@ from kbroker.topic_names import topic_name_fault
 from kbroker.txn.transaction import NAMES, Transaction
 
 MAX_REPEATED = 1_000_000
-"""The most partitions in one response that repeat a transaction because the request repeats it: about 4 MB."""
+"""The maximum number of partitions in the repeated transactions of one response (about 4 MB).
+
+A transaction is repeated if the request repeats its id.
+"""
 _BY_NAME = {name: state for state, name in NAMES.items()}
 
 
@@ -148,7 +151,10 @@ def _compile(pattern: str | None) -> Any:
 
 
 MAX_REPEATED_PRODUCERS = 100_000
-"""The most producers in one response that repeat a partition because the request repeats it: about 4 MB."""
+"""The maximum number of producers in the repeated partitions of one response (about 4 MB).
+
+A partition is repeated if the request repeats it.
+"""
 
 
 def _failed(index: int, code: ErrorCode, message: str | None) -> PartitionResponse:

@@ -24,8 +24,8 @@ Behaviour: the response is sent once the outcome is in the log; the markers foll
 responses to retries.
 
 Version notes: before v2 the error is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. v5 is for transaction version
-2: the end of a transaction begins a new producer epoch, which the response has, with another producer id if there are
-no more epochs (KIP-890).
+2: the end of a transaction begins a new producer epoch (KIP-890). The response has the new epoch, and also a new
+producer id if the old id has no more epochs.
 
 AddPartitionsToTxn (key 24), versions 0-5: add partitions to a transaction, before the producer writes to them.
 

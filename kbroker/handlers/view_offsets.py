@@ -1,7 +1,7 @@
-"""Offsets of views for ListOffsets: the latest offset lies behind the last match, and times find matches only.
+"""Offsets of views for ListOffsets: the latest offset is directly after the last match, and times find only matches.
 
-Owns how long a request waits for a scan. If it takes longer, the answer is an error after which clients ask again; what
-was scanned is remembered.
+Owns the maximum time for which a request waits for a scan. If the scan takes longer, the answer is an error after which
+clients retry; the scanned ranges are remembered.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from kbroker.protocol.messages.logs import ListOffsetsPartitionResponse
 from kbroker.views.hosted_views import HostedView
 
 PATIENCE_SECONDS: Final = 15.0
-"""How long a request waits for a scan. Clients wait for 30 s or longer by default."""
+"""The maximum time for which a request waits for a scan. Clients wait for 30 s or longer by default."""
 
 
 async def latest(view: HostedView, until: float, *, committed: bool = False) -> int:
-    """Return the offset behind the last match. Raises ApiError and OSError.
+    """Return the offset after the last match. Raises ApiError and OSError.
 
     Here and below, `until` is the time of the loop's clock at which the wait ends with OFFSET_NOT_AVAILABLE.
     """

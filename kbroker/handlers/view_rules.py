@@ -1,7 +1,7 @@
-"""The rules for views: who may create or change one, its configs, and what it refuses.
+"""The rules for views: the rights to create and change a view, its configs, and the requests that it refuses.
 
 Owns the checks before a view is stored. A view has two configs and no others, because it stores nothing. Its creator
-needs the right to read the source: otherwise a right to create topics would be a right to read all of them. Readers of
+needs the right to read the source: otherwise a client with the right to create topics could read all topics. Readers of
 the view need no right on the source. Never stores anything.
 """
 
@@ -22,7 +22,10 @@ from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.topic_names import INTERNAL_TOPICS
 
 MOST_VIEWS: Final = 2000
-"""The most views of one topic: each change of its leaders is a change of theirs, in one step of some ms."""
+"""The maximum number of views of one topic.
+
+A change of the topic's leaders also changes the leaders of all its views, in one step of some ms.
+"""
 _OWN: Final = frozenset({VIEW_SOURCE, VIEW_FILTER})
 
 
@@ -37,7 +40,10 @@ def read_only(topic: str) -> str:
 
 
 def plan_view(ctx: RequestContext, topic: CreatableTopic, configs: Mapping[str, str]) -> TopicState:
-    """Return the plan of a requested view. Raises ApiError. The configs are valid singly, and the name is free."""
+    """Return the plan of a requested view.
+
+    Raises ApiError. The caller has checked each config, and that the name is free.
+    """
     name, source = topic.name, configs.get(VIEW_SOURCE, "")
     if not source:
         raise ApiError(ErrorCode.INVALID_CONFIG, f"{VIEW_FILTER} needs {VIEW_SOURCE}, the topic that the view shows")
@@ -68,7 +74,7 @@ def plan_view(ctx: RequestContext, topic: CreatableTopic, configs: Mapping[str, 
 
 
 def check_change(ctx: RequestContext, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise ApiError if these configs may not replace a topic's configs, because one of both belongs to a view."""
+    """Raise ApiError if these configs may not replace a topic's configs, because the old or new ones are a view's."""
     source = before.get(VIEW_SOURCE, "")
     if after.get(VIEW_SOURCE, "") != source:
         what = "cannot become a view" if not source else "is a view of its source for ever"
@@ -99,7 +105,8 @@ def _check_reads(ctx: RequestContext, source: str) -> None:
     """Raise ApiError unless the client may read the source."""
     if ctx.services.authorizer is None:
         return
-    rights = ctx.rights  # the guard of the request has set them; a request of the test kit has none, and may all
+    # the guard of the request has set the rights; a request of the test kit has none, and is allowed to do everything
+    rights = ctx.rights
     if rights is not None and not rights.may(Operation.READ, ResourceType.TOPIC, source):
         text = f"a view needs the right to read its source '{source}'"
         raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, text)

@@ -60,7 +60,7 @@ class AbortedTransactions(NamedTuple):
         return sorted(found)
 
     async def begun_before(self, offset: int) -> list[AbortedTxn]:
-        """Return the transactions whose first record is before `offset`; their markers may have any offset.
+        """Return the transactions whose first record is before `offset`; their markers may be before or after `offset`.
 
         The result is invalid if segments are removed in the meantime.
         """
@@ -84,9 +84,9 @@ class AbortedTransactions(NamedTuple):
         return txns
 
     def _is_true(self, index: int, entry: AbortedTxn) -> bool:
-        """Whether the log does not contradict a transaction's marker or first batch.
+        """Whether the log agrees with the marker and the first batch of a transaction.
 
-        A damaged batch contradicts nothing.
+        A damaged batch counts as agreement.
         """
         base, behind = self.segments.bases[index], self.segments.end_of(index, self.extent.end_offset)
         if not base <= entry.last_offset < behind or entry.last_stable_offset > entry.last_offset + 1:
@@ -109,7 +109,10 @@ class AbortedTransactions(NamedTuple):
         return (header.producer_id, header.base_offset) == (entry.producer_id, entry.first_offset)
 
     def _batch_at(self, offset: int) -> tuple[bytes, BatchHeader] | None:
-        """Return the batch that contains `offset`, or the next batch of the segment; None if it cannot be trusted."""
+        """Return the batch that contains `offset`, or the next batch of the segment.
+
+        Return None if that batch cannot be trusted.
+        """
         found = batch_at(self.segments, self.extent, offset)
         if found is None or found[0] is not self.segments[self.segments.index_at(offset)]:
             return None

@@ -15,7 +15,7 @@ RecordErrors = list[tuple[int, str | None]]
 
 
 class AppendOrigin(Enum):
-    """The origin of an append, which decides which checks are made."""
+    """The origin of an append. It determines the checks of the append."""
 
     CLIENT = 0
     """A produce request: everything is checked."""
@@ -34,8 +34,8 @@ REPLICATION: Final = AppendOrigin.REPLICATION
 class AppendInfo:
     """The position of a batch in the log.
 
-    `log_append_time_ms` is -1 unless the topic stamps records itself. For a duplicate, the offsets are those of the
-    first append, and the time is the largest timestamp of that batch, as in Kafka.
+    `log_append_time_ms` is -1 unless the topic stamps records itself. For a duplicate, the offsets are the offsets of
+    the first append, and the time is the largest timestamp of the earlier batch, as in Kafka.
     """
 
     base_offset: int
@@ -48,9 +48,9 @@ class AppendInfo:
 class AppendError(ApiError):
     """A batch was refused, and the log is unchanged.
 
-    `message` is for the response: as in Kafka, only errors of single records have a message, and those of a rule of
-    ours about the batch (`BatchRefused`). `detail` is for the broker's own log. `record_errors` are (index within the
-    batch, message).
+    `message` is for the response: as in Kafka, errors of single records have a message. Errors of kbroker's own rule
+    about the batch (`BatchRefused`) also have one, and all other errors have none. `detail` is for the broker's own
+    log. `record_errors` are (index within the batch, message).
     """
 
     def __init__(

@@ -38,7 +38,7 @@ _MIN_RECORDS: Final = 1 << 20
 
 
 def most_unpacked(max_message_bytes: int) -> tuple[int, int]:
-    """Return the most uncompressed bytes and the most records in a batch whose records are checked.
+    """Return the maximum numbers of uncompressed bytes and of records in a batch whose records are checked.
 
     Kafka has neither limit; without these limits a batch of some kilobytes could keep a broker busy for hours.
     """
@@ -80,9 +80,12 @@ class BatchRules:
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
         self.judges_records = config.judges_records
-        """Whether records must also pass a check of the topic's own (record_check.py)."""
+        """Whether records must also pass the topic's own check (record_check.py)."""
         self.checks_records = config.record_validation != "header" or self.judges_records
-        """Whether all records of a client's batch are checked; if False, only when the header is not sufficient."""
+        """Whether all records of a client's batch are checked.
+
+        If False, they are checked only if the header is not sufficient.
+        """
         self.compact = config.compact
         # The active segment is never compacted, so it must be closed before the lag ends.
         self.segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if self.compact else config.segment_ms
@@ -94,7 +97,7 @@ class BatchRules:
         self.level = config.level_of(codec_name)
         self.max_decompressed, self.max_records = most_unpacked(config.max_message_bytes)
         self.max_record = config.max_decompressed_message_bytes
-        """The largest record of a compressed batch, in bytes."""
+        """The maximum size in bytes of a record in a compressed batch."""
 
 
 def beyond_segment(size: int, rules: BatchRules) -> AppendError:
@@ -132,7 +135,7 @@ def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, v
 def check_own(records: memoryview, rules: BatchRules) -> BatchHeader:
     """Check the size of a batch that a coordinator of this broker has just built. Its other fields are always valid."""
     header = parse_header(records)
-    if header.size > rules.max_size and not header.is_control:  # marks have no other place to go
+    if header.size > rules.max_size and not header.is_control:  # a control batch must always be written
         raise _too_large(header, rules)
     return header
 

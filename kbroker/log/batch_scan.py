@@ -62,8 +62,8 @@ def is_intact(file: OpenFile, position: int, header: BatchHeader) -> bool:
 def may_end_at(file: OpenFile, size: int, base_offset: int, offset: int) -> bool:
     """Whether a log may end at `offset` in its last segment: the last batch is damaged, or would end there.
 
-    The end of an active log has no holes. An `offset` before the last batch is no possible end, because intact data
-    would then be overwritten.
+    The end of an active log has no holes. A log never ends before the last batch, because intact data would then be
+    overwritten.
     """
     before = end = base_offset
     last = None

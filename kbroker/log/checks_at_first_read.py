@@ -1,14 +1,15 @@
 """Check the offsets and leader epochs of old batches, which no CRC covers, when they are first read.
 
-Owns the check of a batch's base offset and leader epoch against those of its neighbours. The check precedes any
+Owns the comparison of a batch's base offset and leader epoch with the values of its neighbours. The check precedes any
 response with data from a file that this process did not write. After a crash, recovery has already made the check.
-After a clean stop, a start reads no batches, even of a large log. Therefore the requested data is checked here, once.
+After a clean stop, a start reads no batches, even of a large log. Therefore this module checks the requested data once.
 Never checks CRCs, and never changes a file.
 
-Batches never overlap, and leader epochs never decrease. A batch is proven when both rules are true for it and the batch
-before it, and for it and the batch after it. Where offsets have no holes, only the right offset satisfies both rules.
-Three faults stay undetected: in a compacted log, a wrong offset that is still within the hole beside the batch; at the
-border of two leader epochs, a batch with the other epoch; and a first batch of a log with an epoch that is too old.
+Batches never overlap, and leader epochs never decrease. A batch is proven when it satisfies both rules together with
+the batch before it, and also together with the batch after it. Where offsets have no holes, only the right offset
+satisfies both rules. Three faults stay undetected: in a compacted log, a wrong offset within the hole beside the batch;
+at the border of two leader epochs, a batch with the other epoch; and an epoch that is too old in the first batch of a
+log.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ HEADERS_AT_ONCE: Final = 1000
 def proven_end(segments: Segments, extent: LogExtent, index: int, anchor: int, position: int, end: int) -> int:
     """Return the position up to which the batches of segment `index` are proven, from `anchor`; a batch border.
 
-    If the batch at `position` cannot be trusted, the result is at most `position`. Otherwise it is near `end`, or at
-    the limit of one call. `anchor` is the beginning of a batch at or before `position`; the batches between `anchor`
-    and `position` are also checked.
+    If the batch at `position` cannot be trusted, the result is at most `position`. Otherwise the result is near `end`,
+    or at the limit of one call. `anchor` is the beginning of a batch at or before `position`; the batches between
+    `anchor` and `position` are also checked.
     """
     segment = segments[index]
     if anchor >= segment.found.unproven:
@@ -135,7 +136,10 @@ def is_whole_from(segments: Segments, extent: LogExtent, index: int, offset: int
 
 
 def proven_size(segments: Segments, extent: LogExtent, index: int, offset: int, position: int, size: int) -> int:
-    """Return how many of `size` bytes from `position` may be sent; raise ApiError(CORRUPT_MESSAGE) if none."""
+    """Return how many of `size` bytes from `position` may be sent.
+
+    Raise ApiError(CORRUPT_MESSAGE) if none may be sent.
+    """
     end = proven_end(segments, extent, index, segments[index].place_before(offset), position, position + size)
     if end <= position:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE)
@@ -145,7 +149,7 @@ def proven_size(segments: Segments, extent: LogExtent, index: int, offset: int, 
 def batch_at(segments: Segments, extent: LogExtent, offset: int) -> tuple[Segment, int, BatchHeader] | None:
     """Return (segment, position, header) of the first batch that ends at or after `offset`, with a proven offset.
 
-    Return None if there is no such batch, or if it cannot be trusted.
+    Return None if there is no such batch, or if its offset cannot be trusted.
     """
     for index in range(segments.index_at(offset), len(segments)):
         segment = segments[index]

@@ -1,8 +1,8 @@
 """The consequences of a disk error for one log (for its directory: directories/log_directory.py).
 
 Owns the list of temporary errors (a full disk, no free descriptors), the list of errors that take a directory offline,
-and the reason why a log refuses appends. In a cluster a full disk also takes its directory offline, as in Kafka: other
-brokers can lead the partitions.
+and the reason for which a log refuses appends. In a cluster a full disk also takes its directory offline, as in Kafka:
+other brokers can lead the partitions.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def passes(error: OSError) -> bool:
 def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
     """Whether an error takes a log directory offline.
 
-    In a cluster a full disk does: other brokers can then lead its partitions, whereas a leader that only refuses
-    appends would block all writes. A single broker refuses requests that need disk space until there is free space.
+    In a cluster a full disk takes the directory offline: other brokers can then lead its partitions. A leader that only
+    refuses appends would block all writes. A single broker refuses requests that need disk space until there is free
+    space.
     """
     if isinstance(error, UnplacedError):
         return False
@@ -53,7 +54,7 @@ class DiskTrouble:
         self._logged_ms = self._reported_damage_ms = -_LOG_EVERY_MS
         self.report = report
         self.refusal: str | None = None
-        """The reason why appends are refused (the content on disk is no longer known); None if they are accepted."""
+        """The reason for refusing appends (the content on disk is no longer known); None if appends are accepted."""
 
         self.damaged_at: int | None = None
         """The offset at which a read last found damage; None if no read has found damage."""

@@ -22,12 +22,12 @@ TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 HEADERS_SUFFIX = ".headers"
-"""The index of headers (header_indexing.py), of our own; it is made again if it is missing."""
+"""The index of headers (header_indexing.py). The file is kbroker's own, and is built again if it is missing."""
 DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 SCHEDULES = "schedules.sqlite"
-"""The file with what is pending in a partition of a schedule topic (kbroker/scheduling/index.py)."""
+"""The file with the pending schedules of a partition of a schedule topic (kbroker/scheduling/index.py)."""
 SCHEDULES_FILES = (SCHEDULES, f"{SCHEDULES}-wal", f"{SCHEDULES}-shm", f"{SCHEDULES}-journal")
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 

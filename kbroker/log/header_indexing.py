@@ -1,9 +1,9 @@
 """Makes the index of headers of a closed segment from its log file.
 
-Owns the search for the values of headers in a batch, and the limits on the size of an index. A value that no record has
-may be found, because text like a header can lie elsewhere in a record; a value of a header is never missed. What cannot
-be searched within the limits (a damaged or a very large batch, a header with too many values) is noted as unknown.
-Works on its own thread, with pauses. Never changes a log.
+Owns the search for the values of headers in a batch, and the limits on the size of an index. The search never misses a
+value of a header. It may find a value that no header has, because other parts of a record may contain the same bytes as
+a header. Data that cannot be searched within the limits (a damaged or a very large batch, a header with too many
+values) is marked as unknown. Works on its own thread, with pauses. Never changes a log.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import HEADER_SIZE, BatchHeader, compute_crc, put_number, read_number
 
 BLOCK: Final = 1 << 12
-"""The least bytes of a block, except the last one; more in large segments."""
+"""The minimum size of a block in bytes, except for the last block; blocks of large segments are larger."""
 MOST_BLOCKS: Final = 1 << 16
 _SHARE: Final = 64
-"""Of a segment's bytes, the index of a header has at most this part."""
+"""The index of one header has at most the segment's size divided by this number."""
 LEAST: Final = 1 << 14
-"""So many bytes the index of a header may always have."""
+"""The size in bytes that the index of one header may always have, even if the segment is small."""
 _MOST: Final = 1 << 22
-"""The most bytes of the index of a header."""
+"""The maximum size in bytes of the index of one header."""
 _MOST_TOGETHER: Final = 1 << 24
-"""The most bytes of the indexes of all headers of a segment: views read and check them in one step of some ms."""
+"""The maximum size in bytes of all indexes of a segment: views read and check them in one step of some ms."""
 _MOST_VALUES: Final = 20_000
 _VALUE_BYTES: Final = 21  # hash, end and kind
 _UNPACKED: Final = 16 << 20
-"""The records of larger batches are not searched."""
+"""The maximum number of uncompressed bytes of a batch whose records are searched."""
 _PIECE: Final = 1 << 16
 _LARGEST_PIECE: Final = 1 << 22
 _MOST_FOUND: Final = 1 << 15
@@ -59,7 +59,7 @@ class Stopped(Exception):  # noqa: N818 - named after the request
 
 
 class _Rests(Pauses):
-    """Pauses that end the work when the broker stops: a large batch with eight headers takes seconds."""
+    """Pauses that also end the work when the broker stops: a large batch with eight headers takes seconds."""
 
     def __init__(self, is_stopped: Callable[[], bool]) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class _Rests(Pauses):
 
 
 def is_of(index: HeaderIndex, file: OpenFile, base_offset: int, size: int) -> bool:
-    """Whether an index was made from this log file, as some of its batches show. Raise OSError."""
+    """Whether an index was made from this log file; some batches of the file are compared. Raise OSError."""
     if (index.base_offset, index.log_size) != (base_offset, size):
         return False
     for position, offset, crc in index.samples():
@@ -85,9 +85,10 @@ def is_of(index: HeaderIndex, file: OpenFile, base_offset: int, size: int) -> bo
 def ensure(
     log_path: str, path: str, base_offset: int, size: int, names: Iterable[str], is_stopped: Callable[[], bool]
 ) -> list[str]:
-    """Write the index of a closed segment of `size` bytes, unless there is one of these headers.
+    """Write the index of a closed segment of `size` bytes, unless there is already an index of exactly these headers.
 
-    Return the headers that were given up now. Raise OSError, and Stopped. Any thread may call this.
+    Return the headers that this call found to have too many values. Raise OSError, and Stopped. Any thread may call
+    this.
     """
     wanted = sorted(set(names))
     file = FileHandle(log_path, os.O_RDONLY)
@@ -116,7 +117,7 @@ def ensure(
 def _scan(
     file: OpenFile, base_offset: int, size: int, columns: list[_Column], is_stopped: Callable[[], bool]
 ) -> Blocks | None:
-    """Search all batches; return None if the file has not the form of a log."""
+    """Search all batches; return None if the file does not have the format of a log."""
     if not 0 < size < _TOO_LARGE:
         return None
     blocks, least = Blocks(array("I"), array("I"), array("I")), block_size(size)
@@ -136,7 +137,7 @@ def _scan(
 
 
 def block_size(size: int) -> int:
-    """Return the least bytes of a block of a segment of `size` bytes."""
+    """Return the minimum size in bytes of a block in a segment of `size` bytes."""
     return max(BLOCK, size // MOST_BLOCKS)
 
 
@@ -178,12 +179,12 @@ def _pieces(data: bytes, count: int) -> Iterator[tuple[int, int]]:
 
 
 def _overlaps(text: bytes) -> bool:
-    """Whether two occurrences of a text may overlap. The others are found fast."""
+    """Whether two occurrences of a text may overlap. Other texts are found faster."""
     return any(text.startswith(text[each:]) for each in range(1, len(text)))
 
 
 def _ends(data: bytes, count: int) -> Iterator[int]:
-    """Yield where the records end. Raises Malformed."""
+    """Yield the positions at which the records end. Raises Malformed."""
     if record_walk.borders is not None:
         packed = record_walk.borders(data, 0, count)
         if packed is None:
@@ -203,12 +204,13 @@ class _Column:
     """The values of one header while a segment is read.
 
     In a record a header is `length of the name | name | length of the value | value`, with lengths of 1 to 5 bytes. The
-    shortest form of the first length and the name are searched. Other forms end with a byte without lower bits, behind
-    a byte of at least 0x80; a block in which the name stands behind such bytes may have any value.
+    search looks for the name after the shortest form of the first length. A longer form ends with a byte of at least
+    0x80 and a byte whose lower bits are zero. If the name follows two such bytes in a block, the block is noted as one
+    that may have any value.
     """
 
     def __init__(self, name: str, size: int, most: int) -> None:
-        """`size` is that of the segment; `most` are the most bytes of the index."""
+        """`size` is the segment's size, and `most` is the maximum size of the index, both in bytes."""
         self.name: Final = name
         self.is_given_up = False
         encoded = name.encode()
@@ -255,7 +257,7 @@ class _Column:
             self._add(value, block)
 
     def _quick_values(self, found: list[bytes]) -> set[bytes] | None:
-        """Return the values of usual sizes behind the name; None if there are others."""
+        """Return the values of usual sizes after the name; None if there is a value of another size."""
         values = set()
         for each in set(found):
             size = each[0]
@@ -266,18 +268,18 @@ class _Column:
         return values
 
     def _values_in(self, found: list[bytes]) -> set[bytes]:
-        """Return the values in the bytes behind the name, and expect their sizes from now on."""
+        """Return the values in the bytes after the name, and expect values of these sizes from now on."""
         values, sizes = set(), set()
         for each in found:
             size = each[0]
             sizes.add(size)
             if size < 0x80:
-                if not size & 1:  # otherwise the value is null, or no header is here
+                if not size & 1:  # otherwise the value is null, or the bytes are not a header
                     values.add(each[1 : 1 + min(size >> 1, MOST_HASHED)])
                 continue
             try:
                 size, begin = read_number(each, 0, _LONGEST_SIZE)
-            except Malformed:  # no header is here
+            except Malformed:  # the bytes are not a header
                 continue
             if size >= 0:
                 values.add(each[begin : begin + min(size, MOST_HASHED)])
@@ -322,5 +324,5 @@ class _Column:
         self._everywhere[block >> 3] |= 1 << (block & 7)
 
     def made(self) -> Column:
-        """Return what was found."""
+        """Return the values and blocks that were found."""
         return Column(self.name, self.is_given_up, bytes(self._everywhere), self._values)

@@ -2,7 +2,7 @@
 
 Owns the list of (epoch, first offset) pairs, both increasing, and stores it on disk in `leader-epoch-checkpoint`. This
 file has no checksum. So before the first answer after an opening, it is compared with a few batches of each epoch. If
-they disagree, the epochs are read from the log. Never decides to truncate a log: it only returns where an epoch ends.
+they disagree, the epochs are read from the log. Never decides to truncate a log: it only returns the end of an epoch.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class LeaderEpochCache:
         self._write()
 
     def prepend(self, entries: list[tuple[int, int]]) -> None:
-        """Add epochs before the first known one, which may begin earlier: those of records in remote storage."""
+        """Add the earlier epochs of records in remote storage; the first known epoch may begin in remote storage."""
         known = self._entries
         found: list[tuple[int, int]] = []
         for epoch, start in entries:
@@ -144,7 +144,7 @@ class LeaderEpochCache:
 
     def prove(self, segments: Segments, extent: LogExtent) -> None:
         """Compare the epochs with the log's batches; if they disagree, use the batches' epochs. Raise OSError."""
-        # Epochs that end before the local log are those of records in remote storage, and cannot be compared.
+        # Epochs that end before the local log belong to records in remote storage, and cannot be compared.
         first = max(bisect_right(self._entries, extent.start_offset, key=lambda entry: entry[1]) - 1, 0)
         remote, local = self._entries[:first], self._entries[first:]
         written = [(epoch, start) for epoch, start in local if start < extent.end_offset]
@@ -153,7 +153,7 @@ class LeaderEpochCache:
             # There may be no batch with the newest epoch yet.
             newest = [(self.latest, extent.end_offset)] if self.latest > found[-1][0] else []
             if local and found[0][0] == local[0][0] and local[0][1] < found[0][1]:
-                found[0] = local[0]  # it begins in remote storage
+                found[0] = local[0]  # the epoch begins in remote storage
             self._replace([*remote, *found, *newest])
             self._write()
         self.proven = True

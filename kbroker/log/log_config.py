@@ -114,7 +114,7 @@ class LogConfig:
 
     @property
     def judges_records(self) -> bool:
-        """Whether produced records must pass a check of the topic's own (record_check.py)."""
+        """Whether produced records must pass the topic's own check (record_check.py)."""
         return self.checks_schemas or self.schedule_enable
 
     @property

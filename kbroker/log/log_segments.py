@@ -1,9 +1,9 @@
 """The segments of one log (Kafka's LogSegments).
 
 Owns the list of segments, the choice of the active segment, and whether the directory has changed since its last sync.
-Also owns which segments are beyond a size or an age, and the files of deleted segments
-until a caller removes them on a thread that may wait for the disk. Never rolls, deletes or replaces a segment by
-itself, and never reads batches. A log may have many thousands of segments, so each is opened only when it is needed.
+Also owns the choice of the segments that exceed a size or an age. Owns the files of deleted segments until a caller
+removes them on a thread that may wait for the disk. Never rolls, deletes or replaces a segment by itself, and never
+reads batches. A log may have many thousands of segments, so each is opened only when it is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.segment.segment import Segment
 
-_UNDATED = -1  # deleted by a caller without a clock: the delay starts when the next call passes a time
+_UNDATED = -1  # the time of a deletion by a caller without a clock: the delay starts when the next call passes a time
 
 
 def _no_segment() -> None:
@@ -69,7 +69,7 @@ class DeletedFiles:
 
 
 class LogExtent(NamedTuple):
-    """The facts about a log that its segments' files do not contain; offsets absolute."""
+    """The facts about a log that are not in its segments' files. Offsets are absolute."""
 
     start_offset: int
     end_offset: int
@@ -80,7 +80,7 @@ class LogExtent(NamedTuple):
 
 
 class Segments:
-    """At least one segment, of which the last one is `active`; sizes in bytes, times in ms."""
+    """At least one segment. The last segment is `active`. Sizes are in bytes, times in ms."""
 
     __slots__ = (
         "_aborting",
@@ -115,8 +115,9 @@ class Segments:
             if name.endswith((*SEGMENT_SUFFIXES[1:], HEADERS_SUFFIX)) and offset_of(name) not in bases:
                 remove_quietly(f"{directory}/{name}")
         self.had_headers = any(name.endswith(HEADERS_SUFFIX) for name in names)
-        """Whether the directory had indexes of headers, and nobody has looked for them yet."""
-        self._aborting: list[int] = []  # bases of segments that may have aborted transactions, and of some removed ones
+        """Whether the directory had indexes of headers, and no caller has examined them yet."""
+        # bases of segments that may have aborted transactions, and bases of some removed segments
+        self._aborting: list[int] = []
         self.items = [self._watched(Segment.open(directory, base, config, now_ms, files)) for base in self.bases]
         self.were_none = not self.items
         """Whether the directory contained no segment."""
@@ -168,7 +169,7 @@ class Segments:
         return segment.size if found is None else found[0]
 
     def aborting_from(self, index: int) -> Iterator[int]:
-        """Yield the indexes, from `index` on, of the (usually few) segments that may contain aborted transactions."""
+        """Yield the indexes, from `index` on, of the segments (usually few) that may contain aborted transactions."""
         base = self.bases[index]
         while (place := bisect_left(self._aborting, base)) < len(self._aborting):
             base = self._aborting[place]
@@ -180,7 +181,7 @@ class Segments:
                 del self._aborting[place]
 
     def _watched(self, segment: Segment) -> Segment:
-        """Record a segment when it has its first aborted transaction, or now if it may already have one."""
+        """Note a segment at its first aborted transaction, or now if it may already have an aborted transaction."""
         segment.txns.on_first = self._note_aborting
         if not segment.txns.is_void():
             self._note_aborting(segment.base_offset)
@@ -242,7 +243,7 @@ class Segments:
             self.active = self.items[-1]
 
     def replace(self, old: list[Segment], renamed: list[list[str]], config: LogConfig, now_ms: int) -> None:
-        """Replace the neighbours `old` by one segment, whose files now have the base offset of the first of them.
+        """Replace the neighbours `old` by one segment. Its files now have the base offset of the first old segment.
 
         `renamed` contains the current names of the old segments' files, which are removed like those of deleted
         segments. Raise OSError.
@@ -259,7 +260,7 @@ class Segments:
     # -- retention --------------------------------------------------------------------------------------------
 
     def beyond_size(self, kept_bytes: int, log_end: int, limit: int, most: int) -> int:
-        """Return how many of the first `most` segments can be deleted while at least `kept_bytes` remain; -1: all do.
+        """Return how many of the first `most` segments can be deleted so that `kept_bytes` remain (-1: keep all).
 
         A segment is deleted only if it ends at or before the offset `limit`.
         """

@@ -14,7 +14,7 @@ from kbroker.log.files import FileHandle, read_at
 
 
 class Sliced(Protocol):
-    """A file of which parts are sent: a segment, or a part of one in remote storage that was fetched."""
+    """A file whose parts are sent: a segment, or a fetched part of a segment in remote storage."""
 
     @property
     def handle(self) -> FileHandle:
@@ -38,12 +38,15 @@ class LogSlice:
     end_offset: int = 0
     """The end of the range visible to the reader."""
     cut_short: bool = False
-    """Whether the slice is shorter than possible because of the limit on checks per read (checks_at_first_read.py)."""
+    """Whether the limit on checks per read (checks_at_first_read.py) has made the slice shorter."""
     _handle: FileHandle | None = field(default=None, init=False)
 
     @property
     def fd(self) -> int:
-        """The descriptor to send from; it stays open as long as the slice. -1 for an empty slice. Raises OSError."""
+        """The descriptor to send from.
+
+        It stays open as long as the slice. It is -1 for an empty slice. Raises OSError.
+        """
         if self._handle is None:
             if self.segment is None:
                 return -1

@@ -3,7 +3,7 @@
 Owns the log's offsets, whether it accepts appends, the order of a truncation's steps, and the rebuilding of the
 producers' state afterwards, in pieces. The order ensures that no append follows a truncation that a crash or an error
 interrupted. The subclass (partition_log.py) appends, reads and deletes. Never moves the high watermark by itself, and
-never decides where to truncate: followers decide, from their leaders' responses.
+never decides about the offset of a truncation: followers decide, from their leaders' responses.
 
 log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, at all times.
 """
@@ -38,7 +38,7 @@ from kbroker.long_work import step, turn, whole
 from kbroker.protocol.errors import ErrorCode
 
 AT_ONCE: Final = 8
-"""The segments deleted in one step: each takes five renames, so that a step takes about a millisecond."""
+"""The number of segments deleted in one step, which takes about a millisecond: each segment needs five renames."""
 Work = Callable[[], Coroutine[Any, Any, None]]
 """A function that creates a coroutine of long work."""
 _NOT_OPENED = frozenset({errno.EMFILE, errno.ENFILE})
@@ -65,7 +65,10 @@ class FlushTask:
     truncations: int
     """The log's number of truncations when the task was created; a later truncation makes the task invalid."""
     epoch_writes: int = 0
-    """The number of writes of the leader epochs. Their file is one of the files to flush if it needs a flush."""
+    """The number of writes of the leader epochs.
+
+    The file of the leader epochs is one of the files to flush, if it needs a flush.
+    """
     above: str | None = None
     """The parent of `directory`, if the name of `directory` may not be on disk yet."""
     error: OSError | None = None
@@ -102,9 +105,12 @@ class LogHost:
     on_disk_error: Callable[[OSError], None] = lambda _error: None
     """A function that is called with every disk error after the opening, and handles the error for the other logs."""
     files: OpenFiles | None = None
-    """Limits the number of segments with open files in all these logs; without it the log has its own limit."""
+    """Limits the number of segments with open files in all these logs. If it is None, the log has its own limit."""
     later: Callable[[Work], None] = lambda make: whole(make())
-    """A function that is called with work that is done in pieces, and for which an append must not wait."""
+    """A function that is called with long work.
+
+    It does the work in pieces, and an append must not wait for this work.
+    """
     on_holes: Callable[[], None] = lambda: None
     """A function called before a follower's append makes a log's first known hole; it may raise OSError."""
     progress: Callable[[int], None] | None = None
@@ -189,26 +195,27 @@ class LogState:
         self._rebuilding: Coroutine[Any, Any, None] | None = None  # rebuilds the producers' state after a truncation
         self._times = TimestampSearch(self.segments)
         self.maturity: Maturity | None = None
-        """How far consumers may read; None for a topic without `delivery.delay.ms`."""
+        """The state of the end up to which consumers may read; None for a topic without `delivery.delay.ms`."""
         self._trouble = DiskTrouble(self._rules.name, host.on_disk_error)
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         """The offset before which all data is on disk."""
         self.high_watermark = min(max(stop.high_watermark, self.log_start_offset), self.log_end_offset)
-        self.producers.on_high_watermark(self.high_watermark)  # the high watermark may never move again
+        # this is necessary, because the high watermark may never move again
+        self.producers.on_high_watermark(self.high_watermark)
         if config.delivery_delay_ms:
             self.maturity = Maturity(self.segments, self.log_start_offset)
         self.kept_from: int | None = None
-        """The first offset that retention must keep: what is pending in a schedule topic; None if nothing is kept."""
+        """The first offset that retention must keep, because a schedule there is pending; None if nothing is kept."""
         if config.schedule_enable or os.path.exists(f"{directory}/{SCHEDULES}"):
-            self.kept_from = self.log_start_offset  # until what is pending is known
+            self.kept_from = self.log_start_offset  # until the pending schedules are known
         self.tier: Tier | None = None
-        """What remote storage has of the log; None for a topic without remote storage."""
+        """The part of the log in remote storage; None for a topic without remote storage."""
         if config.remote_storage_enable:
             self.tier = Tier(min(stop.log_start_offset, self.log_start_offset))
         self.held_bytes = 0
-        """How many bytes retention would have deleted if nothing was pending in them."""
+        """The number of bytes that retention would have deleted without the pending schedules."""
         self.is_unmarked = False
         """Whether clients' records are refused for now.
 
@@ -271,7 +278,7 @@ class LogState:
         return None if self.maturity is None else self.maturity.wait_ms(self.config.delivery_delay_ms, now_ms)
 
     async def readable_end(self, now_ms: int, *, committed: bool = False) -> int:
-        """Return the end of the range that consumers can read, with `committed` only of completed transactions.
+        """Return the end of the range that consumers can read; with `committed`, only of completed transactions.
 
         Raise OSError.
         """
@@ -316,7 +323,7 @@ class LogState:
     def begin_flush(self, *, snapshots: bool = True) -> FlushTask | None:
         """Return the work of a flush, which may run on another thread; None if all data is on disk.
 
-        Without `snapshots`, the next flush syncs the producer snapshots: there may be megabytes of them.
+        Without `snapshots`, the next flush syncs the producer snapshots, which may have megabytes.
         """
         unsynced = self._snapshots.to_sync() if snapshots else {}
         epochs = self.leader_epochs.unsynced
@@ -372,7 +379,7 @@ class LogState:
         """Do the work of `truncate_to`, with some segments at a time, and long reads in pieces.
 
         The log can be read meanwhile. If this is interrupted, `finish_truncation` must be called before the next append
-        as leader. Other methods that depend on it call it themselves.
+        as leader. Other methods that need a finished truncation call `finish_truncation` themselves.
         """
         while len(self.segments) > AT_ONCE and self.segments.bases[-AT_ONCE] > offset:
             self._cut(self.segments.bases[-AT_ONCE], now_ms)
@@ -417,7 +424,7 @@ class LogState:
             raise
 
     def _refuse_after_cut(self, error: OSError) -> None:
-        # The content on disk is unknown now. An append after the removed part would leave a hole.
+        # The content on disk is now unknown. An append after the removed part would leave a hole.
         self.refuse_appends(f"a truncation was interrupted: {error}")
 
     def truncate_fully(self, offset: int, now_ms: int = 0) -> None:

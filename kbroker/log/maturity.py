@@ -1,7 +1,8 @@
-"""The mature end of a log: how far consumers may read a topic with `delivery.delay.ms`.
+"""The mature end of a log: the offset up to which consumers may read a topic with `delivery.delay.ms`.
 
-Owns the offset before which the broker appended every record at least the delay ago, and the append time of the batch
-at this offset. Never hides a record from followers, never sets a timer and never waits: it returns how long to wait.
+Owns this offset, and the append time of the batch at this offset. The broker appended every record before this offset
+at least the delay ago. Never hides a record from followers, never sets a timer and never waits: it returns the time to
+wait.
 
 A batch's append time is its timestamp, because such a topic requires LogAppendTime. So a restart or another replica
 finds the same end. A batch with a producer's timestamps was appended before the topic had a delay, so it is mature. The
@@ -24,11 +25,11 @@ from kbroker.log.segment.segment import Segment
 from kbroker.protocol.records import BatchHeader
 
 AT_ONCE: Final = 256
-"""The most batches that one step examines: about 0.3 ms."""
+"""The maximum number of batches that one step examines, which takes about 0.3 ms."""
 _FIRST: Final = 32
-"""The batches that a step examines one by one before it uses the time index."""
+"""The number of batches that a step examines one by one before it uses the time index."""
 _SEGMENT: Final = 16
-"""The cost of the first use of a segment's indexes, in batches: it opens three files."""
+"""The cost of the first use of a segment's indexes, as a number of batches: the first use opens three files."""
 _LONG_AGO: Final = -(2**64)
 
 
@@ -62,7 +63,7 @@ class Maturity:
         self._known = _UNKNOWN
 
     def advance(self, log_start: int, log_end: int, delay_ms: int, now_ms: int) -> int:
-        """Examine further batches, not more than one step, and return the mature end. Raise OSError."""
+        """Examine further batches, in at most one step, and return the mature end. Raise OSError."""
         if self.end < log_start:
             self.end, self._held_ms = log_start, None
         youngest = now_ms - delay_ms
@@ -97,7 +98,7 @@ class Maturity:
                 is_damaged = not segment.is_whole_from(self.end)
             else:
                 place: int | None = start
-                if examined:  # there are many: skip those that the time index shows to be old
+                if examined:  # there are many batches: skip those that are old according to the time index
                     place = segment.place_by_time(youngest, self.end)
                     place = None if place is None else max(place, start)
                 stopped = segment.size
@@ -122,10 +123,10 @@ class Maturity:
         return None if found is None else found[0]
 
     def _pass_damage(self, segment: Segment, beyond: int, log_end: int, youngest: int, now_ms: int) -> None:
-        """Move the end behind the first offset of a damaged batch, and at the second call behind the segment.
+        """Move the end past the first offset of a damaged batch; at the second call, move it past the segment.
 
         A consumer at the first offset must get an error instead of a wait without end. The rest of the segment waits
-        until its last batch is old enough, because the batches behind the damage cannot be found one by one.
+        until its last batch is old enough, because the batches after the damage cannot be found one by one.
         """
         if self.end != self._unreadable_end:
             self.end += 1
@@ -142,12 +143,12 @@ class Maturity:
     ) -> tuple[int, int]:
         """Move the end over the mature batches of a segment from a position on; its offsets are before `beyond`.
 
-        Return the number of examined batches, and the position behind them.
+        Return the number of examined batches, and the position after them.
         """
         count = 0
         for position, header in islice(scan_headers(segment.handle, place, segment.size), most):
             if not self.end <= header.last_offset < beyond:
-                return count, position  # no CRC covers a batch's offset: this one is damaged
+                return count, position  # no CRC covers a batch's offset: this offset is damaged
             count += 1
             place = position + header.size
             appended = self._append_time(header, log_end, now_ms)
@@ -167,7 +168,7 @@ class Maturity:
         return self._noticed(header.max_timestamp, header.last_offset, log_end, now_ms)
 
     def _noticed(self, timestamp: int, last_offset: int, log_end: int, now_ms: int) -> int:
-        """Return a timestamp, or for one of the future the time at which it was noticed."""
+        """Return a timestamp. For a timestamp of the future, return the time at which it was noticed."""
         if timestamp <= now_ms:
             return timestamp
         if last_offset >= self._future_end:

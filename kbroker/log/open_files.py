@@ -6,7 +6,7 @@ or closes a file itself: segments do, and open their files again when needed.
 An open segment uses up to three descriptors (for its log and two mapped indexes) and two mappings. The process limits
 descriptors (RLIMIT_NOFILE) and the kernel limits mappings (vm.max_map_count, 65,530 unless changed), and the number of
 segments depends on clients and configs. Half of the descriptors are for segments, the other half for connections and
-all other uses. If the other half is used up nevertheless, segments immediately close files.
+all other uses. If the other half is nevertheless used up, segments immediately close files.
 
 The choice uses the clock algorithm: the segment that opened its files first closes them, unless they have been used
 since the last check. So it is not necessary to record the order in which open files are used.
@@ -25,7 +25,7 @@ from weakref import WeakSet
 _PER_SEGMENT: Final = 3
 _MOST: Final = 16_000  # each has two mappings, so half of vm.max_map_count stays free
 _FEWEST: Final = 16
-_KEPT_AT_ONCE: Final = 64  # the most segments in use that one choice skips, to limit its time
+_KEPT_AT_ONCE: Final = 64  # the maximum number of segments in use that one choice skips, to limit its time
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # ENOMEM: too many mappings
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Holder(Protocol):
 
 
 def most_segments(descriptors: int) -> int:
-    """Return the most segments that may have open files, computed from the process's limit of descriptors."""
+    """Return the maximum number of segments with open files, computed from the process's limit of descriptors."""
     return max(_FEWEST, min(_MOST, descriptors // 2 // _PER_SEGMENT))
 
 

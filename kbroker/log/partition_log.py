@@ -50,9 +50,9 @@ _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
 _LATEST_PRODUCE = 13
 _HELD_COUNTED = 128
-"""The most segments that are counted as kept for pending records."""
+"""The maximum number of segments that are counted as kept for pending records."""
 FEW_PRODUCERS = 500
-"""The most producers whose snapshot a roll writes immediately, which takes half a millisecond."""
+"""The maximum number of producers whose snapshot a roll writes immediately, which takes half a millisecond."""
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +83,10 @@ class PartitionLog(LogState):
         If the buffer is writable, the base offset and the leader epoch are written to it. `transaction_version` applies
         to the markers that end a transaction, `guard` (producer_state.py) to the batches that open one.
 
-        If the check of the records takes too long for one step, this raises TakesLonger with the remaining work, unless
-        the caller is `patient`. The caller does that work and calls again with the result as `opened`, which is valid
-        unless the topic's settings have changed. `checks` are used if the topic requires a check of its own. If this
-        check has no immediate result, TakesLonger is also raised.
+        If the check of the records takes too long for one step, and the caller is not `patient`, this raises
+        TakesLonger with the remaining work. The caller does that work and calls again with the result as `opened`,
+        which is valid unless the topic's settings have changed. `checks` are used if the topic requires a check of its
+        own. If this check has no immediate result, TakesLonger is also raised.
         """
         if self._trouble.refusal is not None:
             raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
@@ -241,7 +241,8 @@ class PartitionLog(LogState):
             ):
                 segment = self._roll(now_ms)
             if completed is not None and completed.aborted:
-                segment.txns.append(aborted_entry(completed, producers))  # before the marker, as in `_write`
+                # the entry is written before the marker, as in `_write`
+                segment.txns.append(aborted_entry(completed, producers))
             segment.append((batch,), header.size, last_offset, header.max_timestamp)
         except OSError as error:
             raise self._append_failed(error, completed, now_ms) from error
@@ -282,7 +283,7 @@ class PartitionLog(LogState):
             passed("roll.sealed")
             if len(self.producers.entries) <= FEW_PRODUCERS:
                 self._take_snapshot(sync=False)
-            elif self.producers.taking is None:  # otherwise the next snapshot includes this roll
+            elif self.producers.taking is None:  # else the snapshot after the running one includes this roll
                 self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(offset)))
         except OSError as error:
             # Sealing and the snapshot only save time later: indexes are checked, and the log contains the data of the
@@ -315,7 +316,7 @@ class PartitionLog(LogState):
         return LogExtent(self.log_start_offset, self.log_end_offset, self.leader_epochs.latest, self.may_have_holes)
 
     def read(self, fetch_offset: int, max_bytes: int, upper_bound: int, *, min_one: bool) -> LogSlice:
-        """Return batches from the one that contains `fetch_offset` up to the last one that ends before `upper_bound`.
+        """Return the batches from the one with `fetch_offset` up to the last one that ends before `upper_bound`.
 
         The result has at most `max_bytes`, and its last batch may be cut off. The result is empty if the first batch is
         larger, unless `min_one` is set, which always allows the first batch. Raise ApiError: OFFSET_OUT_OF_RANGE,
@@ -455,11 +456,11 @@ class PartitionLog(LogState):
         return deleted
 
     def _deletable_end(self) -> int:
-        """Return the offset before which remote storage lets the local disk lose segments."""
+        """Return the offset before which the state of remote storage allows the deletion of local segments."""
         config, tier = self.config, self.tier
         if config.copies:
             return 0 if tier is None else tier.end_offset
-        # Where remote storage ends must be known: readers may not read on behind a gap.
+        # The end of the copied segments in remote storage must be known: readers must not continue after a gap.
         is_unknown = config.remote_storage_enable and tier is not None and tier.end_offset < 0
         return 0 if is_unknown else self.log_end_offset
 
@@ -471,19 +472,19 @@ class PartitionLog(LogState):
             self.roll(now_ms)
 
     def _beyond_size(self, limit: int, _now_ms: int, most: int) -> int:
-        """Return how many of the first `most` segments exceed the size that the disk may keep."""
+        """Return how many of the first `most` segments exceed the size to keep on the local disk."""
         config = self.config
         kept = config.kept_locally_bytes if config.remote_storage_enable else config.retention_bytes
         return self.segments.beyond_size(kept, self.log_end_offset, limit, most)
 
     def _too_old(self, limit: int, now_ms: int, most: int) -> int:
-        """Return how many of the first `most` segments are older than the disk may keep; raise OSError."""
+        """Return how many of the first `most` segments are too old to stay on the local disk; raise OSError."""
         config = self.config
         kept_ms = config.kept_locally_ms if config.remote_storage_enable else config.retention_ms
         return self.segments.too_old(now_ms - kept_ms, self.log_end_offset, limit, most) if kept_ms >= 0 else 0
 
     def _note_held(self, segments: int) -> None:
-        """Note how much retention would have deleted, if nothing was pending in these first segments."""
+        """Note the number of bytes in the first segments that retention keeps only because of pending records."""
         before, self.held_bytes = self.held_bytes, sum(segment.size for segment in self.segments[:segments])
         if self.held_bytes and not before:
             text = "%s-%d: retention keeps %d bytes, because records from offset %s on wait for their time"
@@ -547,7 +548,7 @@ class PartitionLog(LogState):
         except OSError as error:
             self.refuse_appends(f"compacted segments could not be swapped in: {error}")
             raise
-        # The new segment's indexes have already replaced those of the first old segment.
+        # The new segment's indexes have already replaced the indexes of the first old segment.
         garbage = [path for _, indexes in marked[1:] for path in indexes]
         self.segments.deleted_files.add_garbage(garbage + snapshots)
 

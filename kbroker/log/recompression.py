@@ -30,7 +30,7 @@ from kbroker.protocol.records import (
 )
 
 _NUMBERS: Final = 32  # length, attributes, timestamp and offset before a record's key use at most 21 bytes
-_RECORDS: Final = 256  # the records rewritten in one step, which takes some hundred us
+_RECORDS: Final = 256  # the number of records rewritten in one step, which takes some hundred us
 
 
 async def rebuild(
@@ -42,7 +42,7 @@ async def rebuild(
     times: tuple[int, int],
     unpacked: Sequence[bytes] = (),
 ) -> bytearray | None:
-    """Return the batch with another codec; None if it exceeds its size limit.
+    """Return the batch with another codec; None if the result exceeds the size limit.
 
     `size` is the uncompressed size of its records in bytes; small records are passed as `unpacked`. `times` are the
     first and the largest timestamp, in ms.
@@ -104,7 +104,7 @@ def _renumbered(pieces: Iterator[bytes], header: BatchHeader, first_timestamp: i
             _, position = read_number(data, place, 5)
             rest = body + size - position
             timestamp = header.max_timestamp if header.timestamp_type else wrap(header.base_timestamp + stamp)
-            numbers = bytearray(1)  # the attributes: none is defined
+            numbers = bytearray(1)  # the attributes are 0, because none is defined
             put_number(numbers, wrap(timestamp - first_timestamp))
             put_number(numbers, index)
             put_number(out, len(numbers) + rest)

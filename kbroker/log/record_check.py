@@ -19,7 +19,7 @@ MayWrite = Callable[[str], bool]
 
 
 def may_write_anywhere(_topic: str) -> bool:
-    """Allow what this broker itself produces."""
+    """Allow the batches that this broker itself produces."""
     return True
 
 
@@ -51,7 +51,7 @@ class RecordChecks(Protocol):
 
 
 class _Refuses:
-    """Both the check and the checks of a broker without a schema registry."""
+    """The checks of a broker without a schema registry, and also the single check that they return."""
 
     is_quick = False
 

@@ -1,9 +1,9 @@
 """Copies single records from a log by their offsets, for dead letters.
 
-Owns finding a record inside a batch of any size: uncompressed batches are read from the file piece by piece, compressed
-batches are uncompressed piece by piece, and a record that is larger than the limit is skipped without being kept. So
-the copies use no more memory than the stored form of one compressed batch and the returned records. Works in slices.
-Never changes a log, and validates a record only as far as finding it requires.
+Owns finding a record inside a batch of any size: uncompressed batches are read from the file piece by piece, and
+compressed batches are uncompressed piece by piece. A record that is larger than the limit is skipped, and not kept in
+memory. So the copies use no more memory than the stored form of one compressed batch and the returned records. Works in
+slices. Never changes a log, and validates a record only as far as the search requires.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMBERS: Final = 32
 """The first numbers of a record (size, attributes, timestamp and offset delta) never use more bytes than this."""
 _PASSED_AT_ONCE: Final = 256
 _MOST_UNPACKED: Final = 1 << 31
-"""The most uncompressed bytes. Batches were checked at the append, so only a broken file can exceed this limit."""
+"""The maximum number of uncompressed bytes. Batches were checked at the append, so only a broken file can exceed it."""
 
 Field = bytes | memoryview
 Copy = tuple[Field | None, Field | None]
@@ -68,7 +68,7 @@ async def copied(records: PartitionLog, offsets: Sequence[int], largest: int, to
 
 
 class _Copying:
-    """A copying in progress; `wanted` are the offsets to find."""
+    """The state of one copying; `wanted` are the offsets to find."""
 
     def __init__(self, offsets: Sequence[int], largest: int, together: int) -> None:
         self.wanted = list(offsets)

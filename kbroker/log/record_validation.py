@@ -1,8 +1,8 @@
 """The checks of a batch's records before an append, if the check of the header is not sufficient.
 
-Owns Kafka's checks of single records (LogValidator), their order and texts, the limits of a batch's uncompressed size,
-and the rewriting that the topic's settings or the header's errors require. Never appends, and never keeps more of a
-batch in memory than some of its records (record_walk.py).
+Owns Kafka's checks of single records (LogValidator), their order and texts, and the limits of a batch's uncompressed
+size. Also owns the rewriting that the topic's settings or the header's errors require. Never appends, and never keeps
+more of a batch in memory than some of its records (record_walk.py).
 
 `open_batch` works in slices, but most batches are small: `open_at_once` does a few slices and leaves the rest to a
 caller that can wait. Most batches are valid: `is_in_order` uncompresses a small batch completely, and checks it in one
@@ -32,11 +32,11 @@ from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecod
 from kbroker.protocol.records import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader, parse_header, wrap
 
 MOST_ERRORS: Final = 1000
-"""The most record errors in one response. Kafka lists all errors."""
-_AT_ONCE_SECONDS: Final = 0.001  # nearly every batch is checked in this time
-_REGAINED: Final = 0.8  # the share of elapsed time that is regained: a request's batches share the time
-_FEW: Final = 20_000  # the most records checked in one call, which takes 0.2 ms
-_MOST_AT_ONCE: Final = 512 << 10  # the most bytes uncompressed in one call: 0.1 to 0.6 ms
+"""The maximum number of record errors in one response. Kafka lists all errors."""
+_AT_ONCE_SECONDS: Final = 0.001  # the time in which nearly every batch can be checked
+_REGAINED: Final = 0.8  # the share of elapsed time that is added again, because all batches of a request share the time
+_FEW: Final = 20_000  # the maximum number of records checked in one call, which takes 0.2 ms
+_MOST_AT_ONCE: Final = 512 << 10  # the maximum number of bytes uncompressed in one call: 0.1 to 0.6 ms
 _NO_TIMESTAMP: Final = -1
 _I64: Final = 2**63
 
@@ -63,7 +63,7 @@ class Opening(NamedTuple):
     """The check of the opened batch, if required. It may wait, so the batch must not be in a reused buffer."""
 
     def on(self, records: memoryview) -> Opening:
-        """Return a new opening of a copy of the bytes, with no work begun; stop the work of this opening."""
+        """Stop the work of this opening, and return a new opening of a copy of the bytes, whose work has not begun."""
         if self.work is not None:
             self.work.close()
         batch, *others = self.again.args
@@ -73,7 +73,7 @@ class Opening(NamedTuple):
 class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
     """Opening a batch takes too long for one step. Nothing has changed.
 
-    A caller that continues should keep only the `opening`: the exception's traceback uses more memory.
+    A caller that continues the work should keep only the `opening`, because the exception's traceback uses more memory.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -208,7 +208,7 @@ async def open_batch(
     A writable buffer is changed in place, at the end: attributes, largest timestamp and CRC.
     """
     if header.is_control:
-        return Opened(records, rules)  # a coordinator of this broker wrote it; it is stored unchanged
+        return Opened(records, rules)  # a coordinator of this broker wrote the batch; the batch is stored unchanged
     if header.record_count > rules.max_records:
         detail = f"batch of {header.record_count} records exceeds the limit of {rules.max_records}"
         raise AppendError(ErrorCode.INVALID_RECORD, detail=detail)

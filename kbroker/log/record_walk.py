@@ -26,15 +26,16 @@ from kbroker.protocol.errors import Malformed, Undecodable
 from kbroker.protocol.records import HEADER_SIZE, BatchHeader, Headers, read_number
 
 _LARGE: Final = 16384  # in bytes; a record of 8,000 empty headers takes some ms
-_AHEAD: Final = _LARGE + 64  # the numbers of a broken record may continue after its end
-_NUMBER: Final = 10  # the bytes of the longest number
-_MOST: Final = 512  # the records of a slice that are read one by one, in some hundred us
-_MOST_ALIKE: Final = 4096  # the records of a slice that are compared together
-_FIRST_READ: Final = 32  # records to read one by one before the next search for alike records
-_HEADERS: Final = 512  # the headers of a large record that are read in one step
-_HEADER_BYTES: Final = 8192  # the bytes of small records' headers that are read in one step
+# more than a record's size, because the numbers of a broken record may continue after its end
+_AHEAD: Final = _LARGE + 64
+_NUMBER: Final = 10  # the maximum size of a number in bytes
+_MOST: Final = 512  # the number of records of a slice that are read one by one, in some hundred us
+_MOST_ALIKE: Final = 4096  # the number of records of a slice that are compared together
+_FIRST_READ: Final = 32  # the number of records to read one by one before the next search for alike records
+_HEADERS: Final = 512  # the number of headers of a large record that are read in one step
+_HEADER_BYTES: Final = 8192  # the number of bytes of small records' headers that are read in one step
 
-_KEPT: Final = 65536  # the bytes that are kept, so that they are not uncompressed twice
+_KEPT: Final = 65536  # the number of bytes that are kept, so that they are not uncompressed twice
 
 Buffer: TypeAlias = "bytes | memoryview | array[int]"
 Scan = Callable[[bytes | memoryview, int, int, int], tuple[int, int, int, int, int, bool, bool, int]]
@@ -50,7 +51,7 @@ places: Prefixes | None = None
 """The compiled function that reads the positions of keys or values; None if `scan` is None."""
 Borders = Callable[[bytes, int, int], bytes | None]
 borders: Borders | None = None
-"""The compiled function that finds where records begin; None if `scan` is None."""
+"""The compiled function that finds the positions at which records begin; None if `scan` is None."""
 Find = Callable[[bytes | memoryview, int, int, int, Buffer], tuple[bytes, int, int]]
 find: Find | None = None
 """The compiled function that finds records by their offsets; None if `scan` is None."""
@@ -58,7 +59,7 @@ Deliver = Callable[
     [bytes, Buffer, Buffer, Buffer, int, tuple[bytes, bytes, bytes], int, int, bool, int, int], tuple[bytes, bytes]
 ]
 deliver: Deliver | None = None
-"""The compiled function that gives records of a schedule topic other headers; None if `scan` is None."""
+"""The compiled function that replaces the headers of records of a schedule topic; None if `scan` is None."""
 record: Callable[[bytes, int], tuple[int, int, bytes | None, bytes | None, Headers] | None] | None = None
 """The compiled function that decodes one record; None if `scan` is None."""
 with_header: Callable[[bytes, int, bytes, bytes], bytes | None] | None = None

@@ -32,7 +32,7 @@ from kbroker.protocol.records import BatchHeader, compute_crc
 
 _BEYOND_ALL = 2**63
 _OPEN_WHILE_LOADING = 4
-"""The segments with open files while a log is loaded: loading reads one segment after the other, and its neighbours."""
+"""The maximum number of segments with open files during loading, which reads single segments and their neighbours."""
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class _Loader:
         self.producers.reset([])
 
     def _remove_behind(self, index: int) -> None:
-        """Durably remove the segments after one that will be truncated: they must not outlive its lost batches."""
+        """Durably remove the segments after one that will be truncated: they must not outlive the truncated batches."""
         self.segments.remove_behind(index)
         sync_directory(self._directory)
         passed("recovery.cut")
@@ -179,7 +179,7 @@ class _Loader:
         rebuild_producers(self.producers, self.snapshots, self.segments[:first], end)
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
-            # Appends leave no holes; only compaction does. Compaction never changes the last segment, and unflushed
+            # Only compaction leaves holes; appends do not. Compaction never changes the last segment, and unflushed
             # segments have probably not been compacted. Without a recovery point this is unknown.
             is_known = recovery_point > 0 or segment is self.segments.active
             gapless = not self._compacted and is_known
@@ -214,8 +214,8 @@ class _Loader:
     def _is_uncompacted(self, index: int) -> bool:
         """Whether a segment was never compacted: if it does not end at the next segment, a power loss has cut it.
 
-        This is also right if a crash prevented the checkpoint of a compaction: kbroker's compaction keeps the last
-        batch of a replaced segment, and after Kafka's compaction a segment seldom has a record at every offset.
+        The result is also right if a crash prevented the checkpoint of a compaction: kbroker's compaction keeps the
+        last batch of a replaced segment, and after Kafka's compaction a segment seldom has a record at every offset.
         """
         known = self._uncompacted_from
         return known is not None and self.segments.bases[index] >= known

@@ -1,7 +1,7 @@
-"""What remote storage has of one log, as the log itself needs it (KIP-405).
+"""The part of one log in remote storage, as far as the log itself needs to know it (KIP-405).
 
-Owns the two offsets that connect the tiers of a log: where readers can begin, and up to where segments are copied.
-Never copies or reads: kbroker/tiers does, and tells it here.
+Owns the two offsets that connect the tiers of a log: the first offset that readers can read, and the offset up to which
+segments are copied. Never copies or reads: kbroker/tiers does that, and sets the offsets here.
 
     start_offset ........ copied segments ........ end_offset
                         log_start_offset .... local segments .... log_end_offset
@@ -19,6 +19,6 @@ class Tier:
         self.start_offset = start_offset
         """The first offset that readers may read, if it is below the local log's start."""
         self.end_offset = -1
-        """The offset before which all segments are copied; -1 until that is known."""
+        """The offset before which all segments are copied; -1 until this offset is known."""
         self.size = 0
         """The bytes of copied segments that have no local copy any more."""

@@ -20,8 +20,9 @@ from kbroker.protocol.records import BatchHeader, compute_crc, wrap
 
 _MAX_DECOMPRESSED = 1 << 30  # batches were checked at the append: only a broken file exceeds this
 _I64 = 2**63
-_SEGMENTS = 8  # the segments between two pauses: a segment's first check opens three files
-_CHECKED_BYTES = 1 << 20  # of skipped batches; a search skips more only if timestamps are unordered
+_SEGMENTS = 8  # the number of segments between two pauses: a segment's first check opens three files
+# the bytes of skipped batches that are checked; a search skips more only if timestamps are unordered
+_CHECKED_BYTES = 1 << 20
 
 
 Found = tuple[int, int, int]
@@ -99,7 +100,7 @@ class TimestampSearch:
 def _places(segments: Segments, index: int) -> Iterator[int | None]:
     """Yield the indexes of all segments from `index` on; yield None as pauses for other work.
 
-    Even if the segments change meanwhile, no segment after the yielded ones is omitted.
+    Even if the segments change meanwhile, no later segment is omitted.
     """
     count = 0
     while True:

@@ -33,7 +33,7 @@ _RETRY_MS: Final = 50
 _CHECK_MS: Final = 100
 """The pause between two lookups of the controller's address, in ms."""
 _AT_ONCE: Final = 1000
-"""The most partitions in one request."""
+"""The maximum number of partitions in one request."""
 
 Endpoint = tuple[str, int]
 
@@ -174,7 +174,8 @@ class InSyncChanges:
             if altered is not None:
                 self._forget(partition, proposal)
                 self._altered(partition, proposal, altered)
-            again |= self._waiting.get(partition.key) == (partition, proposal)  # also true if the response lacks it
+            # also true if the response lacks the partition
+            again |= self._waiting.get(partition.key) == (partition, proposal)
             await turn
         return again
 

@@ -19,7 +19,7 @@ class ReplicationConfig:
     fetch_wait_max_ms: int = 500
     fetch_min_bytes: int = 1
     fetch_max_bytes: int = 1 << 20
-    """The most bytes of one partition in one response."""
+    """The maximum number of bytes of one partition in one response."""
     response_max_bytes: int = 10 << 20
     backoff_ms: int = 1000
     socket_timeout_ms: int = 30_000

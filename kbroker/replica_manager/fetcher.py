@@ -61,7 +61,7 @@ The first pause is short because a new leader soon learns of its leadership.
 """
 _BYTES: Final = 256 * 1024
 _BATCHES: Final = 8
-"""The most bytes and batches that are appended to one partition in one turn, which takes at most a millisecond."""
+"""The maximum numbers of bytes and batches that are appended to one partition in one turn of at most a millisecond."""
 
 Endpoint = tuple[str, int]
 
@@ -144,7 +144,7 @@ class Fetcher:
         self._wake.set()
 
     def remove(self, key: Key) -> None:
-        """Stop copying a partition. Afterwards the fetcher does not change the partition's log."""
+        """Stop copying a partition. After this call the fetcher does not change the partition's log."""
         if self._followed.pop(key, None) is not None:
             self._resting.pop(key, None)
             self._session.drop(key)
@@ -231,7 +231,10 @@ class Fetcher:
         return max(min(self._resting.values()) - self._clock.monotonic_ms(), 0)
 
     def _leader(self) -> Peer:
-        """Return the leader's peer, a new one if the leader's address has changed; raise PeerUnavailable if unknown."""
+        """Return the leader's peer, or a new peer if the leader's address has changed.
+
+        Raise PeerUnavailable if the address is unknown.
+        """
         endpoint = self._endpoint_of(self.source)
         if endpoint is None:
             raise PeerUnavailable("its address is not known")
@@ -387,7 +390,7 @@ class Fetcher:
                     raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=f"a batch of {size} bytes")
                 epoch = int.from_bytes(view[position + 12 : position + 16], signed=True)
                 if position + size > len(view) or epoch > followed.state.leader_epoch:
-                    break  # incomplete, or written by a later leader, which the controller will announce
+                    break  # the batch is incomplete, or was written by a later leader that the controller will announce
                 followed.partition.log.append_as_follower(view[position : position + size], now_ms)
                 followed.partition.traffic.replicated_in += size
                 position += size

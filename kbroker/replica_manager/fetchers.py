@@ -63,10 +63,11 @@ class Fetchers:
         return self._endpoint_of(broker) or self._met.get(broker)
 
     def follow(self, partition: ReplicatedPartition, leader: int) -> None:
-        """Start copying a partition from its leader, from the end of its log. It must not be followed already.
+        """Start copying a partition from its leader, from the end of its log.
 
-        If the partition's own log is unreadable, for example because the system has no free file descriptor, this is
-        retried (replica.fetch.backoff.ms) until it succeeds or until `remove`.
+        The partition must not be followed already. If the partition's own log is unreadable, for example because the
+        system has no free file descriptor, the start is retried (replica.fetch.backoff.ms) until it succeeds or
+        `remove` is called.
         """
         self._follow(partition, leader, "")
 

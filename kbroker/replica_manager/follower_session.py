@@ -1,7 +1,7 @@
 """The follower's side of a fetch session (KIP-227; Apache Kafka: FetchSessionHandler).
 
-Owns the wanted partitions, and the partitions that the leader already knows. The next request contains the difference:
-the first request contains all partitions, later requests only changes. Pure: it never sends requests.
+Owns the wanted partitions, and the partitions that the leader already knows. The first request contains all partitions,
+and later requests contain only changes. Pure: it never sends requests.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class FollowerSession(Generic[Owner]):
             self._epoch = _INITIAL
             return False
         if not answer.session_id:
-            self._id, self._epoch = 0, _INITIAL  # the session is empty, or the leader has no room for it
+            self._id, self._epoch = 0, _INITIAL  # the session is empty, or the leader has no room for the session
         elif self._epoch == _INITIAL:
             self._id, self._epoch = answer.session_id, 1
         else:

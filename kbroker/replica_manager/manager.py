@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 _UNCHECKED: Final = -1
 _WHATEVER: Final = frozenset({-1, -2})
-"""Leader epochs of a StopReplica that count as the newest: the request has none, or the topic is being deleted."""
+"""Leader epochs of a StopReplica that count as the newest: the request has no epoch, or the topic is being deleted."""
 _DELETED_AT_ONCE: Final = 16
 
 Key = tuple[str, int]
@@ -330,7 +330,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _host(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ReplicatedPartition | None:
-        """Return a partition, and create its log if the log is missing; return None if that is impossible.
+        """Return a partition, and create its log if the log is missing; return None if the creation is impossible.
 
         The log of an existing partition may be in an offline directory, and must not be created again in another
         directory.
@@ -470,7 +470,7 @@ class ReplicaManager:
         partition.is_throttled_follower = is_throttled(configs, FOLLOWER_REPLICAS, index, self.node_id)
 
     def reconfigure(self, topics: Container[str] | None = None) -> None:
-        """Apply changed configs to these topics, or changed defaults to all topics (None), in slices."""
+        """Apply changed configs to these topics, in slices; None means changed defaults, which apply to all topics."""
         if topics is None:
             self._replicas.forget_settings()
         self._spawn(partial(self._reconfigure, topics))

@@ -26,7 +26,7 @@ from kbroker.replica_manager.replication_quota import ReplicationQuota
 from kbroker.replication.leadership import Granted, Leadership, Proposal, compare_epochs, needed_in_sync
 
 _FEW_DEAD = 64
-"""The most cancelled waits in the queue before they are removed from it."""
+"""The maximum number of cancelled waits in the queue before they are removed."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,10 @@ class _Wait:
 
 
 class Waits:
-    """Waits by offset, the lowest offset first. Cancelled waits never use more memory than the others."""
+    """Waits, ordered by offset with the lowest offset first.
+
+    Cancelled waits never use more memory than the other waits.
+    """
 
     __slots__ = ("_count", "_dead", "_heap")
 
@@ -264,11 +267,11 @@ class ReplicatedPartition(Partition):
             for waiter in tuple(self._end_waiters):
                 waiter.poke()
             if len(self.isr) == 1:
-                self.advance()  # otherwise the high watermark moves when followers have fetched the records
+                self.advance()  # with other replicas, the high watermark moves when followers have fetched the records
         return info
 
     def follower_fetched(self, replica: int, offset: int, log_start_offset: int) -> ErrorCode:
-        """Record that a follower has all records before `offset`. Return an error if it is not a replica."""
+        """Record that a follower has all records before `offset`. Return an error if the follower is not a replica."""
         context, log, leadership = self._context, self.log, self.leadership
         moved = leadership.fetched(replica, offset, log_start_offset, log.log_end_offset, context.now_ms())
         if moved is None:
@@ -297,7 +300,7 @@ class ReplicatedPartition(Partition):
     def brokers_changed(self) -> None:
         """Stop waiting for a failed broker in DeleteRecords, and in acks=all if the broker was not in sync.
 
-        A fetch of another follower would have the same effect. But no fetch may arrive while all clients wait here for
+        A fetch of another follower would have the same effect. But possibly no fetch arrives while all clients wait for
         responses.
         """
         if self.leading:

@@ -91,9 +91,9 @@ class Following:
     ) -> Step:
         """Return the step for a response to a fetch at `asked_offset`.
 
-        `diverging` is the leader's (epoch, end offset) if the logs diverge (KIP-595), None if they agree; `end_offset`
-        is the end of this broker's log. The caller must have only one request in flight: if the log was truncated and
-        has grown again, an older response for the same offset could not be recognised.
+        `diverging` is the leader's (epoch, end offset) if the logs diverge (KIP-595), and None if the logs agree;
+        `end_offset` is the end of this broker's log. The caller must have only one request in flight: if the log was
+        truncated and has grown again, an older response for the same offset could not be recognised.
         """
         if self.condition is not Condition.FETCHING or asked_offset != self.fetch_offset:
             return Ignore()
@@ -141,10 +141,10 @@ class Following:
 
 
 def certain_end(last_epoch: int, end_offset: int, high_watermark: int) -> int:
-    """Return the end of the part of a log that a follower keeps before it fetches: all if the log has leader epochs.
+    """Return the end of the part of a log that a follower keeps before it fetches.
 
-    Without a leader epoch (-1) it is unknown where the log diverges from the leader's log: only committed records are
-    known to be the same.
+    If the log has leader epochs, the follower keeps the complete log. Without a leader epoch (-1) it is unknown where
+    the log diverges from the leader's log: only committed records are known to be the same.
     """
     return end_offset if last_epoch >= 0 else min(end_offset, high_watermark)
 
@@ -152,9 +152,9 @@ def certain_end(last_epoch: int, end_offset: int, high_watermark: int) -> int:
 def truncation_offset(diverging: tuple[int, int], end_offset: int, epoch_end: EpochEnd) -> int:
     """Return the truncation offset of a log that ends at `end_offset` and diverges at the leader's (epoch, end offset).
 
-    If this broker's log does not contain that epoch, the log is truncated at the end of the largest lower epoch, and
-    the next fetch shows whether that was enough (KIP-279). If the log contains no lower epoch, it is truncated to the
-    leader's end offset.
+    If this broker's log does not contain that epoch, the log is truncated at the end of the largest lower epoch. The
+    next fetch shows whether this truncation was sufficient (KIP-279). If the log contains no lower epoch, it is
+    truncated to the leader's end offset.
     """
     leader_epoch, leader_end = diverging
     if leader_epoch < 0:

@@ -1,8 +1,8 @@
 """The leader's side of a partition: epochs, the in-sync followers, acks=all, and the limit of the high watermark.
 
-Owns the known progress of the followers, the rules for leaving and joining the in-sync replicas, the set of in-sync
-replicas that the controller has granted, and the one pending change of this set. Also owns the requirements of
-`min.insync.replicas` before and after an append (Partition.appendRecordsToLeader, checkEnoughReplicasReachOffset),
+Owns the known progress of the followers, and the rules for leaving and joining the in-sync replicas. Also owns the set
+of in-sync replicas that the controller has granted, and the one pending change of this set. Also owns the requirements
+of `min.insync.replicas` before and after an append (Partition.appendRecordsToLeader, checkEnoughReplicasReachOffset),
 which also apply to a single node. Pure: it receives offsets and times, and returns offsets and proposals to the
 controller; it never reads a log, a clock or a socket. (Apache Kafka: Partition, Replica; KIP-497 for the pending
 change.)
@@ -25,8 +25,8 @@ def compare_epochs(epoch: int, own: int) -> ErrorCode:
     """Compare the leader epoch of a client or a follower with a replica's own epoch (KIP-320); -1 is always valid.
 
     The result is FENCED_LEADER_EPOCH for an older epoch, and UNKNOWN_LEADER_EPOCH for a newer epoch. Other negative
-    epochs are older ones. In a Fetch request they mean -1 (FetchRequest.optionalEpoch); the Fetch handler converts
-    them.
+    epochs count as older epochs. In a Fetch request they mean -1 (FetchRequest.optionalEpoch), and the Fetch handler
+    converts them.
     """
     if epoch in (-1, own):
         return ErrorCode.NONE
@@ -71,7 +71,7 @@ class Follower:
         if offset >= end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.leader_end_offset:
-            # The follower has all records up to the leader's end at its previous fetch: with a steady stream of small
+            # The follower has all records up to the leader's end at its previous fetch. With a steady stream of small
             # batches, such a follower must not count as lagging.
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self.end_offset = offset
@@ -172,8 +172,8 @@ class Leadership:
         begins = state.leader_epoch > self.leader_epoch
         known, self._followers = self._followers, {}
         # A replica that was removed from the assignment is in sync until the controller has written a set without it.
-        # Until then a new controller may elect it, so the leader waits for it. (Kafka's leaders wait only for assigned
-        # replicas.)
+        # Until then a new controller may elect this replica, so the leader waits for it. (Kafka's leaders wait only for
+        # assigned replicas.)
         for each in (*replicas, *sorted(state.isr.difference(replicas))):
             if each != self._node_id:
                 self._followers[each] = known.get(each) or Follower()
@@ -208,7 +208,10 @@ class Leadership:
         return begins
 
     def fetched(self, replica: int, offset: int, log_start_offset: int, end_offset: int, now_ms: int) -> bool | None:
-        """Record a follower's fetch; return whether its end moved, or None if it is not a replica of this partition."""
+        """Record a follower's fetch.
+
+        Return whether its end moved, or None if the follower is not a replica of this partition.
+        """
         follower = self._followers.get(replica)
         if follower is None:
             return None
@@ -282,7 +285,7 @@ class Leadership:
     # --- watermarks
 
     def enough(self, min_isr: int) -> bool:
-        """Whether acks=all is possible: min.insync.replicas are in sync, or all replicas if there are fewer."""
+        """Whether acks=all is possible: enough replicas are in sync for min.insync.replicas, or all replicas are."""
         return len(self.isr) >= needed_in_sync(min_isr, len(self.replicas))
 
     def high_watermark(

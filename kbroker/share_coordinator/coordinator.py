@@ -27,7 +27,7 @@ from kbroker.share_coordinator.state_batches import NO_BATCHES, Batches, StateBa
 log = logging.getLogger(__name__)
 
 FEW_BATCHES: Final = 200
-"""Up to this many batches of a write are combined in one step. Longer lists are first sorted, in pieces."""
+"""The maximum number of batches of a write that are combined in one step. Longer lists are first sorted, in pieces."""
 
 
 class PrunableWriter(Writer, Protocol):
@@ -83,7 +83,7 @@ class ShareCoordinator(CoordinatorService[ShareShard]):
         super().on_topic_deleted()
 
     def on_topics_deleted(self, topic_ids: Iterable[bytes]) -> None:
-        """Delete the states of deleted topics, which are given by their former ids."""
+        """Delete the states of deleted topics. The topics are named by their former ids."""
         ids = list(topic_ids)
         for partition, shard in list(self._runtime.shards()):
             if shard is not None:

@@ -2,7 +2,7 @@
 
 Owns the five operations as messages, and the batching of waiting questions: one request contains the share partitions
 of one group for one operation, and each broker gets one request at a time (Kafka: PersisterStateManager). Never
-retries: the caller does, and looks up the coordinator again.
+retries: the caller retries, and looks up the coordinator again.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ _Line = tuple[int, str]
 class PeerStates:
     """The share coordinators on other brokers. A request that is not answered within `timeout_ms` has failed.
 
-    A question also waits at most this time until its request is sent: many groups may wait for a broker that never
-    answers.
+    A question also waits for at most this time until its request is sent, because many groups may wait for a broker
+    that never answers.
     """
 
     def __init__(self, by_node: PeersByNode, timeout_ms: float) -> None:
@@ -170,7 +170,7 @@ class PeerStates:
         return answer
 
     def brokers_changed(self) -> None:
-        """Cancel requests to brokers that are gone or have new addresses: they will not be answered."""
+        """Cancel requests to brokers that are gone or have new addresses. Such requests will not be answered."""
         self._by_node.drop_gone()
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ class PeerStates:
                 operation, waiting = lines.pop(line)
                 sent = _take(waiting)
                 if waiting:
-                    lines[line] = _Queue(operation, waiting)  # at the end of the queue
+                    lines[line] = _Queue(operation, waiting)  # the rest of the questions goes to the end of the queue
                 answers: dict[SharePartition, Any] = {}
                 try:
                     if loop.time() < sent[0].until:

@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 MOST_BATCHES: Final = 10_000
 """The maximum number of state batches of one share partition, and of one write.
 
-Kafka's limit is the size of a record; no group is allowed more locks (group.share.max.partition.max.record.locks).
+No group may have more record locks than this number (group.share.max.partition.max.record.locks). Kafka limits only the
+size of a record.
 """
 _AT_ONCE: Final = 200
 """The maximum number of states to examine or delete before other work gets a turn."""

@@ -44,7 +44,7 @@ class SharePartitionState:
     """The progress of delivery (Kafka: ShareGroupOffset). Timestamps are in ms.
 
     `delivery_complete_count` is the number of offsets at or after the start offset whose delivery has ended, -1 if
-    unknown. The created and the written time differ if the state was last written only because it was old.
+    unknown. The times of creation and of writing differ if the state was last written only because it was old.
     """
 
     snapshot_epoch: int

@@ -19,7 +19,7 @@ NO_START_OFFSET = -1
 
 
 class StateBatch(NamedTuple):
-    """The state of the offsets from first to last, both included: 0 available, 2 acknowledged, 4 archived."""
+    """The state of the offsets from the first to the last, inclusive: 0 available, 2 acknowledged, 4 archived."""
 
     first_offset: int
     last_offset: int

@@ -33,7 +33,8 @@ class DeadLetters(Protocol):
     async def write(self, group: str, partition: Partition, letters: Sequence[Letter]) -> None:
         """Write a dead letter for each offset of `letters` into the group's dead letter topic.
 
-        Return when each dead letter is written or, as in Kafka, given up, which is logged and counted. Never raises.
+        Return when each dead letter is written or given up. As in Kafka, a dead letter may be given up, and this is
+        logged and counted. Never raises.
         """
 
 

@@ -1,11 +1,11 @@
 """All share partitions in use on a broker, and the members' sessions (SharePartitionManager of Apache Kafka).
 
 Owns the table of share partitions, their timers, and the notifications when a session, a group or a topic ends. Never
-answers a request: handlers do.
+answers a request: handlers answer.
 
 A share partition is in use from its first fetch until the last session of its group has ended and its state is stored
 completely. It is also forgotten when its group is deleted, when its partition is deleted or gets another leader, and
-after errors that require this.
+after errors that prove its state wrong.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ShareDelivery:
     ) -> None:
         """`led` returns a partition that this broker leads, and raises ApiError for others.
 
-        `is_view` returns whether the topic with an id is a view, which has the partitions of another topic.
+        `is_view` returns whether the topic with an id is a view. A view has the partitions of another topic.
         """
         self._is_view = is_view
         self.persister = persister
@@ -94,7 +94,7 @@ class ShareDelivery:
     def is_led(self, partition: Partition, topic_id: bytes) -> bool:
         """Whether this broker leads `partition`, and the topic with this id still has its records.
 
-        The partition may have been deleted, and created again, meanwhile. A view may have been deleted.
+        Meanwhile the partition may have been deleted and created again, or a view may have been deleted.
         """
         if topic_id != partition.topic_id and not self._is_view(topic_id):
             return False
@@ -235,7 +235,10 @@ class ShareDelivery:
         self._timers.run()
 
     async def close(self) -> None:
-        """End all work, and lead no partition from now on. After a restart, changes not stored are decided again."""
+        """End all work, and lead no partition from now on.
+
+        After a restart, changes that were not stored are decided again.
+        """
         self._led = _led_nowhere
         self._is_closed = True
         self._timers.close()

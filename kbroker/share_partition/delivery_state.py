@@ -39,7 +39,7 @@ _AVAILABLE: Final = int(RecordState.AVAILABLE)
 Change = Callable[[Run, int, int], "Run | list[Run] | None"]
 """Returns the new runs for a part of a run, which is given by its first and last offset.
 
-The result is one run, or several runs that begin at the first offset. None leaves the part unchanged.
+The result is one run, or several runs that begin at the first offset. The result None leaves the part unchanged.
 """
 
 
@@ -61,7 +61,8 @@ class DeliveryState:
         """Load stored state (StateBatch), before any other call; raises ApiError if the state contradicts itself.
 
         Locks and delays are not stored, so a record that was acquired or delayed is available again. If a record was
-        being written to a dead letter topic, it is unknown whether it is there (dead_letters.stored_letters).
+        being written to a dead letter topic, it is unknown whether the topic contains the record
+        (dead_letters.stored_letters).
         """
         runs = self.runs
         for batch in batches:
@@ -94,7 +95,7 @@ class DeliveryState:
         return self.runs.end - self.runs.start
 
     def first_open(self) -> tuple[int, int] | None:
-        """Return the offset of the first record that is not done, and how often it was delivered; None without one."""
+        """Return the offset and the number of deliveries of the first record that is not done; None if all are done."""
         runs = self.runs
         index = runs.first_unsettled()
         return None if index < 0 else (runs.first[index], runs.count[index])
@@ -175,7 +176,7 @@ class DeliveryState:
         return following
 
     async def change_all(self, first: int, last: int, how: Change) -> None:
-        """Change a complete range of offsets, in pieces."""
+        """Change all of a range of offsets, in pieces."""
         while first <= last:
             first = self.change(first, last, how)
             await turn
@@ -194,7 +195,10 @@ class DeliveryState:
         return self._archived(run, low, high)
 
     async def archive_aborted(self, spans: Sequence[Span]) -> None:
-        """Archive the acquired records of aborted transactions. This is not stored: each reader detects them."""
+        """Archive the acquired records of aborted transactions.
+
+        The change is not stored, because each reader detects these records.
+        """
         for span in spans:
             await self.change_all(span.first_offset, span.last_offset, self._aborted)
         self.advance()

@@ -1,15 +1,15 @@
 """A share partition in use at the leader of its partition: its loading, its writes, its timers and its waiters.
 
-Owns the steps of a change (decide, write, confirm or undo), the order of writes, the wait for the first load, and the
-lock that a fetch holds while it reads. Also owns `wake`, the only function that lets waiting fetches try again, for all
-reasons: new records, released or ended locks, ended delays, records that are done, the end of another fetch, a load,
+Owns the steps of a change (decide, write, confirm or undo), the order of writes, and the wait for the first load. Also
+owns the lock of a fetch while it reads. Also owns `wake`, the only function that lets waiting fetches try again. Its
+reasons are new records, released or ended locks, ended delays, records that are done, the end of another fetch, a load,
 the loss of leadership. Never decides about records (share_partition.py), never sends a request.
 
 One write is in progress at a time. It contains all changes decided since the previous write began. Changes that are
-decided during a write are kept separate from it, so a failed write undoes only its own changes, and the result of a
-later write does not apply to them (KAFKA-19476). The writes continue if the client that requested a change is gone.
-After an error which proves that other brokers have written meanwhile, the state is dropped, and read again at its next
-use.
+decided during a write are kept separate from the changes of this write. So a failed write undoes only its own changes,
+and the result of a later write does not apply to these (KAFKA-19476). The writes continue if the client that requested
+a change is gone. After an error which proves that other brokers have written meanwhile, the state is dropped, and read
+again at its next use.
 
 A record for the dead letter topic takes two writes: first it is archiving, then its dead letter is written, then it is
 archived. Dead letters are written one after the other, a limited number of records at a time. If the broker stops
@@ -51,9 +51,9 @@ EXPIRY_PAUSE_MS: Final = 20
 LETTERS_AT_ONCE: Final = 100
 """The maximum number of dead letters that are written before their records are archived."""
 _START_SECONDS: Final = 1.0
-"""How long a moved start offset may wait for its write."""
+"""The maximum time for which a moved start offset waits for its write."""
 SHORT_WRITE: Final = 16
-"""Up to this many batches are written in the step of the request."""
+"""The maximum number of batches that are written in the step of the request."""
 
 
 class Key(NamedTuple):
@@ -65,7 +65,7 @@ class Key(NamedTuple):
 
 
 class Surroundings(Protocol):
-    """The parts of the table of share partitions that a share partition in use needs."""
+    """The methods of the table of share partitions that a share partition in use needs."""
 
     persister: Persister
     dead_letters: DeadLetters
@@ -73,7 +73,10 @@ class Surroundings(Protocol):
     clock: Clock
 
     def is_led(self, partition: Partition, topic_id: bytes) -> bool:
-        """Whether this broker leads `partition`. It, or the view with this id, may have been deleted meanwhile."""
+        """Whether this broker leads `partition`.
+
+        The partition, or the view with this id, may have been deleted meanwhile.
+        """
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work to its end, even if the client that requested it is gone."""
@@ -111,9 +114,9 @@ class Hosted:
         self.partition = partition
         self.leader_epoch = self._seen_epoch = partition.leader_epoch
         self.state: SharePartition | None = None
-        """The state; None until it is loaded, and after it was dropped."""
+        """The state; None before it is loaded, and after it was dropped."""
         self.failure = ErrorCode.NONE
-        """The reason why the share partition was dropped, or NONE."""
+        """The reason for which the share partition was dropped, or NONE."""
         self.fetch_lock: Waiter | None = None
         """The fetch that currently reads and acquires records."""
         self.waiters: dict[Waiter, None] = {}
@@ -149,7 +152,7 @@ class Hosted:
         """Whether this broker has led the partition without interruption, and still does.
 
         A leader gets a new epoch when a follower leaves. If an epoch was skipped, another broker may have led the
-        partition in it, and may have stored changes that this broker does not know.
+        partition in that epoch, and may have stored changes that this broker does not know.
         """
         epoch = self.partition.leader_epoch
         if epoch > self._seen_epoch + 1 or not self._around.is_led(self.partition, self.key.topic_id):
@@ -159,7 +162,7 @@ class Hosted:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no write is in progress or waiting, so that the state is stored completely."""
+        """Whether the state is stored completely: no write is in progress, and no write is waiting."""
         return not (self._is_writing or self._writes or self._is_sending or self._letters)
 
     def fail(self, code: ErrorCode) -> None:
@@ -201,7 +204,7 @@ class Hosted:
                 self._send(stored_letters(found.batches, self._around.settings.limits(group).delivery_count))
 
     async def _first_offset(self) -> int:
-        """Return the first offset for a group that has consumed nothing yet (share.auto.offset.reset)."""
+        """Return the first offset for a group that has consumed no records yet (share.auto.offset.reset)."""
         wanted = self._around.settings.auto_offset_reset(self.key.group)
         records = self.partition.log
         if wanted == LATEST:
@@ -249,9 +252,9 @@ class Hosted:
                 self._write(_Write(decided))
 
     def store_start(self) -> None:
-        """Store the start offset soon, because records were archived without a write: those that do not match a filter.
+        """Store the start offset soon, because records that do not match a filter were archived without a write.
 
-        Otherwise they would stay in the group's lag until the next acknowledgement.
+        Otherwise these records would stay in the group's lag until the next acknowledgement.
         """
         if self._start_timer is None and self.state is not None:
             self._start_timer = asyncio.get_running_loop().call_later(_START_SECONDS, self._store_start)

@@ -39,7 +39,7 @@ class InFlight:
     deadline_ms: int | None
     """The end of the lock or delay, in ms since 1970 by the broker's clock."""
     is_stored: bool
-    """Whether the state is stored. If not, the broker is writing it."""
+    """Whether the state is stored. If not, the broker is writing the state."""
 
 
 @dataclass(slots=True)

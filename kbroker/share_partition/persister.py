@@ -12,9 +12,9 @@ from kbroker.protocol.errors import ErrorCode, known_error
 from kbroker.share_partition.states import Limits
 
 UNKNOWN_START: Final = -1
-"""The stored start offset of a share partition that nobody has consumed yet."""
+"""The stored start offset of a share partition from which no group member has consumed yet."""
 LATEST, EARLIEST = -1, -2
-"""Where a share partition without stored state begins. The numbers are those of ListOffsets."""
+"""The position at which a share partition without stored state begins. The numbers are those of ListOffsets."""
 FENCING: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -40,7 +40,7 @@ _FOR_CLIENTS: Final = {
 
 
 def for_clients(code: int) -> ErrorCode:
-    """Return the error for clients for an error of the share coordinator (SharePartition.fetchPersisterError)."""
+    """Return the error that clients get for an error of the share coordinator (SharePartition.fetchPersisterError)."""
     return _FOR_CLIENTS.get(known_error(code), ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

@@ -1,7 +1,7 @@
 """Runs of offsets with the same state: the memory of a share partition.
 
-Owns columns, which take 27 bytes per run, and the splitting and joining of runs. Never knows what a state means; it
-only knows for which bytes of the column `what` to search.
+Owns columns, which take 27 bytes per run, and the splitting and joining of runs. Does not know the meaning of a state;
+it only knows the bytes of the column `what` for which it searches.
 
 A run begins at `first[i]` and ends before the next run, the last run before `end`: together they have no holes. `what`
 is a state in the lowest three bits, and flags:
@@ -111,7 +111,10 @@ class Runs:
         return -1 if found is None else found.start()
 
     def highest_count(self, begin: int, end: int) -> int:
-        """Return the highest delivery count of the available runs from `begin` to before `end`; -1 without any."""
+        """Return the highest delivery count of the available runs from `begin` to before `end`.
+
+        Return -1 if there are none.
+        """
         chosen = self.what[begin:end].translate(_IS_AVAILABLE)
         return max(compress(self.count[begin:end], chosen), default=-1)
 
@@ -135,7 +138,7 @@ class Runs:
         return len(self.what) if found is None else found.start()
 
     def holes_below(self, offset: int) -> int:
-        """Return the number of offsets below `offset` that are in holes."""
+        """Return the number of offsets that are below `offset` and in holes."""
         count = 0
         for found in _HOLES.finditer(self.what):
             first = self.first[found.start()]
@@ -156,15 +159,18 @@ class Runs:
         return owner
 
     def known_owner(self, member: str) -> Owner | None:
-        """Return a member as an owner; None if it owns nothing."""
+        """Return a member as an owner; None if it owns no runs."""
         return self._owners.get(member)
 
     def retire(self, member: str) -> Owner | None:
-        """Return the owner of a member that leaves. If the member joins again, it does not own these runs."""
+        """Return the owner of a member that leaves.
+
+        If the member joins again, it is a new owner, and does not own these runs.
+        """
         return self._owners.pop(member, None)
 
     def _forget_owners(self) -> None:
-        """Forget the members that own nothing, if there may be many."""
+        """Forget the members that own no runs, if there may be many such members."""
         in_use = set(self.owner)
         if len(self._owners) > 2 * len(in_use):
             self._owners = {name: owner for name, owner in self._owners.items() if owner in in_use}

@@ -3,7 +3,7 @@
 Owns the sessions and their epochs (ShareSessionCache, SharePartitionManager.newContext of Apache Kafka). Never releases
 records: the caller that ends a session does. A session belongs to the connection that opened it, and ends with this
 connection, so that no session outlives its client. Unlike in Apache Kafka, all sessions that were opened on a
-connection end with it.
+connection end with that connection.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A share partition: the records of one partition as one share group consumes them (SharePartition of Apache Kafka).
 
-Owns the acquisition of records: the choice of the records that a member gets from those that were read from the log.
-transitions.py handles their later changes. Never does I/O, never reads a clock, and never decodes a record: the caller
-passes the offsets of the batches that were read.
+Owns the acquisition of records: it chooses the records that a member gets among the records that were read from the
+log. transitions.py handles their later changes. Never does I/O, never reads a clock, and never decodes a record: the
+caller passes the offsets of the batches that were read.
 
 Records that are read for the first time become batches in flight. By default these follow the batches of the log, so
 that a client gets each batch of the log as a unit. In the mode record_limit (KIP-1206) no more records are acquired
@@ -60,8 +60,8 @@ class SharePartition(Transitions):
     def most(self, wanted: int, fetch_offset: int, limits: Limits) -> int:
         """Return the maximum number of records that an acquisition from `fetch_offset` may get.
 
-        It is at most `wanted`, and at most the room within the limit of locks. If there is no room, records that were
-        in flight before can still be acquired again.
+        The number is at most `wanted`, and at most the room within the limit of locks. If there is no room, records
+        that were in flight before can still be acquired again.
         """
         room = limits.record_locks - self.in_flight
         return min(wanted, room if room > 0 else self.end - fetch_offset)
@@ -244,7 +244,7 @@ class SharePartition(Transitions):
 
 
 def _add(parts: list[Acquired], more: Acquired) -> None:
-    """Add records to those of the same batch; join them if they are adjacent."""
+    """Add records to the records of the same batch; join neighbours with the same delivery count."""
     if parts and parts[-1].last_offset + 1 == more.first_offset and parts[-1].delivery_count == more.delivery_count:
         parts[-1] = parts[-1]._replace(last_offset=more.last_offset)
     else:
@@ -252,7 +252,7 @@ def _add(parts: list[Acquired], more: Acquired) -> None:
 
 
 def _end_of_batch(read: Sequence[Span], offset: int) -> int:
-    """Return the last offset of the batch that contains an offset, or the offset itself if no batch does."""
+    """Return the last offset of the batch that contains an offset, or the offset itself if no batch contains it."""
     for span in read:
         if span.first_offset <= offset <= span.last_offset:
             return span.last_offset

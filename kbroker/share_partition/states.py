@@ -102,13 +102,13 @@ class Limits(NamedTuple):
     def throttled_from(self) -> int:
         """The delivery count at which fewer records begin to be delivered together (SharePartition of Apache Kafka).
 
-        A record that makes its readers fail also uses up its neighbours' deliveries. Therefore, the more often a batch
-        has failed, the fewer of its records are delivered together, and each record's last delivery contains no other
-        record.
+        A record that makes its readers fail also consumes the deliveries of its neighbours. Therefore, the more often a
+        batch has failed, the fewer of its records are delivered together, and each record's last delivery contains no
+        other record.
         """
         return max(2, (self.delivery_count + 1) // 2)
 
 
 def refused(message: str) -> ApiError:
-    """Return the error for an acknowledgement that does not fit the state of the records."""
+    """Return the error for an acknowledgement that the state of the records does not allow."""
     return ApiError(ErrorCode.INVALID_RECORD_STATE, message)

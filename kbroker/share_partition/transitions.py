@@ -1,9 +1,9 @@
 """The members' actions on acquired records, and the effects when a lock ends.
 
-Owns acknowledgement, renewal, release of all records that a member has acquired, the end of locks and delays, the dead
-letters about records that are given up, and the settling of each change when its write has ended. share_partition.py
-decides which records a member gets. Never writes: a change is decided here and marked as pending, its `Transition`
-contains the state to store, and `settle` confirms or undoes it.
+Owns acknowledgement, renewal, the release of all records that a member has acquired, and the end of locks and delays.
+Also owns the dead letters about records that are given up, and the settling of each change when its write has ended.
+share_partition.py decides which records a member gets. Never writes: a change is decided here and marked as pending,
+its `Transition` contains the state to store, and `settle` confirms or undoes the change.
 
 While a change is pending, no other caller is allowed to change or acquire the record. Every pending change must be
 settled, even if the client that requested it is gone. The end of a lock is different, as in Apache Kafka: the record is
@@ -94,7 +94,7 @@ class Transitions(DeliveryState):
     # -- acknowledgements
 
     async def acknowledge(self, member: str, batches: Sequence[AckBatch], limits: Limits, now_ms: float) -> Transition:
-        """Decide about a member's acknowledgements, all or none of them; raises ApiError.
+        """Decide about all of a member's acknowledgements, or about none of them; raises ApiError.
 
         Locks are renewed immediately, without a write. If the work is cancelled, everything is undone.
         """
@@ -111,7 +111,7 @@ class Transitions(DeliveryState):
                 raise
             is_settled = True
         finally:
-            if not is_settled:  # also if the request's connection has ended
+            if not is_settled:  # this also happens if the request's connection has ended
                 whole(self.settle(decided, now_ms, is_stored=False))
         return decided
 
@@ -227,7 +227,7 @@ class Transitions(DeliveryState):
     # -- decisions and their end
 
     def _decide(self, run: Run, low: int, high: int, state: int, decided: Transition) -> Run:
-        """Return a part of an acquired run with a new, pending state. It keeps the data that an undo needs."""
+        """Return a part of an acquired run with a new, pending state. The part keeps the data that an undo needs."""
         cause = REJECTED
         if state == _AVAILABLE:
             state, cause = _after_failure(run, decided.limits), EXCEEDED

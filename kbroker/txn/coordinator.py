@@ -2,8 +2,8 @@
 
 Owns the checks that need no transaction, and the form of answers. Never decides about a transaction: shard.py does.
 
-A method returns its answer, or an awaitable of its answer if the high watermark lags behind. If a request is refused,
-the answer has an error code; the handlers convert codes for older clients.
+A method returns its answer, or an awaitable of its answer if the high watermark has not reached the write. If a request
+is refused, the answer has an error code; the handlers convert codes for older clients.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from kbroker.txn.shard import NO_IDENTITY, Identity, ProducerIdSupply, Transacti
 from kbroker.txn.transaction import TopicPartition, Transaction
 
 _ANSWERS = {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE}
-"""Conversions for producers of errors of the coordinator's own log.
+"""Conversions of errors of the coordinator's own log to errors for producers.
 
-They supplement the runtime's conversions for all coordinators.
+They supplement the runtime's conversions.
 """
 
 

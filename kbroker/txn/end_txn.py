@@ -63,7 +63,8 @@ def judge(txn: Transaction, producer_id: int, epoch: int, commit: bool, client_v
 
 
 def _judge_v2(txn: Transaction, producer_id: int, epoch: int, commit: bool, busy: bool) -> Verdict:
-    # This check is first because a running change may assign another producer id, on which the checks below depend.
+    # This check is first because a running change may assign another producer id, and the checks below depend on the
+    # id.
     if busy:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     after_overflow = txn.prev_producer_id == producer_id and epoch == LAST_CLIENT_EPOCH and txn.producer_epoch == 0

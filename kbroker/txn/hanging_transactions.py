@@ -1,9 +1,9 @@
 """Transactions that are open in a partition's log, but that no coordinator knows.
 
-Owns the time of the search, the search, and the warning. Such transactions never end by themselves, and read_committed
-consumers wait for them. They exist because the end of `__transaction_state` was lost (a power failure, a repair), or
-because kbroker uses a data directory that lacks this topic. Never ends such a transaction: a broker cannot know whether
-its records should become visible.
+Owns the search, its time, and the warning about its results. Such transactions never end by themselves, and
+read_committed consumers wait for them. They exist because the end of `__transaction_state` was lost (a power failure, a
+repair), or because kbroker uses a data directory that lacks this topic. Never ends such a transaction: a broker cannot
+know whether its records should become visible.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Hanging(NamedTuple):
 
 
 class HangingSearch:
-    """Searches once, when all known transactions are loaded. Only for a broker that knows all transactions.
+    """Searches once, when all known transactions are loaded.
 
-    `led` returns the partitions that this broker leads, with their producers. `bootstrap_servers` returns the address
-    for the commands in a warning.
+    This makes sense only for a broker that knows all transactions. `led` returns the partitions that this broker leads,
+    with their producers. `bootstrap_servers` returns the address for the commands in a warning.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class HangingSearch:
 async def find_hanging(
     led: Iterable[tuple[TopicPartition, ProducerState]], known: Callable[[], Iterable[Transaction]]
 ) -> list[Hanging]:
-    """Return the open transactions in the partitions `led` by this broker whose producers are not `known`.
+    """Return the open transactions, in the partitions `led` by this broker, whose producers are not `known`.
 
-    Candidates are collected in pieces; then all of them are checked again in one step.
+    Candidates are collected in pieces. Then all candidates are checked again in one step.
     """
     seem_open = []
     for partition, producers in led:

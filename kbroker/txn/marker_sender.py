@@ -2,8 +2,8 @@
 
 Owns the time at which markers are sent, and the size of the pieces, which keeps the event loop responsive with any
 number of partitions or transactions. Also owns the meaning of a leader's response, and the log lines about refused
-markers. Never decides an outcome, and stores none: the shard receives each round's progress and requests the remaining
-markers again, so a marker that was lost in a crash is written later. coordination/encoding.py has the bytes of a
+markers. Never decides or stores an outcome. The shard receives each round's progress, and requests the remaining
+markers again. So a marker that was lost in a crash is written later. coordination/encoding.py has the bytes of a
 marker.
 """
 
@@ -58,7 +58,7 @@ class Progress(NamedTuple):
     """The progress of a round of markers.
 
     `fenced` lists the partitions that know a newer producer and will never accept the marker. `failed` has the error
-    codes of other refusals. Partitions without any result are retried as well.
+    codes of other refusals. Partitions without any result are also retried.
     """
 
     done: frozenset[TopicPartition] = frozenset()
@@ -110,8 +110,8 @@ class MarkerWriter:
 def _judge(marker: Marker, answers: Answers) -> Progress:
     """Return the progress. All errors except fencing are retried: a decided outcome must be carried out.
 
-    Each partition is judged separately. A newer producer on one partition does not prove anything about the other
-    partitions, where consumers may wait for this marker.
+    Each partition is judged separately. A newer producer on one partition proves nothing about the other partitions.
+    There consumers may wait for this marker.
     """
     done, fenced, failed = set(), set(), {}
     for partition in marker.partitions:
@@ -169,7 +169,8 @@ class Marking:
         self._queued: set[_Name] = set()
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, so that simulations cancel them in this order
         self._logged: dict[_Name, set[ErrorCode]] = {}
-        self._in_flight: dict[int, set[TopicPartition]] = {}  # by the `ending` that the markers belong to
+        # the partitions with unanswered markers, by the markers' `ending`
+        self._in_flight: dict[int, set[TopicPartition]] = {}
 
     def close(self) -> None:
         """Stop waiting for responses."""
@@ -212,7 +213,7 @@ class Marking:
             shard, epoch = self._runtime.shard(partition), self._runtime.epoch(partition)
         except ApiError:
             self._logged.pop(job.name, None)
-            return True  # the transaction's current coordinator continues
+            return True  # the transaction's current coordinator continues the round
         txn = shard.transactions.get(transactional_id)
         if txn is None or not txn.is_prepared:
             self._logged.pop(job.name, None)
@@ -284,7 +285,7 @@ class Marking:
             del self._logged[name]
 
     def _try_again(self, name: _Name) -> None:
-        """Begin another round soon, because this one failed."""
+        """Begin another round soon, because this round failed."""
         key = ("markers", name.transactional_id)
         self._runtime.run(name.partition, lambda _shard, _now: Outcome(timers=[Schedule(key, RETRY_MS)]), _ignore)
 
@@ -296,7 +297,7 @@ class Marking:
         return txn is not None and txn.is_prepared
 
     def _log_failed(self, name: _Name, failed: Mapping[TopicPartition, ErrorCode]) -> None:
-        """Log why markers were refused, once for each reason, because they are retried often."""
+        """Log the reasons for which markers were refused, each reason once, because markers are retried often."""
         logged = self._logged.setdefault(name, set())
         for code in sorted(set(failed.values()) - logged):
             logged.add(code)

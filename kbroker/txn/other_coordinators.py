@@ -1,7 +1,7 @@
 """Asks coordinators on other brokers, before an append, whether the partition is in the transaction (KIP-890).
 
 Owns the batching into requests (AddPartitionsToTxn v5), one request at a time to each broker, and the error for a
-missing response (AddPartitionsToTxnManager). Never retries: the producer does.
+missing response (AddPartitionsToTxnManager). Never retries: the producer retries.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class OtherCoordinators:
         self._coordinator_of = coordinator_of
         self._by_node = by_node
         self._timeout_ms = timeout_ms
-        self._queues: dict[int, dict[str, _Question]] = {}  # by broker and transactional id
+        self._queues: dict[int, dict[str, _Question]] = {}  # the requests by broker and transactional id
         self._asking: dict[int, asyncio.Task[None]] = {}
 
     def is_here(self, transactional_id: str) -> bool:
@@ -67,7 +67,7 @@ class OtherCoordinators:
     def ask(
         self, transactional_id: str, producer: Identity, partitions: Iterable[TopicPartition], *, verify_only: bool
     ) -> Codes | Awaitable[Codes]:
-        """Return an error code for each partition: NONE if it is in the transaction, or was added to it.
+        """Return an error code for each partition: NONE if the partition is in the transaction, or was added to it.
 
         The code is COORDINATOR_NOT_AVAILABLE if no coordinator is known, NETWORK_EXCEPTION if there is no response. Of
         two queued requests with one transactional id, only the request with the newer epoch is sent.
@@ -127,7 +127,7 @@ class OtherCoordinators:
             code = known_error(answer.error_code)
             log.warning("broker %d refuses to answer about transactions: %s", node_id, code.name)
             if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                code = ErrorCode.INVALID_TXN_STATE  # a problem between brokers, not the producer's
+                code = ErrorCode.INVALID_TXN_STATE  # this is a problem between brokers, and not a fault of the producer
             for question in asked.values():
                 question.finish(code)
             return

@@ -1,9 +1,9 @@
 """Producer ids from blocks that the controller reserves permanently (KIP-730), on a single node and in a cluster.
 
 Owns the current block, and the next one. Never reuses an id: the rest of a block is lost at a restart. A single node
-reserves the next block when half of the current one is used. The reservation is on disk before it is needed, so no
-request waits for it. A node of a cluster requests the next block from the controller when nine tenths are used
-(RPCProducerIdManager). No request waits for this block either: if there is no block, a request for an id fails with
+reserves the next block when half of the current one is used. The reservation is on disk before the block is needed, so
+no request waits for the disk. A node of a cluster requests the next block from the controller when nine tenths are used
+(RPCProducerIdManager). No request waits for this block: if there is no block, a request for an id fails with
 COORDINATOR_LOAD_IN_PROGRESS, and the client retries.
 """
 
@@ -51,7 +51,7 @@ class ProducerIds:
     def avoid(self, used: int) -> None:
         """Never supply an id up to `used`: a log contains this id, which another broker may have written."""
         if used >= CREDIBLE_IDS:
-            return  # no broker assigned it; skipping to it would exhaust the ids
+            return  # no broker assigned this id; skipping all ids before it would exhaust the ids
         if used >= self._end:
             self._skip(used + 1)
             self._spare = -1
@@ -129,7 +129,8 @@ class ProducerIdBlocks:
     def _ask_for_more(self) -> None:
         controller = self._controller_id()
         if self._asking is not None and controller >= 0 and controller != self._asked:
-            # The previous controller may have hung. If it allocates a block after all, that block stays unused.
+            # The previous controller may have hung. If that controller allocates a block after all, the block stays
+            # unused.
             self._asking.cancel()
             self._asking = None
         if self._asking is None and not self._spare and self._clock.monotonic_ms() >= self._not_before_ms:

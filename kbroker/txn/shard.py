@@ -5,7 +5,7 @@ asynchronously, and writes no marker. When an outcome is in the log, the shard c
 markers reports their progress to `marked`.
 
 A decision changes nothing until its record is in the log and committed. Meanwhile the id is busy, and every other
-request gets CONCURRENT_TRANSACTIONS. If the append fails, neither epoch nor state changes.
+request gets CONCURRENT_TRANSACTIONS. If the append fails, the epoch and the state stay unchanged.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 _CHECKED_AT_ONCE = 2_000
 """The number of ids that one search for overdue transactions checks at a time."""
 _ROOM_NEEDED = 61 + 25 + 128
-"""The bytes around a key and value in a batch, and the most by which a decided transaction exceeds an open one."""
+"""The bytes around a key and value in a batch, and the maximum growth of a record when a transaction is decided."""
 _ABORTS_PER_MS = 4
 """The maximum rate of aborts.
 
-It leaves the event loop time for other work if thousands of transactions time out together.
+The limit leaves the event loop time for other work if thousands of transactions time out together.
 """
 _TIMEOUTS = ("timeouts",)
 _ENDINGS = itertools.count(1)
@@ -170,7 +170,8 @@ class TransactionShard:
         transactional_id = new.transactional_id
         record = records.transaction_record(new, self._level())
         if new.state is ONGOING and len(record.key) + len(record.value or b"") + _ROOM_NEEDED > self._room():
-            # Fail like an append that is too large. Otherwise the record that ends the transaction might be too large.
+            # Fail like an append of a record that is too large. Otherwise the later record that ends the transaction
+            # might be too large.
             log.warning("the transaction of %s has too many partitions for a record", transactional_id)
             raise ApiError(ErrorCode.MESSAGE_TOO_LARGE)
         out = Outcome(reply=reply, records=[record], replay=False)
@@ -191,7 +192,7 @@ class TransactionShard:
         return out
 
     def _is_busy(self, txn: Transaction) -> bool:
-        """Whether a change of the state or the markers are being written."""
+        """Whether a change of the state is being written, or the markers are."""
         return txn.transactional_id in self._pending or txn.is_prepared
 
     def _owned(self, transactional_id: str) -> Transaction:
@@ -290,7 +291,7 @@ class TransactionShard:
         return self._abort(txn, now_ms) if txn.state is ONGOING else Outcome()
 
     def adopt(self, known: Transaction) -> Outcome:
-        """Set an idle transactional id to the state `known`, which is idle, too."""
+        """Set an idle transactional id to the state `known`, which is also idle."""
         txn = self._owned(known.transactional_id)
         if self._is_busy(txn) or txn.state is ONGOING:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -336,7 +337,10 @@ class TransactionShard:
     # -- time
 
     def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
-        """Find overdue transactions. Each of them gets its own timer, so that it gets a record of its own."""
+        """Find overdue transactions.
+
+        Each overdue transaction gets its own timer, so that its abort is a separate record.
+        """
         match key:
             case ("timeouts",):
                 return self._find_overdue(now_ms)

@@ -8,9 +8,10 @@
     CompleteAbort    like CompleteCommit, for an abort
     Dead             the id is being deleted
 
-In Kafka, PrepareEpochFence exists only between a decision to fence and its PrepareAbort. Both are one step here; the
-number of PrepareEpochFence is kept because `__transaction_state` could contain it. Since transaction version 2 an abort
-is allowed in Empty and Complete*, because a producer does not know whether partitions were added (KIP-890).
+In Kafka, PrepareEpochFence exists only between a decision to fence and its PrepareAbort. Here the decision and
+PrepareAbort are one step. The number of PrepareEpochFence is kept because `__transaction_state` could contain it. Since
+transaction version 2 an abort is allowed in Empty and Complete*, because a producer does not know whether partitions
+were added (KIP-890).
 
 Owns the state and its transitions (Kafka's TransactionMetadata): the next epoch, the exhaustion of a producer id, the
 form of a retry. Never decides whether a request is allowed: shard.py and end_txn.py do.
@@ -84,11 +85,11 @@ BUMPS_EPOCH_SINCE: Final = 2
 class Transaction:
     """One transactional id. Times are in ms; `start_ms` is -1 without a transaction.
 
-    `partitions` are the added partitions; when the outcome is decided, only those that have no marker yet. `last_epoch`
-    is the epoch for a retry of InitProducerId; as in Kafka it is not in the log. `next_producer_id` replaces the
-    producer id if the end of a transaction exhausts the epochs. `client_version` is the producer's transaction version.
-    `ending` identifies a decided end of a transaction within this process, because before version 2 several ends may
-    have the same epoch. It is kept in memory only.
+    `partitions` are the added partitions; when the outcome is decided, they are only the partitions that have no marker
+    yet. `last_epoch` is the epoch for a retry of InitProducerId; as in Kafka it is not in the log. `next_producer_id`
+    replaces the producer id if the end of a transaction exhausts the epochs. `client_version` is the producer's
+    transaction version. `ending` identifies a decided end of a transaction within this process, because before version
+    2 several ends may have the same epoch. It is kept in memory only.
     """
 
     transactional_id: str
@@ -159,7 +160,10 @@ class Transaction:
         )
 
     def rotated(self, producer_id: int, timeout_ms: int, now_ms: int, *, retryable: bool) -> Transaction:
-        """Return the result of InitProducerId with exhausted epochs. `retryable` if the request has a producer id."""
+        """Return the result of InitProducerId with exhausted epochs.
+
+        `retryable` means that the request has a producer id.
+        """
         return self._to(
             EMPTY,
             producer_id=producer_id,

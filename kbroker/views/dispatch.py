@@ -1,8 +1,8 @@
-"""Which of many filters may select records of a batch, with work that hardly grows with the number of filters.
+"""Finds those of many filters that may select records of a batch; the work hardly grows with the number of filters.
 
-Owns the search for many values of one header together: one pass over a batch finds the values that it has, and a table
-has the filters that select each value. Most views of one topic differ only in such a value. Other filters are tested
-one by one. Never misses a filter that selects a record.
+Owns the search for many values of one header together: one pass over a batch finds the values in it, and a table has
+the filters that select each value. Most views of one topic differ only in the value of one header. Other filters are
+tested one by one. Never misses a filter that selects a record.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kbroker.log import record_walk
 from kbroker.long_work import turn
 
 FEW: Final = 4
-"""So many filters are tested one by one."""
+"""The maximum number of filters that are tested one by one."""
 _LARGEST: Final = 4 << 20
-"""The most bytes that are searched together, in some ms; of larger batches every filter is a candidate."""
+"""The maximum number of bytes that are searched together, in some ms. Of a larger batch every filter is a candidate."""
 _MOST_RECORDS: Final = 1 << 15
-"""The records whose headers are read in one step, some ms."""
+"""The maximum number of records whose headers are read in one step, in some ms."""
 _LONGEST: Final = 63
-"""The longest value whose length is one byte in a record."""
+"""The maximum length of a value whose length takes one byte in a record."""
 
 
 class _Group(NamedTuple):
@@ -31,7 +31,7 @@ class _Group(NamedTuple):
 
     name: bytes
     pattern: re.Pattern[bytes]
-    """Finds the length byte and the value behind the name."""
+    """Finds the length byte and the value after the name."""
     by_value: dict[bytes, list[Filter]]
     every: list[Filter]
 
@@ -62,10 +62,10 @@ class Dispatch:
     async def candidates(self, data: bytes, count: int) -> list[Filter]:
         """Return the filters that may select some of these `count` uncompressed records.
 
-        Each filter that is tested alone takes up to some ms, so others are served between two of them.
+        The test of a single filter takes up to some ms, so other requests get a turn between two tests.
         """
         if not self._groups and len(self._alone) <= FEW:
-            return self._alone  # their selection begins with the same test
+            return self._alone  # the selection of records by these filters begins with the same test
         if len(data) > _LARGEST:
             return [*self._alone, *(each for group in self._groups for each in group.every)]
         found = []
@@ -87,13 +87,13 @@ class Dispatch:
 
 
 def _values_in(data: bytes, count: int, group: _Group) -> set[bytes] | None:
-    """Return what may be values of the group's header; None if it may have any value."""
+    """Return the possible values of the group's header; None if it may have any value."""
     if record_walk.header_values is not None and count <= _MOST_RECORDS:
         known = record_walk.header_values(data, count, group.name)
         if known is not None:
             return known
     there = set(group.pattern.findall(data))
-    if any(value[0] > 0x7F for value in there):  # a length of several bytes may be that of any value
+    if any(value[0] > 0x7F for value in there):  # after a length of several bytes, the value may be any value
         return None
     return {value[1:] for value in there}
 

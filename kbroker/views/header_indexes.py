@@ -1,8 +1,8 @@
 """The indexes of headers of the segments under views: reading them, and making them for closed segments.
 
-Owns the indexes in memory, which have a bound over all topics, and the thread that makes them, one after the other. An
-index is used only if its checksum is right and some of its batches are those of the log; otherwise it is removed, and
-made again. Never decides what a reader gets: an index only tells where no match can be.
+Owns the indexes in memory, whose total size is limited, and the thread that makes indexes, one after the other. An
+index is used only if its checksum is right and a sample of its batches is in the log. Otherwise the index is removed,
+and made again. Never decides which records a reader gets: an index only excludes blocks that have no match.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ log = logging.getLogger(__name__)
 LOOK_MS: Final = 2_000
 """The time between two searches for closed segments without an index, in ms."""
 AGAIN_MS: Final = 30_000
-"""The time until a log without new segments is looked through again, in ms: compaction may have replaced some."""
+"""The time in ms after which a log without new segments is examined again: compaction may have replaced segments."""
 RETRY_MS: Final = 300_000
-"""The time until an index is made again whose writing has failed, in ms."""
+"""The time in ms between a failed write of an index and the next attempt."""
 _MOST_BYTES: Final = 32 << 20
-"""The most bytes of indexes in memory."""
+"""The maximum number of bytes of indexes in memory."""
 _MOST_PLANS: Final = 64
 _MOST_COMPLETE: Final = 10_000
 _USEFUL: Final = 0.75
-"""If a greater part of the blocks may have matches, the index only costs time."""
+"""The maximum share of blocks that may have matches. Above this share, the index only costs time."""
 _EVERYWHERE: Final = -1
 
 
 class _Loaded(NamedTuple):
-    """A segment's index, None without one; valid while the log is not truncated."""
+    """A segment's index, or None if there is none. It is valid while the log is not truncated."""
 
     header_index: HeaderIndex | None
     truncations: int
@@ -53,7 +53,7 @@ class _Loaded(NamedTuple):
 
 
 class _Complete(NamedTuple):
-    """The names, the base of the open segment and the number of segments of a log that was looked through."""
+    """The names, the base of the open segment and the number of segments of a log, when it was last examined."""
 
     state: tuple[tuple[str, ...], int, int]
     until_ms: float
@@ -63,18 +63,18 @@ class HeaderIndexes:
     """The indexes of one broker; call `tick` periodically."""
 
     def __init__(self, clock: Clock, partitions: Callable[[], Iterable[Partition]]) -> None:
-        """`partitions` returns the hosted ones."""
+        """`partitions` returns the hosted partitions."""
         self._clock = clock
         self._partitions = partitions
         self._loaded: WeakKeyDictionary[Segment, _Loaded] = WeakKeyDictionary()
-        # With the number of truncations, because a truncated segment goes on, and is closed again.
+        # The values contain the number of truncations, because a truncated segment is continued and closed again.
         self._made: WeakKeyDictionary[Segment, tuple[tuple[str, ...], int]] = WeakKeyDictionary()
         self._failed_ms: WeakKeyDictionary[Segment, float] = WeakKeyDictionary()
         self._indexed: set[tuple[str, int]] = set()  # the partitions that may have indexes
         self._complete: dict[str, _Complete] = {}
         self._damages = 0
         self._making: Segment | None = None
-        self._told: set[tuple[bytes, str]] = set()  # topic ids, and headers that the log has named
+        self._told: set[tuple[bytes, str]] = set()  # topic ids and headers that the broker's log has already named
         self._pool: ThreadPoolExecutor | None = None
         self._stopping = Event()
         self._task: asyncio.Task[None] | None = None
@@ -83,9 +83,9 @@ class HeaderIndexes:
     # -- reading
 
     async def plan(self, of: PartitionLog, segment: Segment, wanted: Filter) -> tuple[HeaderIndex, int] | None:
-        """Return the index of a closed segment, and the blocks that may have a match; None if any may have one.
+        """Return the index of a closed segment, and the blocks that may have a match.
 
-        The segment may be replaced meanwhile. Raise OSError.
+        Return None if any block may have a match. The segment may be replaced meanwhile. Raise OSError.
         """
         names = of.config.filter_index_headers
         if not names or wanted.tested_headers.isdisjoint(names):
@@ -113,7 +113,7 @@ class HeaderIndexes:
         index = None
         try:
             content = read_optional(segment.path(HEADERS_SUFFIX))
-        except OSError as error:  # views read without it
+        except OSError as error:  # views then read without the index
             log.warning("%s cannot be read: %s", segment.path(HEADERS_SUFFIX), error)
             content = None
         if content is not None:
@@ -135,7 +135,7 @@ class HeaderIndexes:
     def _make_room(self, size: int) -> None:
         there = [(each, index) for each, found in self._loaded.items() if (index := found.header_index) is not None]
         size += sum(index.size for _, index in there)
-        for segment, index in there:  # from the one that was loaded first
+        for segment, index in there:  # in the order in which the indexes were loaded
             if size <= _MOST_BYTES:
                 return
             del self._loaded[segment]
@@ -149,21 +149,21 @@ class HeaderIndexes:
         return self._making is not None
 
     def tick(self) -> None:
-        """Begin to make what is missing, if it is due."""
+        """Begin to make the missing indexes, if this is due."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._next_ms and (self._task is None or self._task.done()):
             self._next_ms = now_ms + LOOK_MS
             self._task = asyncio.get_running_loop().create_task(begun_in_slices(self.look))
 
     async def look(self) -> None:
-        """Make what is missing, one index after the other."""
+        """Make the missing indexes, one after the other."""
         hosted = list(self._partitions())
         for partition in hosted:
             of = partition.log
             if of.config.filter_index_headers or partition.key in self._indexed or of.segments.had_headers:
                 try:
                     await self._index(partition, of)
-                except Exception:  # the other logs must not wait for this one
+                except Exception:  # an error in one log must not stop the work for other logs
                     log.exception("%s-%d: the index of headers", *partition.key)
             await turn
         if self._indexed:
@@ -240,7 +240,7 @@ class HeaderIndexes:
                 log.warning(text, of.topic, of.partition, name)
 
     def close(self) -> None:
-        """End the thread; what it has not made is made after the next start."""
+        """End the thread; the missing indexes are made after the next start."""
         self._stopping.set()
         if self._task is not None:
             self._task.cancel()

@@ -1,8 +1,8 @@
 """The views of this broker: each is a filter on a partition that this broker has a replica of.
 
 Owns the scans of the sources, the compiled filters, and the filtered batches that are kept in memory. Follows the
-cluster's state: a view with another filter, or without a source, answers so at once. A stored filter that cannot be
-compiled is an error, and never selects all records. Never answers a request.
+cluster's state: a new filter of a view, or the loss of its source, takes effect immediately. A stored filter that
+cannot be compiled is an error, and never selects all records. Never answers a request.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class HostedViews:
         counters: TopicMetrics,
         hosted: Callable[[], Iterable[Partition]],
     ) -> None:
-        """`get` returns a hosted partition, `hosted` all; `why_missing` the error for one that is not hosted."""
+        """`get` returns one hosted partition, and `hosted` all.
+
+        `why_missing` returns the error if one is not hosted.
+        """
         self._counters = counters
         self._get = get
         self._why_missing = why_missing
@@ -66,7 +69,7 @@ class HostedViews:
         self._fetched: dict[tuple[str, int], dict[Client, int]] = {}
 
     def topic(self, name: str) -> TopicState | None:
-        """Return the state of a view; None if the topic is no view or does not exist."""
+        """Return the state of a view; None if the topic is not a view or does not exist."""
         topic = self._state().topics.get(name)
         return topic if topic is not None and topic.source is not None else None
 
@@ -75,7 +78,7 @@ class HostedViews:
         return self.topic(self._state().topic_names.get(topic_id, "")) is not None
 
     def filters_for_share(self, name: str, group_filter: str) -> list[Filter]:
-        """Return the filters that select the records that a share group gets of a topic. Raises ApiError.
+        """Return the filters that select a share group's records of a topic. Raises ApiError.
 
         `group_filter` is the group's share.filter; empty for none.
         """
@@ -84,7 +87,7 @@ class HostedViews:
         return [*found, self._compiled("a share group", group_filter)] if group_filter else found
 
     def find(self, name: str, index: int) -> HostedView | None:
-        """Return a view's partition; None if the topic is no view. Raises ApiError if it cannot be read here."""
+        """Return a view's partition; None if the topic is not a view. Raises ApiError if it cannot be read here."""
         topic = self.topic(name)
         if topic is None or topic.source is None:
             return None
@@ -101,7 +104,7 @@ class HostedViews:
         return HostedView(name, partition, scan, scan.use(wanted), traffic)
 
     def known_end(self, name: str, index: int) -> int | None:
-        """Return the end of a view's partition if it is known, without looking for it."""
+        """Return the end of a view's partition if the end is known, without a search."""
         topic = self.topic(name)
         partition = None if topic is None else self._get((topic.source or "", index))
         scan = None if partition is None else self._scans.get(partition)
@@ -146,7 +149,7 @@ class HostedViews:
             fetched[client] = offset
 
     def take_fetched(self) -> dict[tuple[str, int], dict[Client, int]]:
-        """Return the last offset from which clients got records, by partition, since the last call."""
+        """Return the last offset from which each client got records since the last call, by partition."""
         taken, self._fetched = self._fetched, {}
         return taken
 
@@ -156,7 +159,7 @@ class HostedViews:
         return list(self._scans.values())
 
     def follow(self, old: ClusterState, new: ClusterState) -> None:
-        """Forget what belongs to removed views, other filters and removed partitions, and let their readers know."""
+        """Forget the data of removed views, replaced filters and removed partitions, and notify their readers."""
         if old.topics is new.topics or not (old.views or new.views):
             return
         for name in [name for name in self.traffic if name not in new.topics]:

@@ -1,6 +1,7 @@
-"""Searches a partition backwards for the last match of each filter, for all filters that wait for theirs at once.
+"""Searches a partition backwards for the last match of each filter, for all waiting filters at the same time.
 
-Owns the order of the search, which gives way to other work and remembers what it scanned. Never reads new batches.
+Owns the order of the search. The search gives way to other work, and remembers the ranges that it has scanned. Never
+reads new batches.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kbroker.views.source import Source
 log = logging.getLogger(__name__)
 
 RETRY_MS: Final = 1_000
-"""The time from a search that failed to the next one, in ms. It doubles with each failure."""
+"""The time in ms between a failed search and the next search. It doubles with each failure."""
 _MOST_RETRY_MS: Final = 30_000
 
 
@@ -42,7 +43,7 @@ class LastMatches:
     """The search of one partition."""
 
     def __init__(self, of: Source, selections: dict[str, Selection], wake_all: Callable[[], None]) -> None:
-        """`selections` are those in use; `wake_all` is called when a search ends."""
+        """`selections` are the selections in use; `wake_all` is called when a search ends."""
         self._source = of
         self._selections = selections
         self._wake_all = wake_all
@@ -60,7 +61,7 @@ class LastMatches:
             self.task.add_done_callback(self._ended)
 
     def retry(self, selection: Selection) -> None:
-        """Search again after a search that failed, unless that was only recently."""
+        """Search again after a failed search, unless the failure is recent."""
         is_idle = self.task is None or self.task.done()
         if is_idle and self._source.shared.clock.monotonic_ms() >= self._retry_at_ms:
             self.find(selection)
@@ -95,13 +96,13 @@ class LastMatches:
             await self._search_back(pending, self._source.upto)
 
     async def _search_back(self, wanted: Iterable[Selection], top: int) -> None:
-        """Search backwards from `top`, for several filters at once, until each has a match that is stable."""
+        """Search backwards from `top` for several filters until each has a match below the last stable offset."""
         pending = dict.fromkeys(wanted, False)  # whether a match was found, perhaps of an open transaction
         stable, end = self._source.bound(committed=True), top
         while pending and self._source.is_current:
             lowest = self._source.log.log_start_offset
             for each in [each for each in pending if self._selections.get(each.filter.text) is not each]:
-                del pending[each]  # no view uses it any longer
+                del pending[each]  # no view uses the filter any longer
             for each in [each for each in pending if max(each.floor, lowest) >= end]:
                 if not pending.pop(each):
                     each.empty.add(end, top)
@@ -126,14 +127,15 @@ class LastMatches:
             end = min(begin, end - 1)
 
     def _found_last(self, selection: Selection) -> None:
-        if selection not in self._wanted:  # otherwise it was given up and is used again: batches in between are left
+        # otherwise the filter was dropped and is used again: batches in between are not scanned yet
+        if selection not in self._wanted:
             selection.is_known = True
         selection.wake()
 
     async def _search_piece(
         self, pending: Iterable[Selection], end: int, stable: int, index: HeaderIndex | None, bits: int
     ) -> tuple[int, dict[Selection, _Last]]:
-        """Scan about a megabyte before `end`; return its first offset, and the last matches that it has."""
+        """Scan about a megabyte before `end`; return its first offset, and the last matches in the scanned part."""
         segments = self._source.log.segments
         segment = segments[segments.index_at(end - 1)]
         place = segment.find(end)
@@ -172,7 +174,7 @@ class LastMatches:
 
 
 def _begin(index: HeaderIndex, bits: int, end: int, stop: int) -> int:
-    """Return where the last blocks before `end` begin that may have a match, all in about a megabyte."""
+    """Return the start of the last adjacent blocks before `end` that may have a match, up to about a megabyte."""
     block = index.block_at(end - 1)
     while block and bits >> (block - 1) & 1 and stop - index.position_of(block - 1) <= source.PIECE:
         block -= 1

@@ -1,7 +1,8 @@
-"""A batch that is opened once for all filters: which records a filter selects, and the batch without the others.
+"""A batch that is opened once for all filters: the records that a filter selects, and the filtered batch.
 
-Owns the form of a filtered batch. Like a compacted one it keeps its base offset, last offset, leader epoch, producer,
-sequence and codec, so that clients advance over the missing records. Works in slices. Never reads a file.
+Owns the form of a filtered batch. Like a compacted batch, a filtered batch keeps its base offset, last offset, leader
+epoch, producer, sequence and codec, so that clients advance over the missing records. Works in slices. Never reads a
+file.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ from kbroker.protocol.records import (
 )
 
 _MOST_UNPACKED: Final = 1 << 30
-"""The most uncompressed bytes. Batches were checked at the append, so only a broken file can exceed this limit."""
+"""The maximum number of uncompressed bytes.
+
+Batches were checked at the append: only a broken file exceeds this limit.
+"""
 _WALKED_AT_ONCE: Final = 1 << 15
 _WALKED_SLOWLY: Final = 1 << 10
-"""The records whose borders are found between two turns: some hundred us, by compiled code or in Python."""
+"""The number of records whose borders are found between two turns: some hundred us, by compiled code or in Python."""
 _MOST_DECODED: Final = 4096
-"""The most decoded records that are kept for other filters."""
+"""The maximum number of decoded records that are kept for other filters."""
 _LARGE_RECORD: Final = 16384
 _DECODED_AT_ONCE: Final = 32
-"""The records that are decoded and tested between two turns, if they are small."""
+"""The number of records that are decoded and tested between two turns, if the records are small."""
 _SUMMED_AT_ONCE: Final = 1 << 18
 _PACKED_AT_ONCE: Final = 1 << 16
 
@@ -59,7 +63,7 @@ class OpenedBatch:
         """The uncompressed records."""
         self._borders: list[int] = []
         self._spans: dict[int, tuple[int, int]] = {}
-        """Where records begin and end that were found by a header."""
+        """The begin and the end of each record that was found by a header."""
         self._records: dict[int, Record] = {}
 
     async def select(self, wanted: Filter, partition: int) -> list[int]:
@@ -122,7 +126,7 @@ class OpenedBatch:
         return known
 
     async def _find_borders(self) -> None:
-        """Find where each record begins, and the end of the last one. Raises Malformed."""
+        """Find the begin of each record, and the end of the last record. Raises Malformed."""
         if self._borders:
             return
         found = [0]
@@ -143,7 +147,7 @@ class OpenedBatch:
         self._borders = found
 
     async def only(self, indexes: Sequence[int]) -> bytes:
-        """Return the batch with only these records, which are at least one."""
+        """Return the batch with only these records, at least one."""
         header = self.header
         if len(indexes) == header.record_count:
             return bytes(self.whole)
@@ -214,7 +218,7 @@ async def _crc(batch: memoryview) -> int:
 
 
 async def opened(header: BatchHeader, batch: memoryview) -> OpenedBatch:
-    """Check and decompress a complete batch. Raises ApiError (CORRUPT_MESSAGE) for a damaged one."""
+    """Check and decompress a complete batch. Raises ApiError (CORRUPT_MESSAGE) for a damaged batch."""
     if await _crc(batch) != header.crc or header.record_count < 0 or header.last_offset_delta < 0:
         raise damaged(header)
     body = batch[HEADER_SIZE:]
@@ -233,5 +237,8 @@ async def opened(header: BatchHeader, batch: memoryview) -> OpenedBatch:
 
 
 def damaged(header: BatchHeader) -> ApiError:
-    """Return the error for a batch that cannot be read. A filter cannot pass over it: it may contain a match."""
+    """Return the error for a batch that cannot be read.
+
+    A filter cannot skip such a batch, because it may contain a match.
+    """
     return ApiError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is damaged")

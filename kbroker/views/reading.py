@@ -1,7 +1,7 @@
 """Reads a partition for the consumers of a view: filtered batches from an offset on, and matches by their timestamps.
 
-Owns which batches a reader opens: neither those that were scanned before nor those that were filtered before. A reader
-scans in its own request, gives way to other work, and remembers what it scanned. Never waits for new batches.
+Owns the choice of batches that a reader opens: it skips batches that were scanned or filtered before. A reader scans in
+its own request, gives way to other work, and remembers the ranges that it has scanned. Never waits for new batches.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _NOTHING: Final = (b"", -1)
 
 
 class Found(NamedTuple):
-    """The result of a read: complete filtered batches, and where the read ended."""
+    """The result of a read: complete filtered batches, and the offset at which the read ended."""
 
     records: bytes
     end: int
-    """The offset behind the last returned batch; without records, the requested offset."""
+    """The offset after the last returned batch; the requested offset if there are no records."""
     is_full: bool
     """Whether a further match did not fit."""
     is_done: bool
@@ -51,7 +51,8 @@ class Reader:
         Ends at `bound`, or when `has_time` returns False. Raises ApiError and OSError.
         """
         parts: list[bytes] = []
-        markers: list[bytes] = []  # of aborted transactions, which readers need before later records of the producer
+        # the markers of aborted transactions, which readers need before later records of the producer
+        markers: list[bytes] = []
         size, end, position = 0, start, start
         empty_from = start
         while position < bound and self._source.is_current:
@@ -106,7 +107,7 @@ class Reader:
         return Found(b"".join(parts), end, is_full=False, is_done=True)
 
     async def _filtered(self, selection: Selection, header: BatchHeader, batch: memoryview) -> tuple[bytes, int]:
-        """Return a batch with the records that match, and the offset of the last one; -1 if there are none."""
+        """Return a batch with the records that match, and the offset of the last match; -1 if there is none."""
         key = self._source.key(selection.filter, header)
         known = self._source.shared.kept.get(key)
         if known is not None:
@@ -123,7 +124,7 @@ class Reader:
     async def first_at(
         self, selection: Selection, start: int, timestamp: int, bound: int, has_time: Callable[[], bool]
     ) -> tuple[int, int, int] | None:
-        """Return (offset, timestamp, leader epoch) of the first match from `start` on that is not older.
+        """Return (offset, timestamp, leader epoch) of the first match from `start` on with at least this time.
 
         Raises TimeoutError when `has_time` returns False, ApiError and OSError.
         """
@@ -155,12 +156,12 @@ class Reader:
         return None
 
     async def _markers_in(self, begin: int, end: int) -> list[bytes]:
-        """Return the markers of aborted transactions in a range that is not read again. Raises OSError, ApiError."""
+        """Return the markers of aborted transactions in a range that the reader skips. Raises OSError, ApiError."""
         found = []
         for offset in self._source.log.abort_markers(begin, end):
             piece = self._source.log.read(offset, 1, end, min_one=True)
             for header, batch in complete(piece.view()):
-                if header.base_offset == offset and header.is_control:  # otherwise compaction has removed it
+                if header.base_offset == offset and header.is_control:  # otherwise compaction has removed the marker
                     found.append(bytes(batch))
             await turn
         return found

@@ -1,7 +1,7 @@
-"""What is known of one filter in one partition: ranges without matches, and where the last match is.
+"""The known facts about one filter in one partition: ranges without matches, and the offset of the last match.
 
-Owns this memory, which is bounded, and the ends that a view reports. Never reads a log, and never waits. Offsets are
-those of the source; a range [begin, end) without matches may contain control batches.
+Owns the memory of these facts, which is limited, and the ends that a view reports. Never reads a log, and never waits.
+Offsets are offsets of the source; a range [begin, end) without matches may contain control batches.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from kbroker.filters.filtering import Filter
 from kbroker.partition import Waiter
 
 MOST_RANGES: Final = 256
-"""The most ranges that are kept; then the smallest one is forgotten, and may be scanned again."""
+"""The maximum number of ranges. Above it the smallest old range is forgotten, and may be scanned again."""
 _RECENT: Final = 32
-"""So many ranges that were added or used last are not forgotten: a slow scan goes on from there."""
+"""The number of recently added or used ranges that are not forgotten, because a slow scan continues from them."""
 _MOST_UNSTABLE: Final = 10_000
-"""The most batches with matches above the last stable offset that are kept."""
+"""The maximum number of known batches with matches above the last stable offset."""
 
 
 class Ranges:
@@ -28,7 +28,7 @@ class Ranges:
     def __init__(self) -> None:
         self._begins: list[int] = []
         self._ends: list[int] = []
-        self._used: list[int] = []  # the higher, the later
+        self._used: list[int] = []  # the number of the last use: a higher number is a later use
         self._uses = 0
 
     def add(self, begin: int, end: int) -> None:
@@ -71,7 +71,7 @@ class Selection:
     )  # fmt: skip
 
     def __init__(self, wanted: Filter, start: int) -> None:
-        """Begin at the offset `start`, up to which nothing is known."""
+        """Begin at the offset `start`; nothing is known about earlier offsets."""
         self.filter: Final = wanted
         self.empty = Ranges()
         self.last = -1
@@ -79,15 +79,15 @@ class Selection:
         self.is_known = False
         """Whether no later match exists before `upto`."""
         self.upto = start
-        """The end of what is scanned, while the selection is not attached."""
+        """The end of the scanned part, while the selection is not attached."""
         self.floor = 0
-        """A search backwards for the last match need not go below this offset."""
+        """The offset at which a search backwards for the last match may end."""
         self.attached = False
-        """Whether new batches are scanned for this filter: then everything is scanned up to where the source is."""
+        """Whether new batches are scanned for this filter: then all batches are scanned up to the source's position."""
         self.clean_from = start
-        """While attached: the offset from which on there is no match."""
+        """The offset from which on there is no match, while the selection is attached."""
         self.used_ms = 0.0
-        """When it was last asked for, on the monotonic clock."""
+        """The time of the last request for this filter, on the monotonic clock."""
         self.waiters: dict[Waiter, None] = {}
         self._unstable: deque[int] = deque(maxlen=_MOST_UNSTABLE)
         self._stable_last = -1
@@ -109,7 +109,7 @@ class Selection:
         self.upto = self.clean_from = upto
 
     def skip(self, offset: int, scanned_to: int) -> int:
-        """Return the first offset, from `offset` on, that may be a match. `scanned_to` is where the source is."""
+        """Return the first offset, from `offset` on, that may be a match. `scanned_to` is the source's position."""
         while True:
             found = self.empty.behind(offset)
             if self.attached and found >= self.clean_from:
@@ -138,11 +138,11 @@ class Selection:
         self._stable_last = max(self._stable_last, match)
 
     def high_watermark(self, start: int) -> int:
-        """Return the offset behind the last known match; the log's start if there is none. It never becomes less."""
+        """Return the offset after the last known match; the log's start if there is none. It never decreases."""
         return max(self.last + 1, start)
 
     def last_stable_offset(self, stable: int, start: int) -> int:
-        """Return the offset behind the last known match below the source's last stable offset."""
+        """Return the offset after the last known match below the source's last stable offset."""
         unstable = self._unstable
         while unstable and unstable[0] < stable:
             self._stable_last = max(self._stable_last, unstable.popleft())

@@ -1,6 +1,6 @@
-"""What the scans of all sources share: filtered batches in memory, the clock, and a limit on large batches.
+"""The common parts of the scans of all sources: filtered batches in memory, the clock, and a limit on large batches.
 
-Owns the memory of filtered batches, which has a bound over all views of a broker.
+Owns the memory of filtered batches, which has one limit for all views of a broker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.partition import Partition
 from kbroker.views.header_indexes import HeaderIndexes
 
 KEPT_BYTES: Final = 32 << 20
-"""The most bytes of filtered batches that are kept for further readers."""
+"""The maximum number of bytes of filtered batches that are kept for further readers."""
 _ENTRY_BYTES: Final = 300
 
 
@@ -47,7 +47,7 @@ class Kept:
 
 
 class Shared:
-    """The surroundings of a scan."""
+    """The parts of the broker that all scans use."""
 
     def __init__(
         self,
@@ -64,4 +64,4 @@ class Shared:
         """Returns whether a partition is hosted here."""
         self.kept: Final = Kept()
         self.scanned = 0
-        """The records of sources that were scanned for views."""
+        """The number of records of sources that were scanned for views."""

@@ -1,7 +1,7 @@
-"""The partition under its views: whether it is still the same log, how far consumers may read, and opened batches.
+"""The partition under its views: the check that its log is the same, the end for consumers, and opened batches.
 
-Owns what the scan of new batches, the search for last matches and the readers of one partition have in common. Never
-decides what is scanned.
+Owns the common parts of the scan of new batches, of the search for last matches, and of the readers of one partition.
+Never decides which part of the log is scanned.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from kbroker.filters.filtering import Filter
 
 PIECE: Final = 1 << 20
-"""The bytes that are read from the source together."""
+"""The number of bytes that are read from the source together."""
 _GAP: Final = 1 << 14
-"""So many bytes without a match are read and passed over, because another read would take longer."""
+"""The maximum number of bytes without a match that are read and skipped, because another read would take longer."""
 _LARGE: Final = 1 << 16
-"""A batch of more bytes is opened beside few others, because it may need much memory."""
+"""The size in bytes above which few batches are opened at the same time, because each may need much memory."""
 
 
 class Possible(NamedTuple):
-    """Where matches may be: at `offset` and in the following `size` bytes, there only in some blocks of an index."""
+    """A part of the log that may have matches: `size` bytes from `offset` on, and there only certain blocks."""
 
     offset: int
     size: int
     header_index: HeaderIndex | None = None
     bits: int = 0
     end: int = 0
-    """The offset up to which the index tells something. Compaction may have joined its segment with the next one."""
+    """The offset up to which the index is valid. Compaction may have joined its segment with the next one."""
 
     def has(self, offset: int) -> bool:
         """Whether the batch that begins at an offset may have a match."""
@@ -48,7 +48,7 @@ class Possible(NamedTuple):
 
 
 def _together(index: HeaderIndex, block: int, rest: int) -> int:
-    """Return the bytes from a block to the next large gap; `rest` are this block and those behind it."""
+    """Return the bytes from a block to the next large gap; `rest` is a bitmap of this block and the later blocks."""
     start = index.position_of(block)
     while True:
         block_count = ((rest + 1) & ~rest).bit_length() - 1
@@ -71,15 +71,15 @@ class Source:
         self.shared = shared
         self._truncations = self.log.truncations
         self.upto = 0
-        """Up to here batches are scanned for the attached selections."""
+        """The offset up to which batches are scanned for the attached selections."""
 
     @property
     def is_current(self) -> bool:
-        """Whether the log is still the one that was scanned: neither replaced nor truncated."""
+        """Whether the scanned log was neither replaced nor truncated."""
         return self.partition.log is self.log and self._truncations == self.log.truncations
 
     def bound(self, *, committed: bool = False) -> int:
-        """Return the end of what consumers can read of the source. Raises OSError."""
+        """Return the end of the source's records that consumers can read. Raises OSError."""
         source = self.log
         end = source.last_stable_offset if committed else source.high_watermark
         if source.maturity is not None:
@@ -89,7 +89,10 @@ class Source:
     # -- where matches may be
 
     async def next_possible(self, wanted: Filter, offset: int, bound: int, has_time: Callable[[], bool]) -> Possible:
-        """Return where the first match from `offset` on may be: without an index, at once. Raises OSError."""
+        """Return the first part from `offset` on that may have a match.
+
+        Without an index, the part begins at `offset`. Raises OSError.
+        """
         while offset < bound and has_time() and self.is_current:
             segments = self.log.segments
             place = segments.index_at(offset)
@@ -115,7 +118,7 @@ class Source:
         return Possible(offset, PIECE)
 
     async def last_possible(self, wanted: Iterable[Filter], end: int) -> tuple[int, HeaderIndex | None, int]:
-        """Return the end of the last block before `end` that may have a match of one of several filters.
+        """Return the end of the last block before `end` that may have a match of any of these filters.
 
         Also return the index of its segment, and the blocks that may have matches, if they are known. Raises OSError.
         """
@@ -147,7 +150,7 @@ class Source:
     # -- batches
 
     async def open(self, header: BatchHeader, batch: memoryview) -> OpenedBatch:
-        """Open a batch; large ones a few at a time. Raises ApiError."""
+        """Open a batch. Only a few large batches are opened at the same time. Raises ApiError."""
         if header.size <= _LARGE:
             return await opened(header, batch)
         found: OpenedBatch = await self.shared.openings.run(lambda: opened(header, batch))

@@ -1,9 +1,9 @@
 """One partition with views: the filters in use, and the scan of new batches, once for all of them.
 
 Owns the order of scans. New batches are scanned by one task for all filters that are in use; each batch is opened once.
-For a filter that is used for the first time, last_matches.py searches backwards for its last match. A consumer that is
-behind scans in its own request (reading.py). All of them give way to other work, and remember what they scanned. Never
-decides what a client may read.
+For a filter that is used for the first time, last_matches.py searches backwards for its last match. A consumer of older
+batches scans in its own request (reading.py). All scans give way to other work, and remember the ranges that they have
+scanned. Never decides which records a client may read.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FAR: Final = 32 << 20
-"""A gap of so many bytes is not scanned forwards for filters that only need their last match."""
+"""The size in bytes from which a gap is not scanned forwards for filters that only need their last match."""
 IDLE_MS: Final = 60_000
-"""After this time in ms without a request, new batches are not scanned for a filter any longer."""
+"""The time in ms without a request after which new batches are no longer scanned for a filter."""
 
 
 class SourceScan:
@@ -61,16 +61,16 @@ class SourceScan:
 
     @property
     def is_current(self) -> bool:
-        """Whether the log is still the one that was scanned: neither replaced nor truncated."""
+        """Whether the scanned log was neither replaced nor truncated."""
         return self.source.is_current
 
     @property
     def upto(self) -> int:
-        """Up to here batches are scanned for the attached selections."""
+        """The offset up to which batches are scanned for the attached selections."""
         return self.source.upto
 
     def bound(self, *, committed: bool = False) -> int:
-        """Return the end of what consumers can read of the source. Raises OSError."""
+        """Return the end of the source's records that consumers can read. Raises OSError."""
         return self.source.bound(committed=committed)
 
     def _leadership(self) -> tuple[bool, int]:
@@ -107,7 +107,7 @@ class SourceScan:
             self.partition.waiters[self] = None
 
     def stop_waiting(self, selection: Selection, waiter: Waiter) -> None:
-        """Forget a waiter, if it waits."""
+        """Forget a waiter, if there is such a waiter."""
         if waiter in selection.waiters:
             del selection.waiters[waiter]
             self._waiting -= 1
@@ -115,7 +115,7 @@ class SourceScan:
                 self.partition.waiters.pop(self, None)
 
     def poke(self) -> None:
-        """Scan new batches, because the partition has changed and somebody waits."""
+        """Scan new batches, because the partition has changed and there are waiters."""
         if self._leadership() != self._led or not self.is_current or not self._shared.is_hosted(self.partition):
             self._led = self._leadership()
             self.wake_all()
@@ -164,7 +164,7 @@ class SourceScan:
                 self._timer = asyncio.get_running_loop().call_later(max(wait_ms, 1) / 1000, self.poke)
 
     async def _scan_new(self) -> None:
-        """Scan up to the end that consumers can read now, for all filters in use."""
+        """Scan up to the end of the records that consumers can read now, for all filters in use."""
         while self.is_current:
             bound = self.bound()
             if not self._begun or self._is_far(bound):
@@ -205,7 +205,7 @@ class SourceScan:
         return stop - start if first == last else segments[first].size - start + stop
 
     def _jump(self, bound: int) -> None:
-        """Continue at `bound`; what lies between is searched backwards for each filter when it is needed."""
+        """Continue at `bound`. The skipped part is searched backwards for each filter when this is needed."""
         for each in list(self._attached):
             self._detach(each)
         self.source.upto, self._begun, self._is_fresh = bound, True, True
@@ -258,7 +258,7 @@ class SourceScan:
     # -- the last match
 
     def knows_end(self, selection: Selection) -> bool:
-        """Whether the last match is known. Before that, clients must not take any offset for the end."""
+        """Whether the last match is known. Before that, clients must not treat any offset as the end."""
         return selection.is_known and selection.attached
 
     async def caught_up(self, until: float) -> None:

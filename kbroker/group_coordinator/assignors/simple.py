@@ -2,7 +2,7 @@
 
 Owns this algorithm (Kafka's SimpleAssignor). Each partition is assigned to as many members as are needed to give every
 member a partition. A member loses its partitions beyond its quota, and a partition loses its members beyond its share.
-The members below their quota then get the missing assignments in turn. Where nothing else decides, the order of Java's
+The members below their quota then get the missing assignments in turn. If there is no other rule, the order of Java's
 hash tables decides, so that the result equals Kafka's. The algorithm makes one pass over members and partitions.
 """
 
@@ -81,7 +81,7 @@ class _Assigned:
 
 
 class _Sharing(Generic[P]):
-    """The sharing of some partitions among some members. Numbers identify the members.
+    """The sharing of some partitions among some members. The members have numbers.
 
     `quota` is the number of partitions of each member. `place` returns the topic and the index of a partition.
     """
@@ -199,7 +199,8 @@ def _homogeneous(spec: SharingSpec) -> Assignment:
                 continue
             for index in partitions_in_java_order(old[topic_id]):
                 sharing.keep(number, (topic_id, index))
-    # The members that are below their quota now count as such, even if other members lose partitions to them later.
+    # The members that are below their quota at this point count as such in the assignment, even if other members lose
+    # partitions to them later.
     below = [number for number in numbers if sharing.count(number) < quota[number]]
     sharing.revoke()
     sharing.assign(targets, below)

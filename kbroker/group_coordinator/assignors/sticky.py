@@ -18,7 +18,7 @@ from kbroker.group_coordinator.topologies.tasks import ActiveTasks, Tasks, TaskS
 Task = tuple[str, int]
 """A subtopology's id and a partition."""
 Offsets = Mapping[str, Mapping[int, int]]
-"""How far a member has restored each task, by subtopology id and partition."""
+"""The offset up to which a member has restored each task, by subtopology id and partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class _Assignment:
 
     @staticmethod
     def _least_loaded(places: Iterable[_Place], without: Task | None = None) -> _Place | None:
-        """Return the first place with less load and fewer tasks than all places before it, as Kafka compares them."""
+        """Return the last place with less load and fewer tasks than the choice before it, as Kafka compares them."""
         found: _Place | None = None
         load = count = 0.0
         for place in places:

@@ -114,12 +114,12 @@ class MixedUniform:
 
 
 class _Balancer:
-    """Returns the least and the most loaded of some members, repeatedly, while their loads change.
+    """Returns the least loaded and the most loaded member of a set, repeatedly, while the loads change.
 
-    The members are sorted by load. The range of the least loaded members is at the left end, that of the most loaded at
-    the right end. Each call returns the next member of a range. After one pass over a range, the loads of its members
-    have changed, and the range may grow by neighbours with the same load. Members that have no partitions to give are
-    moved past the right end.
+    The members are sorted by load. The range of the least loaded members is at the left end, and the range of the most
+    loaded members is at the right end. Each call returns the next member of a range. After one pass over a range, the
+    loads of its members have changed, and the range may grow by neighbours with the same load. Members that have no
+    partitions to give are moved past the right end.
     """
 
     def __init__(self, load: list[int], members: list[int]) -> None:
@@ -143,7 +143,7 @@ class _Balancer:
         return found
 
     def next_most(self) -> int:
-        """Return the member that gives the next partition away; -1 if no member has one."""
+        """Return the member that gives the next partition away; -1 if no member has a partition."""
         if self._next_most < self._most_start:
             if self._most_end <= self._most_start and self._most_start > 0:
                 self._most_load = self._load[self._sorted[self._most_start - 1]]

@@ -1,8 +1,8 @@
 """JoinGroup of classic groups.
 
-Owns how JoinGroup is handled in each state of a group, for dynamic and for static members. Never times or ends a phase:
-rebalance.py does. The rules are those of Kafka 4.4's GroupMetadataManager (from classicGroupJoin on), not of the older
-coordinator.
+Owns the handling of JoinGroup in each state of a group, for dynamic and for static members. Never times or ends a
+phase: rebalance.py does that. The rules are the rules of Kafka 4.4's GroupMetadataManager (from classicGroupJoin on),
+not of the older coordinator.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class JoinGroups:
             if code is not ErrorCode.NONE and self._groups.get(group.group_id) is group:
                 log.warning("group %s: it was not written and is dropped: %s", group.group_id, code.name)
                 self._groups.remove(group)
-                if code is ErrorCode.REQUEST_TIMED_OUT:  # the log contains the group, and may contain offsets of it
+                if code is ErrorCode.REQUEST_TIMED_OUT:  # the log contains the group, and may contain its offsets
                     self._groups.put(ClassicGroup(group.group_id, now_ms))
                 group.to(DEAD, now_ms)
                 for member in group.members.values():
@@ -175,7 +175,7 @@ class JoinGroups:
             self._add(group, new_id, join)
 
     def _join_known(self, group: ClassicGroup, join: Join) -> None:
-        """Answer a member with an id: with the current generation if nothing has changed, else after a rebalance."""
+        """Answer a member with an id: with the current generation if it is unchanged, otherwise after a rebalance."""
         request = join.request
         member_id = request.member_id
         if member_id in group.pending_joins:
@@ -217,7 +217,7 @@ class JoinGroups:
         if group.state is PREPARING and group.previous is EMPTY:
             group.new_member_added = True
         group.add(member, join.parked)
-        # Bound the wait of this member: its client may time out, and join repeatedly under new ids.
+        # Limit the wait of this member, because its client may time out and join repeatedly under new ids.
         schedule_session(group, member, join.out, NEW_MEMBER_JOIN_TIMEOUT_MS)
         reason = f"new member {member_id}, instance {join.request.group_instance_id}; client reason: {join.reason}"
         self._rebalances.prepare_or_complete(group, reason, join.out, join.now_ms)

@@ -3,8 +3,8 @@
 The rules are those of Kafka 4.4's GroupMetadataManager (classicGroupHeartbeat, classicGroupLeave,
 expireClassicGroupMemberHeartbeat).
 
-The key of the timer is ("session", group, member). It bounds a member's session, or the time in which a member with a
-new id must join.
+The key of the timer is ("session", group, member). The timer limits a member's session, or the time in which a member
+with a new id must join.
 """
 
 from __future__ import annotations

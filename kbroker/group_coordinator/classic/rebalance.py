@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 LOGGED_BY_NAME = 8
-"""A log line lists up to this many members by name. If there are more, it gives only their number."""
+"""The maximum number of members that a log line lists by name. If there are more, the line has only their number."""
 
 
 def named(member_ids: Sequence[str]) -> str:
@@ -108,7 +108,7 @@ class Rebalances:
         self._config = config
 
     def prepare_or_complete(self, group: ClassicGroup, reason: str, out: Outcome, now_ms: int) -> None:
-        """Start a rebalance, or end the join phase of the current one if no member is missing any more."""
+        """Start a rebalance, or end the join phase of the current rebalance if no member is missing any more."""
         if group.state in (STABLE, COMPLETING, EMPTY):
             self.prepare(group, reason, out, now_ms)
         else:
@@ -169,7 +169,10 @@ class Rebalances:
         out.timers.append(Schedule(("sync", group.group_id), group.rebalance_timeout_ms()))
 
     def _warn_if_failed(self, group: ClassicGroup) -> Callable[[ErrorCode, int], Outcome]:
-        """Return an `after` that warns if an empty generation was not written; a later load would find old members."""
+        """Return an `after` that warns if an empty generation was not written.
+
+        A later load would find the old members.
+        """
 
         def after(code: ErrorCode, _now_ms: int) -> Outcome:
             if code is not ErrorCode.NONE:

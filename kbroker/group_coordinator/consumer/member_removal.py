@@ -58,8 +58,8 @@ class MemberRemoval:
         metadata_hash = self._topics.hash_of(counts.topics())
         out.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
         if len(members) == len(group.members):
-            # The target of a group without members needs no computation. Its time is 0, so that the next member gets a
-            # target without delay.
+            # The target of a group without members needs no computation. The time of the target is 0, so that the next
+            # member gets a target without delay.
             out.records.append(records.target_epoch(group_id, group.epoch + 1, 0))
 
     def on_timer(self, group: ConsumerGroup, kind: str, member_id: str, now_ms: int) -> Outcome:

@@ -1,6 +1,6 @@
 """Converts groups from one protocol to the other, with and without members.
 
-Owns the conversions in both directions, and when they are allowed (group.consumer.migration.policy). A conversion
+Owns the conversions in both directions, and the rule that allows them (group.consumer.migration.policy). A conversion
 writes tombstones of the old group and the records of the new one in one batch, so it happens completely or not at all.
 """
 
@@ -73,7 +73,10 @@ class Migration:
         return self._upgrade(group, out)
 
     def check_classic_join(self) -> None:
-        """Refuse a classic member of a consumer group if neither kind of group becomes the other. Raises ApiError."""
+        """Refuse a classic member of a consumer group if the policy allows no conversion between the protocols.
+
+        Raises ApiError.
+        """
         if self._config.consumer_migration_policy is MigrationPolicy.DISABLED:
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
@@ -175,7 +178,10 @@ class Migration:
     # -- consumer -> classic
 
     def downgrade(self, group: ConsumerGroup, removed: Sequence[ConsumerMember], out: Outcome, now_ms: int) -> bool:
-        """Convert a consumer group to a classic one when its last consumer members leave. Return whether it has."""
+        """Convert a consumer group to a classic one when its last consumer members leave.
+
+        Return whether the group was converted.
+        """
         rest = len(group.members) - len(removed)
         if not group.all_classic_without(removed) or rest <= 0 or not self.may_downgrade(group, rest):
             return False
@@ -198,7 +204,7 @@ class Migration:
         if size > self._config.max_size:
             log.info("group %s: stays a consumer group, as it is larger than group.max.size", group.group_id)
             return False
-        # If the log has refused the record of so many members, try again only with at most half of them.
+        # If the log has refused the record of this many members, try again only when there are at most half as many.
         return not group.too_many_for_classic or size <= group.too_many_for_classic // 2
 
     def classic_group_of(
@@ -214,11 +220,11 @@ class Migration:
 
         If the group rebalances immediately, no member will get its target. The record then has each member's current
         partitions instead, because the group may become a consumer group again before any member has revoked a
-        partition. Such a record names no leader, so that a coordinator that loads it starts a rebalance. Otherwise the
-        partitions of members that left would have no owner after a crash.
+        partition. Such a record names no leader, so that a coordinator that loads it starts a rebalance. Without this
+        rebalance, the partitions of members that left would have no owner after a crash.
 
-        `held_as` is the id under which the group has the target of a member with a new id. Raises Malformed if a
-        member's protocol data is unreadable.
+        If a member has a new id, `held_as` is the id under which the group has the member's target. Raises Malformed if
+        a member's protocol data is unreadable.
         """
         classic = ClassicGroup(group.group_id, now_ms)
         for member in members.values():
@@ -258,7 +264,7 @@ class Migration:
         def after(code: ErrorCode, now: int) -> Outcome:
             done = Outcome() if before is None else before(code, now)
             held = self._groups.classic(group.group_id)
-            if held is not None:  # also true if the log has it but the write was not committed in time
+            if held is not None:  # also true if the log has the record but the write was not committed in time
                 log.info("group %s: becomes a classic group with %d members", group.group_id, len(members))
                 forget_timers(group.group_id, removed, done)
                 self._settle_in(held, members, reason, done, now)

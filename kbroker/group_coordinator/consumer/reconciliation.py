@@ -1,8 +1,8 @@
 """Moves a member step by step from its current assignment to its target (Kafka's CurrentAssignmentBuilder).
 
-Owns one step. A member first revokes partitions and confirms this; it keeps its epoch meanwhile. Then it gets the
-target's epoch and the free partitions. With later heartbeats it gets the partitions that other members have released.
-No partition ever has two owners.
+Owns one step. A member first revokes partitions, and confirms the revocation. Meanwhile it keeps its epoch. Then it
+gets the target's epoch and the free partitions. With later heartbeats it gets the partitions that other members have
+released. No partition ever has two owners.
 """
 
 from __future__ import annotations

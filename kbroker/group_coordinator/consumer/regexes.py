@@ -1,14 +1,15 @@
 """Subscribed patterns in RE2's syntax, which the coordinator resolves to topics.
 
-Owns when a group's patterns are resolved: for a new pattern, for new topics, and periodically, but at most every 10 s.
-Also owns the resolving itself. A heartbeat starts it, and it continues in time slices after the heartbeat.
+Owns the times at which a group's patterns are resolved: for a new pattern, for new topics, and periodically, but at
+most every 10 s. Also owns the resolving itself: a heartbeat starts the work, and the work continues in time slices
+after the heartbeat.
 
-Any client may send a pattern, so its cost is bounded. RE2 has no backtracking: the time of a match is linear in a
-name's length. The limit on RE2's memory also limits the work per character, and a match captures few or no groups. A
-match takes a few ms at most. A slice exceeds its time by at most one match, or one compilation of a pattern. All groups
-together have a limited share of the event loop's turns (coordination/timers.py). A pattern in a heartbeat is compiled
-immediately, to check its syntax. This takes some tens of ms at most, because a pattern's length and number of Unicode
-classes are limited. RE2 expands these classes before its memory limit applies.
+Any client may send a pattern, so the cost of a pattern is limited. RE2 has no backtracking: the time of a match is
+linear in a name's length. The limit on RE2's memory also limits the work per character, and a match captures few or no
+groups. A match takes a few ms at most. A slice exceeds its time by at most one match, or one compilation of a pattern.
+All groups together have a limited share of the event loop's turns (coordination/timers.py). A pattern in a heartbeat is
+compiled immediately, to check its syntax. This takes some tens of ms at most, because a pattern's length and number of
+Unicode classes are limited. RE2 expands these classes before its memory limit applies.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def everything(_topic: str) -> bool:
 
 
 class Change(Enum):
-    """How a heartbeat changes a member's pattern: not at all, to an unresolved pattern, or to a resolved one."""
+    """The change of a member's pattern by a heartbeat: no change, an unresolved pattern, or a resolved pattern."""
 
     NONE = 0
     UPDATED = 1
@@ -109,7 +110,8 @@ class _Job:
         self.started_ms = now_ms
         self._may_see = may_see
         self._names = list(topics.state.topics)
-        self._work: Coroutine[Any, Any, None] | None = None  # created by the first run: the job may be dropped before
+        # created by the first run, because the job may be dropped before it
+        self._work: Coroutine[Any, Any, None] | None = None
 
     async def _match(self, names: list[str]) -> None:
         for pattern, found in self.found.items():

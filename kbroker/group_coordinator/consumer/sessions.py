@@ -1,10 +1,10 @@
 """The timers of consumer group members: the limits on a member's silence and on the time for its next step.
 
-Owns when the timers begin and end; member_removal.py has their effects.
+Owns the begin and the end of the timers; member_removal.py has their effects.
 
 The keys of the timers: ("consumer session", group, member) runs until a heartbeat; ("revoke", group, member) runs until
 the member has revoked its partitions. Classic members also have: ("consumer join", group, member), which runs until the
-member has joined again; ("consumer sync", group, member), which runs until a member that has joined has synced.
+member has joined again; ("consumer sync", group, member), which runs from the join until the member has synced.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class Sessions:
                 out.timers.append(Schedule(key, member.rebalance_timeout_ms))
 
     def time_revocation(self, group_id: str, member: ConsumerMember, out: Outcome) -> None:
-        """Start the rebalance timeout of a member that must revoke partitions; cancel it once they are revoked.
+        """Start the rebalance timeout of a member that must revoke partitions.
 
-        The timeout starts when the write of the member's new state has ended, even if the commit timed out.
+        Cancel the timeout once they are revoked. The timeout starts when the write of the member's new state has ended,
+        even if the commit timed out.
         """
 
         def settle(done: Outcome, _now: int) -> None:

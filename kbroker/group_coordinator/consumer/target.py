@@ -2,8 +2,8 @@
 
 Owns this order (Kafka's consumerGroupHeartbeat and TargetAssignmentBuilder): the member's changes, the group's epoch,
 the target, the member's reconciliation. Every step adds records; the group changes when the records are replayed. The
-time to compute a target is near-linear in members and partitions; group.consumer.assignment.interval.ms limits how
-often a target is computed while members join and leave.
+time to compute a target is near-linear in members and partitions; group.consumer.assignment.interval.ms is the minimum
+time between two computations of a target while members join and leave.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Targets:
     ) -> tuple[int, Callable[[], bool]]:
         """Increase the group's epoch if the caller requires it, or if the group's topics have changed.
 
-        Return the epoch, and a function that returns whether all members subscribe to the same topics. It is a function
-        because only a new target needs the result, and the check examines every topic.
+        Return the epoch, and a function that returns whether all members subscribe to the same topics. The second value
+        is a function because only a new target needs the result, and the check examines every topic.
         """
         topics = self._topics
         if not bump and not group.topics_are_stale(now_ms, topics.version):
@@ -165,7 +165,7 @@ class Targets:
         *,
         subscription_changed: bool,
     ) -> ConsumerMember:
-        """Reconcile a member. If it has changed, write it and time its revocation."""
+        """Reconcile a member. If the member has changed, write its new state and start the timer of its revocation."""
         updated = reconcile(
             member,
             epoch=epoch,

@@ -102,12 +102,15 @@ class Member:
         return next(name for name, _ in self.protocols if name in candidates)
 
     def is_alive_without_heartbeat(self) -> bool:
-        """Return whether a parked request proves the member alive; it cannot if the member never got an answer."""
+        """Return whether a parked request proves that the member is alive.
+
+        It proves nothing if the member never got an answer.
+        """
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
 class ClassicGroup:
-    """One group. With `protocol_type` None and no members it is a simple group, which only has offsets."""
+    """One group. If `protocol_type` is None and there are no members, it is a simple group, which has only offsets."""
 
     TYPE = "classic"
 
@@ -126,7 +129,7 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        self.unled = False  # the loaded record names no leader, so the group must rebalance first
+        self.unled = False  # whether the loaded record names no leader, so that the group must first rebalance
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}  # Instance id -> member id.
         self.pending_joins: set[str] = set()  # Ids sent with MEMBER_ID_REQUIRED and not used yet.

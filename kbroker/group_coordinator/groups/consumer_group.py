@@ -116,12 +116,12 @@ class ConsumerGroup:
         self.has_partition_metadata_record = False
         self._partition_epochs: dict[bytes, dict[int, int]] = {}
         # The following state exists only in this process.
-        self.refresh_deadline = 0  # When to check the topics again, even without a notification.
+        self.refresh_deadline = 0  # The time of the next check of the topics, even without a notification.
         self.refresh_epoch = 0
         self.seen_version = 0  # The version of Topics at the last check.
         self.regex_version = 0  # The created_version of Topics when the patterns were last resolved.
         self.revoking: dict[str, int] = {}  # Members whose revocation is timed, and their epochs at its start.
-        self.joining: set[str] = set()  # Classic members whose next JoinGroup has a timer.
+        self.joining: set[str] = set()  # Classic members with a timer for their next JoinGroup.
         self.too_many_for_classic = 0  # The number of members for which the log refused a classic group's record.
 
     # -- queries
@@ -162,7 +162,7 @@ class ConsumerGroup:
         return self.target.get(member_id, NOTHING)
 
     def partition_epoch(self, topic_id: bytes, partition: int) -> int:
-        """Return the epoch of a partition's owner; -1 if the partition has no owner."""
+        """Return the epoch of a partition's owner; -1 if the partition has none."""
         held = self._partition_epochs.get(topic_id)
         return -1 if held is None else held.get(partition, -1)
 

@@ -73,7 +73,7 @@ class StatePartitions:
 
 
 def united(first: Used, second: Used) -> dict[bytes, UsedTopic]:
-    """Return the partitions of both. If both name a topic, the second name counts."""
+    """Return the union of two sets of partitions. If both have a name for a topic, the second name counts."""
     found = dict(first)
     for topic_id, used in second.items():
         known = found.get(topic_id)
@@ -82,7 +82,7 @@ def united(first: Used, second: Used) -> dict[bytes, UsedTopic]:
 
 
 def without(used: Used, removed: Mapping[bytes, Iterable[int]]) -> dict[bytes, UsedTopic]:
-    """Return the partitions that are not among the removed ones, without topics that have none left."""
+    """Return the partitions that are not among the removed ones, without topics that have no partitions left."""
     found = {}
     for topic_id, topic in used.items():
         left = topic.partitions.difference(removed.get(topic_id, ()))
@@ -114,8 +114,8 @@ class ShareGroup:
         self.counts = SubscriptionCounts({}, {})
         self.state_partitions: StatePartitions | None = None
         # The following state exists only in this process.
-        self.initializing_since = 0  # When the initialization of the partitions that are initializing began.
-        self.refresh_deadline = 0  # When to check the topics again, even without a notification.
+        self.initializing_since = 0  # The time at which the running initialization of partitions began.
+        self.refresh_deadline = 0  # The time of the next check of the topics, even without a notification.
         self.refresh_epoch = 0
         self.seen_version = 0  # The version of Topics at the last check.
         self.checked_version = 0  # The version of Topics for which all partitions are initialised and in the target.

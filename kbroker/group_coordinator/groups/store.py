@@ -1,6 +1,6 @@
 """The groups of a shard, of all protocols, in one table by id.
 
-Owns the group of each id, and the list of members that have left. Other modules decide when a group changes its
+Owns the group of each id, and the list of members that have left. Other modules decide about a group's change of
 protocol.
 """
 
@@ -34,7 +34,7 @@ class Departure(NamedTuple):
 
 
 class Groups:
-    """The table, and the members that have left since somebody last looked; of many only the latest."""
+    """The table, and the members that have left since the last reading of them; if there are many, only the latest."""
 
     def __init__(self) -> None:
         self.departed: deque[Departure] = deque(maxlen=_MOST_DEPARTED)

@@ -69,11 +69,12 @@ class StreamsGroup:
         self._warmup: dict[tuple[str, int], dict[str, int]] = {}
         # The following state exists only in this process.
         self.configured: ConfiguredTopology | None = None
-        self.refresh_deadline = 0  # When to check the topics again, even without a notification.
+        self.refresh_deadline = 0  # The time of the next check of the topics, even without a notification.
         self.refresh_epoch = 0
         self.seen_version = 0  # The version of Topics at the last check.
         self.revoking: dict[str, int] = {}  # Members whose revocation is timed, and their epochs at its start.
-        self.restored: dict[str, Offsets] = {}  # The offsets to which each member reports its tasks restored.
+        # The offsets to which each member has restored its tasks, as reported by the member.
+        self.restored: dict[str, Offsets] = {}
         self.restored_ends: dict[str, Offsets] = {}  # The end offsets of the tasks' state.
         self._offsets = 0  # The number of offsets in both.
         self.shutdown_by: str | None = None  # The member that requested the shutdown of all members.
@@ -168,7 +169,7 @@ class StreamsGroup:
         self.endpoints.pop(member_id, None)
 
     def put_offsets(self, member_id: str, restored: Offsets | None, ends: Offsets | None) -> None:
-        """Store the offsets to which a member has restored its tasks, within the limit. None changes nothing."""
+        """Store the offsets to which a member has restored its tasks, within the limit. None means no change."""
         for held, told in ((self.restored, restored), (self.restored_ends, ends)):
             if told is None:
                 continue

@@ -1,9 +1,9 @@
 """ShareGroupHeartbeat: joining, staying, leaving.
 
 Owns the handling of the request (Kafka's GroupMetadataManager.shareGroupHeartbeat): the checks that do not depend on
-the group, the member's changes, the group's epoch, its target, the member's step to the target, and the share
-partitions that need a state first. Every step adds records; the group changes when the records are replayed. Unlike
-consumers, members do not wait for each other: a member gets its complete target immediately.
+the group, the member's changes, the group's epoch and target, and the member's step to the target. Also owns the choice
+of the share partitions that first need a state. Every step adds records; the group changes when the records are
+replayed. Unlike consumers, members do not wait for each other: a member gets its complete target immediately.
 
 The key of the timer is ("share session", group, member). It runs until a heartbeat.
 """

@@ -92,9 +92,9 @@ class StateOfGroups:
         """Record the partitions of the subscribed topics that have no state yet; return None if there are none.
 
         An initialisation that has not ended is tried again after group.share.initialize.retry.interval.ms. If a
-        partition was added to a topic that the group already uses, the group starts at its beginning, because it has
-        read nothing there. Kafka also starts at the beginning if the first initialisation of a partition was
-        interrupted, for example because the coordinator moved.
+        partition was added to a topic that the group already uses, the group starts at the partition's beginning,
+        because it has read nothing there. Kafka also starts at the beginning if the first initialisation of a partition
+        was interrupted, for example because the coordinator moved.
         """
         version = self._topics.version
         if not out.records and group.checked_version == version:

@@ -1,6 +1,6 @@
 """Internal topics of streams groups that could not be created recently, and the reasons.
 
-Owns the bound: the oldest failure is forgotten first.
+Owns the limit on their number: the oldest failure is removed first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FailedTopics:
             del self._by_name[next(iter(self._by_name))]
 
     def of(self, names: Iterable[str], now_ms: float) -> dict[str, str]:
-        """Return why topics could not be created, for those of `names` that failed recently."""
+        """Return the errors of those of `names` whose creation failed recently."""
         found = {}
         for name in names:
             why, until_ms = self._by_name.get(name, ("", 0.0))

@@ -276,7 +276,10 @@ def _known(offsets: Offsets | None, subtopologies: Container[str]) -> Offsets | 
 
 
 def _updated_topology(group: StreamsGroup, request: StreamsGroupHeartbeatRequest, out: Outcome) -> Topology:
-    """Return the group's topology, which its first member sets. Raises INVALID_REQUEST if a member has another one."""
+    """Return the group's topology, which its first member sets.
+
+    Raises INVALID_REQUEST if a member has another topology.
+    """
     known = group.topology
     if request.topology is None:
         if known is None:

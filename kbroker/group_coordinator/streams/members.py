@@ -47,7 +47,10 @@ class StreamsMembers:
         return self._groups.known_streams(group_id)
 
     def has(self, group_id: str) -> bool:
-        """Return whether a group exists. A group that a heartbeat creates does not exist until the write."""
+        """Return whether a group exists.
+
+        A group that a heartbeat creates does not exist before the write of its records.
+        """
         return self._groups.get(group_id) is not None
 
     def open_group(self, group_id: str, create: bool, out: Outcome) -> StreamsGroup:
@@ -192,7 +195,7 @@ class StreamsMembers:
 
     @staticmethod
     def leave_for_a_while(group: StreamsGroup, member: StreamsMember, out: Outcome) -> None:
-        """Let a static member leave for a while: its tasks wait for its return until its session ends."""
+        """Let a static member leave for a while. Its tasks wait for its return, at most until its session ends."""
         held = member.assigned.with_epoch_zero()
         left = replace(member, member_epoch=LEAVE_STATIC_EPOCH, pending_revocation=NOTHING_HELD, assigned=held)
         out.records.append(records.current_assignment(group.group_id, left))

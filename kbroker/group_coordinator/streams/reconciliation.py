@@ -1,9 +1,9 @@
-"""Moves a member of a streams group step by step from its tasks to those of its target.
+"""Moves a member of a streams group step by step from its tasks to the tasks of its target.
 
-Owns one step (Kafka's CurrentAssignmentBuilder). A member first gives up tasks and confirms this; it keeps its epoch
-meanwhile. Then it gets the target's epoch and the free tasks. With later heartbeats it gets the tasks that others have
-given up. No active task ever has two owners, and no process has a task twice. A standby that becomes active stays a
-standby until the task is free.
+Owns one step (Kafka's CurrentAssignmentBuilder). A member first gives up tasks, and confirms that it has done so.
+Meanwhile it keeps its epoch. Then it gets the target's epoch and the free tasks. With later heartbeats it gets the
+tasks that others have given up. No active task ever has two owners, and no process has a task twice. A standby that
+becomes active stays a standby until the task is free.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _has_not_released(owned: Owned, pending: HeldTasks) -> bool:
 
 @dataclass(slots=True)
 class _Role:
-    """The tasks of one role: those to keep, to give up, and to get."""
+    """The tasks of one role: the tasks to keep, the tasks to give up, and the tasks to get."""
 
     kept: set[Task]
     revoked: set[Task]

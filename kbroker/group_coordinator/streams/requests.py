@@ -22,7 +22,7 @@ MOST_TAGS = 100
 
 
 class Claims(NamedTuple):
-    """The lists that a heartbeat claims. A null list is None."""
+    """The lists in a heartbeat. A null list is None."""
 
     owned: TaskSet | None
     offsets: Offsets | None

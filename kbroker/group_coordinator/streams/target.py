@@ -1,4 +1,4 @@
-"""The targets of streams groups: when a target is computed, its inputs, and its records.
+"""The targets of streams groups: the time of a target's computation, its inputs, and its records.
 
 Owns Kafka's rules (maybeUpdateStreamsTargetAssignment, TargetAssignmentBuilder). The first target of a group waits for
 more members (group.streams.initial.rebalance.delay.ms); later targets are computed at most once per assignment
@@ -64,7 +64,7 @@ class StreamsTargets:
         out: Outcome,
         now_ms: int,
     ) -> tuple[int, TaskSet, str | None]:
-        """Return the target's epoch, the tasks of `updated` in it, and why the target of `epoch` waits, or None.
+        """Return the target's epoch, the tasks of `updated` in it, and the reason if the target of `epoch` waits.
 
         Add the records of a new target if a target is due.
         """

@@ -36,7 +36,7 @@ class StatusCode(IntEnum):
 
 
 class Fault(Exception):  # noqa: N818 - a state of the topics
-    """The reason why a topology cannot run yet."""
+    """The reason for which a topology cannot run yet."""
 
     def __init__(self, code: StatusCode, detail: str) -> None:
         super().__init__(detail)
@@ -116,7 +116,7 @@ def _configured(topology: Topology, count_of: CountOf) -> ConfiguredTopology:
 
 
 class _Counts:
-    """Numbers of partitions: those of existing topics, and those decided for internal topics."""
+    """The numbers of partitions of existing topics, and the decided numbers of partitions of internal topics."""
 
     def __init__(self, count_of: CountOf, decided: dict[str, int]) -> None:
         self._count_of = count_of

@@ -37,7 +37,7 @@ class Topology:
 
     @cached_property
     def required_topics(self) -> frozenset[str]:
-        """The topics that the application reads, and those that the coordinator creates for it."""
+        """The topics that the application reads, and the topics that the coordinator creates for the application."""
         return frozenset(chain.from_iterable(map(_required, self.subtopologies.values())))
 
     @cached_property

@@ -1,7 +1,7 @@
 """The handlers of a broker with an authorizer: a guard before each handler asks the authorizer first.
 
 Owns the rights that each API needs (the table in required_rights.py), and the guards. Never decides about rights:
-security/authorizer does. Without an authorizer this package is not imported, and the handlers run unguarded.
+security/authorizer decides. Without an authorizer this package is not imported, and the handlers run unguarded.
 """
 
 from kbroker.handlers.authorized.required_rights import guarded

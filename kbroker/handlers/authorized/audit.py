@@ -28,9 +28,9 @@ from kbroker.security.principal import printable
 
 log = logging.getLogger("kbroker.audit")
 NAMED: Final = 8
-"""The most resources that a line names."""
+"""The maximum number of resources in a line."""
 _LONGEST: Final = 500
-"""The most characters of one resource's name in a line."""
+"""The maximum length in characters of one resource's name in a line."""
 
 
 def _names(field: str) -> Callable[[Any], Iterable[str]]:
@@ -111,8 +111,7 @@ AUDITED: Final[dict[str, tuple[Callable[[Any], Iterable[str]], str]]] = {
     "AlterPartitionReassignments": (_names("topics"), ""),
     "UpdateFeatures": (lambda request: (each.feature for each in request.feature_updates), "results"),
 }
-"""For each API: the resources that a request names, and the list in the response with an error code for each resource.
-"""
+"""For each API, the resources that a request names, and the response's list with an error code for each resource."""
 
 
 def audited(api: Api, handler: Handler) -> Handler:

@@ -1,6 +1,7 @@
 """Guards of the APIs about groups and their offsets.
 
-Owns the responses about groups that a client may not describe, and about offsets of topics that it may not describe.
+Owns the responses about groups that a client may not describe, and about offsets of topics that the client may not
+describe.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def with_operations(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def rereads_for_brokers(handler: Handler, _response: type[Any]) -> Handler:
-    """Return what clients fetch only to other brokers."""
+    """Return a guard that lets only brokers request the clients that fetch records repeatedly (rereads)."""
 
     def guarded(ctx: RequestContext, request: DescribeGroupsRequest) -> Any:
         if request.wants_rereads and not rights_of(ctx).on_cluster(Operation.CLUSTER_ACTION):

@@ -1,6 +1,6 @@
 """The common parts of guards: the rights of a client, and the refusal of a request or of elements of its list.
 
-Owns the ways to refuse. Knows no API: required_rights.py and the other modules of this package do.
+Owns the ways to refuse. Knows no API: the other modules of this package, such as required_rights.py, know the APIs.
 
 A guard takes a handler and returns a handler. Refused elements of a list have no effect, because the handler never
 receives them. The handler receives a copy of the request with the other elements. The guard merges its response with
@@ -72,8 +72,8 @@ def needs(*wanted: tuple[Operation, ResourceType, str], default_message: bool = 
 def on_cluster(operation: Operation, *also: Operation, names_right: bool = True) -> Guard:
     """Return a guard that refuses the complete request of a client without the right on the cluster.
 
-    Any right in `also` suffices, and is checked first. With `names_right`, the error text names the right, if the
-    response has a field for a text.
+    Any right in `also` also suffices, and these rights are checked first. With `names_right`, the error text names the
+    right, if the response has a field for a text.
     """
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
@@ -110,9 +110,9 @@ def partly(
 ) -> Guard:
     """Return a guard that refuses elements of the list `field` independently, with a result for each element.
 
-    If all elements are refused, the handler is not called, but with `asked_anyway` it is called with an empty list.
-    With `default_message`, which may depend on the element, a refusal has Kafka's text for the code. `fields` are
-    values of the results (mirrored_errors.py).
+    If all elements are refused, the handler is called only with `asked_anyway`, and then with an empty list. With
+    `default_message`, which may depend on the element, a refusal has Kafka's text for the code. `fields` are values of
+    the results (mirrored_errors.py).
     """
 
     def guard(handler: Handler, response: type[Any]) -> Handler:
@@ -189,7 +189,7 @@ def with_field(request: Any, field: str, value: Any) -> Any:
 def topic_right(operation: Operation, field: str = "name", *, ids_since: int | None = None) -> Verdict:
     """Check a right on the topic that an element names by name or id. An unknown id is not refused.
 
-    From version `ids_since` on, elements have only ids; an element with an empty id is not refused either.
+    From version `ids_since` on, elements have only ids; an element with an empty id is also not refused.
     """
 
     def verdict(ctx: RequestContext, rights: Rights, element: Any) -> int:
@@ -204,7 +204,10 @@ def topic_right(operation: Operation, field: str = "name", *, ids_since: int | N
 
 
 def name_of(ctx: RequestContext, element: Any) -> str | None:
-    """Return the name of an element's topic id. Return "" if it has no id, and None if the topic does not exist."""
+    """Return the name of an element's topic id.
+
+    Return "" if the element has no id, and None if the topic does not exist.
+    """
     topic_id = getattr(element, "topic_id", None)
     if topic_id is None or not any(topic_id):
         return ""

@@ -37,7 +37,7 @@ _FIRST_ID_VERSION = 13
 
 
 def produce(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Topic:Write; transactional batches need TransactionalId:Write as well."""
+    """Require Topic:Write; transactional batches also need TransactionalId:Write."""
 
     def guarded(ctx: RequestContext, request: ProduceRequest) -> Any:
         left = FEW

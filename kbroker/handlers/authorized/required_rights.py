@@ -1,7 +1,7 @@
 """The rights that each API needs: one table, by the names of APIs, as in Apache Kafka (KafkaApis, ControllerApis).
 
 Owns the table, and the rule that an API without an entry is not served. The other modules of this package contain the
-guards, except the guards of one line, which are here.
+guards. Guards of one line are in this module.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ def resource_right(operation: Operation) -> Verdict:
 
 
 def goes_to_the_controller(resource: Any) -> bool:
-    """Whether Kafka's controller changes a resource's configs. Only the controller gives the reason for a refusal."""
+    """Whether Kafka's controller changes a resource's configs.
+
+    Only the controller's refusals contain a reason.
+    """
     return resource.resource_type not in (BROKER, BROKER_LOGGER)
 
 

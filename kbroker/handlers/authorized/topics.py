@@ -1,7 +1,7 @@
 """Guards of Metadata, DescribeTopicPartitions, and of the APIs that create, grow and delete topics.
 
 Owns the responses about topics that a client may not describe. If a request names such a topic, the error is the same
-whether it exists or not. If a request asks for all topics, the response omits it.
+whether the topic exists or not. If a request asks for all topics, the response omits such topics.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def metadata(handler: Handler, _response: type[Any]) -> Handler:
     """Require Topic:Describe. To create a missing topic, a client needs Cluster:Create or Topic:Create."""
 
     async def guarded(ctx: RequestContext, request: MetadataRequest) -> Any:
-        await ctx.services.first_metadata()  # so that the handler sees the same state as this guard
+        await ctx.services.first_metadata()  # this wait makes the handler see the same state as this guard
         rights, version = rights_of(ctx), ctx.version
         is_all = request.topics is None or (version == 0 and not request.topics)
         refused: list[MetadataResponseTopic] = []

@@ -5,8 +5,8 @@ batch without the removed records. Never reads or writes a file.
 
 A batch keeps its base offset, last offset, producer, sequence, epoch and codec, whichever records are removed.
 Tombstones, and markers of transactions without remaining records, are removed in two steps (KIP-534). The first pass
-that finds a tombstone or such a marker in a batch sets bit 6 of the batch's attributes (the delete horizon), and writes
-the time of expiry to its base timestamp. The first pass after that time removes the record.
+that finds a tombstone or such a marker in a batch sets bit 6 of the batch's attributes (the delete horizon). It also
+writes the time of expiry to the batch's base timestamp. The first pass after that time removes the record.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class LastBatch:
 
 
 def read_body(batch: memoryview, header: BatchHeader, max_message_bytes: int) -> bytes:
-    """Return a batch's uncompressed records; raise Malformed, also if they are larger than any producer could send.
+    """Return a batch's uncompressed records.
 
-    A batch may have been produced before its topic was compacted, when its records were not checked.
+    Raise Malformed, also if the records are larger than any producer could send. A batch may have been produced before
+    its topic was compacted, when its records were not checked.
     """
     max_bytes, max_records = most_unpacked(max_message_bytes)
     if header.record_count > max_records:
@@ -169,7 +170,10 @@ class BatchFilter:
 
 
 def without_record(batch: memoryview, header: BatchHeader, offset: int, max_message_bytes: int) -> Buffer | None:
-    """Return a batch without the record at `offset`; None if it does not contain that record. Raise Malformed."""
+    """Return a batch without the record at `offset`.
+
+    Return None if the batch does not contain that record. Raise Malformed.
+    """
     if header.is_control or not header.base_offset <= offset <= header.last_offset:
         return None
     data, runs = read_records(batch, header, max_message_bytes)
@@ -188,7 +192,7 @@ def without_record(batch: memoryview, header: BatchHeader, offset: int, max_mess
 def without_records(batch: memoryview, header: BatchHeader, indexes: Sequence[int], max_message_bytes: int) -> Buffer:
     """Return a batch without the records at these indexes, which are ordered and counted from 0; raise Malformed.
 
-    The batch keeps its offsets, sequences and timestamps. Without any remaining records it is empty.
+    The batch keeps its offsets, sequences and timestamps. If no records remain, the batch is empty.
     """
     if len(indexes) >= header.record_count:
         return _emptied(header)

@@ -33,7 +33,7 @@ class Cleanable:
 
     @property
     def ratio(self) -> float:
-        """The dirty bytes as a share of the cleanable bytes."""
+        """The share of dirty bytes in the cleanable bytes."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 

@@ -24,7 +24,8 @@ from kbroker.log.files import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_IND
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.protocol.records import BatchHeader
 
-_SEGMENTS_A_GROUP: Final = 64  # replacing each takes a few renames on the broker's loop
+# the maximum number of segments in a group: the broker's loop needs a few renames to replace each segment
+_SEGMENTS_A_GROUP: Final = 64
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _COUNT: Final = struct.Struct(">i")
 

@@ -1,10 +1,10 @@
 """The first pass of a round: find the batch with the last record of each key in the dirty part.
 
-Owns the decision how far into the log the table of keys reaches. Never writes a file.
+Owns the decision at which offset the table of keys ends. Never writes a file.
 
 The dirty part is read backwards. If a batch contains a key that was not seen before, the batch contains the last record
 of that key. So the pass keeps only a set of seen keys. A table with the last place of every key would need far more
-memory and memory accesses: repeated keys would change their places again and again.
+memory and memory accesses, because the place of a repeated key would change many times.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class _DirtyPart:
         """Fill a table backwards, from a place chosen so that the table neither overflows nor stays mostly empty.
 
         A round has to clean the beginning of the dirty part, but reading backwards fills the table with the end first.
-        A table that became full is therefore discarded; it only shows how many bytes of the log fit. The next attempt
-        covers about that many bytes of the beginning, and at least a quarter less than the last attempt. If the
-        beginning contains fewer keys, a few further attempts cover more of it. If keys are evenly spread, one or two
-        attempts are enough.
+        A table that became full is therefore discarded. It only shows the number of bytes of the log that fit into a
+        table. The next attempt covers about that many bytes of the beginning, and at least a quarter less than the last
+        attempt. If the beginning contains fewer keys, a few further attempts cover more of it. If keys are evenly
+        spread, one or two attempts are enough.
         """
         offsets, full_at = self._fill(self._size)
         if full_at is None:
@@ -80,7 +80,10 @@ class _DirtyPart:
             limit = min(first + (limit - first) * 4, (limit + too_far + 1) // 2)
 
     def _fill(self, limit: int) -> tuple[OffsetMap, int | None]:
-        """Return a table of the batches that begin before `limit`; if it is full, also the bytes of them that fit."""
+        """Return a table of the batches that begin before `limit`.
+
+        If the table is full, also return the number of bytes that fit.
+        """
         job = self._job
         offsets = OffsetMap(job.first_dirty, max(job.upper, job.first_dirty), job.map_bytes)
         for place, base, size in reversed(self._segments):
@@ -116,6 +119,6 @@ class _DirtyPart:
 
 
 def _shortened(first: int, end: int, fitted: int) -> int:
-    """Return a new end of the part from `first` to `end`, of which only the last `fitted` bytes fitted into a table."""
+    """Return a new end of the part from `first` to `end`. Only its last `fitted` bytes fitted into a table."""
     fitted = fitted * 15 // 16  # other parts of the log may contain slightly more keys per byte
     return first + max(min(fitted, (end - first) * 3 // 4), 1)

@@ -42,7 +42,10 @@ class _Running:
     left_bytes: int = 0
     end_offset: int = -1
     noted: Future[None] | None = None
-    """Done when the checkpoint on disk records that the log may have holes. Until then the log must not have holes."""
+    """A future that is done when the checkpoint on disk records that the log may have holes.
+
+    Earlier holes are not allowed.
+    """
     abandoned: bool = False
     ended: bool = False
     result: dict[str, Any] = field(default_factory=dict)
@@ -140,7 +143,7 @@ class Cleaner:
         self._file.put(self._file.begin(), self._lines())
 
     def is_busy(self, log: PartitionLog) -> bool:
-        """Whether a log's segments are being cleaned, so that retention has to wait."""
+        """Whether a log's segments are being cleaned. Retention then has to wait."""
         return any(job.log is log for job in self._running)
 
     @property
@@ -192,7 +195,7 @@ class Cleaner:
     async def _dirtiest(self, now_ms: int) -> Cleanable | None:
         best = None
         dirtiest = 0.0
-        for key in list(self._logs):  # only the keys: a list of all pairs would take milliseconds
+        for key in list(self._logs):  # a list of only the keys, because a list of all pairs would take milliseconds
             await turn
             log = self._logs.get(key)
             if log is None:

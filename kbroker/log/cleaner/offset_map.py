@@ -1,9 +1,9 @@
 """The last batch of each key in the dirty part of a log.
 
-Owns the table, its memory limit, and how far into the log it reaches (Kafka's OffsetMap). Complete keys are kept
-instead of hashes, so that two keys are never confused. Batches are added from last to first. The table consists of a
-set of all seen keys and, for each batch, a list of the keys that no later batch contains. If a batch contains several
-records of a key, the rewrite of the batch finds the last record. Never reads a file.
+Owns the table, its memory limit, and the offset at which it ends (Kafka's OffsetMap). Complete keys are kept instead of
+hashes, so that two keys are never confused. Batches are added from last to first. The table consists of a set of all
+seen keys and, for each batch, a list of the keys that no later batch contains. If a batch contains several records of a
+key, the rewrite of the batch finds the last record. Never reads a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from kbroker.log.record_runs import Part
 
 _KEY_BYTES: Final = 33  # the size of a bytes object without its content
-_ROUNDED: Final = 16  # allocations are a multiple of this
+_ROUNDED: Final = 16  # allocations are a multiple of this number of bytes
 _NAMED_BYTES: Final = 8  # the size of a key's entry in its batch's list
 _BATCH_BYTES: Final = 168  # the size of a batch's entry and of its list without the keys
 _SLOT_BYTES: Final = 16  # the size of a slot of the set
@@ -86,7 +86,7 @@ class OffsetMap:
         return slots * _SLOT_BYTES
 
     def is_superseded(self, base_offset: int) -> bool:
-        """Whether a batch in the dirty part contains no key's last record."""
+        """Whether a batch in the dirty part has no record that is the last record of its key."""
         return base_offset >= self.start and base_offset not in self._newest
 
     def keep(self, data: bytes, runs: Sequence[Part], base_offset: int) -> list[bytes]:

@@ -19,7 +19,7 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_header
 
 _SMALLEST_CHUNK: Final = 65536
-_WINDOW: Final = 16384  # for finding the ends of small batches
+_WINDOW: Final = 16384  # the bytes that are read together to find the ends of small batches
 _BATCH_LENGTH: Final = struct.Struct(">8xi")
 _INDEX_POSITION: Final = struct.Struct(">4xI")
 
@@ -30,7 +30,7 @@ class SegmentReader:
     """Reads segments of one directory. `spend` is called with the bytes read; it may wait, or raise to end the work."""
 
     def __init__(self, directory_fd: int, io_bytes: int, spend: Callable[[int], None]) -> None:
-        """Initialize; `io_bytes` is the memory for reading and writing. Half of it is for reading."""
+        """Initialize; `io_bytes` is the memory for reading and writing. Half of this memory is for reading."""
         self._directory_fd = directory_fd
         self._spend = spend
         self._chunk = max(io_bytes // 2, _SMALLEST_CHUNK)
@@ -86,7 +86,7 @@ class SegmentReader:
     # -- batch borders ------------------------------------------------------------------------------------------
 
     def _spans(self, fd: int, base: int, size: int, use_index: bool) -> list[tuple[int, int]]:
-        """Divide a segment into spans of complete batches, each at most a chunk or a single batch."""
+        """Divide a segment into spans of complete batches. Each span has at most a chunk, or a single larger batch."""
         spans = []
         start = position = 0
         for border in self._borders(fd, base, size, use_index):
@@ -99,7 +99,10 @@ class SegmentReader:
         return spans
 
     def _borders(self, fd: int, base: int, size: int, use_index: bool) -> Iterator[int]:
-        """Yield ends of batches up to the segment's end; two ends are at most a chunk or a single batch apart."""
+        """Yield ends of batches up to the segment's end.
+
+        Between two ends are at most a chunk, or a single larger batch.
+        """
         position = 0
         for border in chain(self._indexed(base) if use_index else (), (size,)):
             if not position < border <= size:

@@ -39,7 +39,7 @@ class Throttle:
         self.change(rate)
 
     def change(self, rate: float) -> None:
-        """Use another rate from now on; bytes that exceeded the earlier rate cause no wait."""
+        """Use another rate from now on. Earlier bytes that exceeded the old rate cause no wait."""
         self._rate = rate
         self._due = 0.0  # the time at which the rate allows further bytes
 
@@ -177,7 +177,7 @@ def main() -> None:
     os.dup2(2, 1)  # printed text must not appear between the messages
     with contextlib.suppress(EOFError, BrokenPipeError):
         Worker(Channel(0, out)).serve()
-    os._exit(0)  # without the time to free the table
+    os._exit(0)  # the normal exit would take time to free the table
 
 
 if __name__ == "__main__":

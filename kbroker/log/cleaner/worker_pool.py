@@ -50,16 +50,17 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
     )
 
 
-_ROOT = os.path.abspath(f"{os.path.dirname(__file__)}/../../..")  # from which the worker imports this package
+# the directory from which the worker imports this package
+_ROOT = os.path.abspath(f"{os.path.dirname(__file__)}/../../..")
 _IDLE_MS = 30_000
 _PIPE_BYTES = 1 << 20
-_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ of Linux, which the fcntl module does not name everywhere
+_SET_PIPE_SIZE = 1031  # Linux's F_SETPIPE_SZ, a name that the fcntl module does not have on every platform
 
 logger = logging.getLogger(__name__)
 
 
 class WorkerProcess:
-    """One worker process. Creating it raises OSError if it cannot be started."""
+    """One worker process. Its creation raises OSError if the process cannot be started."""
 
     def __init__(self) -> None:
         paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
@@ -127,7 +128,7 @@ class WorkerProcess:
         return self._ended or self._process.poll() is not None
 
     def end(self) -> None:
-        """Kill the process and wait for its end; its state need not be kept."""
+        """Kill the process and wait for its end. Its state is lost."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):

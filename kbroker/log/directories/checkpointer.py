@@ -1,6 +1,6 @@
 """The checkpoints of a log directory: the recovery points, log starts and high watermarks of its logs, on disk.
 
-Owns the times at which each checkpoint is written, the logs that it contains, and the deleted partitions that a file
+Owns the times at which each checkpoint is written, the logs in each checkpoint, and the deleted partitions that a file
 may still name. Never changes a log, and does not know the format of the files (checkpoints.py does). Periodic
 checkpoints are collected in pieces, since there may be thousands of logs, and the flusher's thread writes them.
 """
@@ -54,8 +54,8 @@ class Checkpointed(NamedTuple):
 class Checkpointer:
     """Writes the checkpoints of the logs in `logs`; intervals in ms.
 
-    `cleaned` is the fourth checkpoint, the cleaner's, which may also name a deleted partition. `report` is called with
-    the error of a failed write. No checkpoint is written while `in_use` returns False.
+    `cleaned` is the fourth checkpoint, which belongs to the cleaner. It may also name a deleted partition. `report` is
+    called with the error of a failed write. No checkpoint is written while `in_use` returns False.
     """
 
     __slots__ = (
@@ -155,7 +155,7 @@ class Checkpointer:
     # -- deleted partitions -----------------------------------------------------------------------------------
 
     def deleted(self, key: Key, *, was_cleaned: bool) -> None:
-        """Record that a partition was removed from `logs`, and whether the cleaner had an entry for it."""
+        """Record that a partition was removed from `logs`, and whether the cleaner had an entry for the partition."""
         self._stale[key] = object()  # a new object after each deletion of the partition
         self._stale_cleaned |= was_cleaned
 

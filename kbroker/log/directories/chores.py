@@ -1,6 +1,6 @@
 """Periodic work on every log of a directory.
 
-Owns the order of the logs. Never knows what the work is, and has no clock. The work is done in pieces: there may be
+Owns the order of the logs. Does not know the kind of work, and has no clock. The work is done in pieces: there may be
 thousands of logs, and a log may have thousands of segments.
 """
 

@@ -38,7 +38,8 @@ from kbroker.long_work import turn
 
 _SEGMENTS = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, HEADERS_SUFFIX)
 _OTHERS = (LEADER_EPOCHS, PARTITION_METADATA, *SCHEDULES_FILES)
-_PASSING = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")  # for files being written, replaced or removed
+# suffixes of files that are being written, replaced or removed
+_PASSING = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 
 logger = logging.getLogger(__name__)
 

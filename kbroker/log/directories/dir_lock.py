@@ -39,7 +39,7 @@ def in_use(directory: str) -> LogDirError:
 
 
 def _lock_records(fd: int) -> None:
-    """Lock the open file, if possible: a lock of the process would be released whenever it closes the file."""
+    """Lock the open file, if possible: a lock of the process would end whenever the process closes the file."""
     if hasattr(fcntl, "F_OFD_SETLK"):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     else:

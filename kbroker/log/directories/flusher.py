@@ -42,7 +42,7 @@ class Flusher:
 
     @property
     def pool(self) -> ThreadPoolExecutor:
-        """The thread, which may also do other work that waits for the disk."""
+        """The thread. It may also do other work that waits for the disk."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-flush")
         return self._pool
@@ -53,7 +53,7 @@ class Flusher:
             log, task, work = self._running.popleft()
             self._busy.discard(id(log))
             error = work.exception()
-            if error is not None:  # not an error of the disk; the flush is retried
+            if error is not None:  # this is not an error of the disk; the flush is retried
                 logger.error("%s-%d was not flushed: %r", log.topic, log.partition, error)
                 log.segments.directory_changed = True
                 continue

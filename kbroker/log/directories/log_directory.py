@@ -101,7 +101,7 @@ class LogDirectory:
         self.was_clean = False
         """Whether the directory had been closed cleanly when it was opened."""
         self.failure = ""
-        """The reason why the directory is offline; empty while it is in use."""
+        """The reason for which the directory is offline; empty while the directory is in use."""
         self.on_failure: Callable[[LogDirectory], None] = lambda _manager: None
         self.futures: list[tuple[Key, str]] = []
         """The partitions whose move to this directory had not finished at loading, and their directories."""
@@ -175,7 +175,7 @@ class LogDirectory:
         if self._lock_fd < 0:
             self.open()
         if self.was_clean:
-            # The mark is removed before loading: a crash while loading must not look like a clean stop.
+            # The mark is removed before loading, because a crash during loading must not look like a clean stop.
             remove_quietly(self._path(checkpoints.CLEAN_SHUTDOWN))
         sync_directory(self.directory)  # after a kill, this also makes new file names durable
         if self.was_clean:
@@ -308,7 +308,7 @@ class LogDirectory:
             self._unlock()
 
     def _close_log(self, log: PartitionLog, clean: bool) -> bool:
-        """Close one log; return whether it was closed as requested, without an error."""
+        """Close one log; return whether the close was done as requested, without an error."""
         whole = not log.failed
         try:
             log.close(clean=clean)
@@ -327,7 +327,7 @@ class LogDirectory:
     # -- partitions -------------------------------------------------------------------------------------------
 
     def takes(self, made: MadeAhead) -> bool:
-        """Rename a directory made ahead to its partition's name, if it is in this directory and the name is free."""
+        """Give a directory that was made ahead its partition's name. This needs a free name in this log directory."""
         key = made.new.key
         if made.directory != self.directory or key in self.logs:
             return False
@@ -403,7 +403,7 @@ class LogDirectory:
         """Stop using partitions immediately; their files are removed `file.delete.delay.ms` later.
 
         If there are very many partitions, only the first few have been renamed when this returns. If one of these
-        renames fails, an OSError is raised after all of them were tried.
+        renames fails, the others are still tried, and then an OSError is raised.
         """
         time_ms = self._now_ms if now_ms is None else now_ms
         for key in keys:
@@ -429,15 +429,15 @@ class LogDirectory:
     def take_over(self, log: PartitionLog) -> None:
         """Start using a log from a future directory as the partition's log.
 
-        Raise OSError on failure. In that case only one thing may have changed: the directory of another topic of that
-        name is renamed.
+        Raise OSError on failure. After a failure, only one change is possible: the directory of another topic of that
+        name may have been renamed.
         """
         path = partition_path(self.directory, log.topic, log.partition)
         self._departures.finish((log.topic, log.partition))  # a later rename would rename the new directory
         log.segments.release_idle(force=True)  # open indexes refer to their files by name
         self.logs[log.topic, log.partition] = log
         try:
-            self.save_log_starts()  # first, because deleted records would otherwise reappear after a crash
+            self.save_log_starts()  # this is done first, because deleted records would otherwise reappear after a crash
             passed("move.copied")
             if os.path.exists(path):
                 os.rename(path, self._new_path(log.topic, log.partition, STRAY_SUFFIX))

@@ -4,8 +4,8 @@ Owns placement (fewest partitions first), the handling of a failed directory, an
 a segment: each directory's `LogDirectory` opens its own segments.
 
 A directory that cannot be opened, or that fails later, goes offline with its partitions, and the others continue to
-serve (KIP-112). Two failures are fatal: the failure of the directory with the metadata, which only a single node has,
-and the failure of all directories.
+serve (KIP-112). Two failures are fatal: the failure of all directories, and, on a single node, the failure of the
+directory with the metadata.
 """
 
 from __future__ import annotations
@@ -35,11 +35,17 @@ logger = logging.getLogger(__name__)
 
 _MAX_NAME = 255
 _MAKERS = 4
-"""The number of threads that create files. A thread may wait for the file system's journal, so more do not help."""
+"""The number of threads that create files.
+
+Each thread may wait for the file system's journal, so more threads do not help.
+"""
 _MAX_AHEAD = 5_000
 """The maximum number of partitions in one call whose files are created in advance."""
 _MAX_PREFERRED = 10_000
-"""The most missing partitions whose directory is remembered: a client may name any number of partitions."""
+"""The maximum number of missing partitions whose directory is remembered.
+
+A client may name any number of partitions.
+"""
 
 
 def unusable(directory: str, error: OSError) -> LogDirError:
@@ -206,7 +212,7 @@ class LogManager:
             logger.warning("%s-%d was being moved to %s and stays where it is: %s", *key, directory, error)
 
     def _settle_doubles(self) -> None:
-        """Keep one copy of a partition with two copies: a broker ended between the two renames at a move's end."""
+        """Keep one copy of a partition that has two, because a broker ended between the two renames at a move's end."""
         homes: dict[Key, LogDirectory] = {}
         for manager in self.online:
             for key, log in list(manager.logs.items()):
@@ -448,7 +454,7 @@ class LogManager:
             # that offset.
             move.target.cleaner.forget(key)
             raise
-        # The copy is the log now. Even after a later failure, no records may be appended to the old log.
+        # The copy is now the log. Even after a later failure, no records may be appended to the old log.
         del self.moves[key]
         self.events.log_moved(key, log)
         logger.info("%s-%d has moved to %s", *key, move.target.directory)

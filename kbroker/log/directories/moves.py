@@ -5,8 +5,8 @@ event loop waits. Never starts or stops using a log: log_manager.py does.
 
 The copy consists of the same files with the same bytes, so checked batches remain checked. A sealed segment does not
 change; the active segment only grows. A segment that is deleted, rolled or compacted meanwhile is detected, and then
-copied again or removed. The thread reads only the list of segments and each segment's size from the log's state; the
-event loop replaces each of them in one step.
+copied again or removed. The thread reads only the list of segments and each segment's size from the log's state. The
+event loop replaces the list, and each size, in one step.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from kbroker.log.segment.segment import Segment
 _CHUNK = 4 * 1024 * 1024
 _ASK_AGAIN_SECONDS = 0.5
 _SMALL = 1024 * 1024
-"""The most remaining bytes that the event loop may copy, which takes about 2 ms."""
+"""The maximum number of remaining bytes that the event loop may copy, which takes about 2 ms."""
 
 
 class SourceError(OSError):
-    """The log being moved could not be read or rolled: the target directory is not the cause."""
+    """The log that is being moved could not be read or rolled. The target directory is not the cause."""
 
 
 class _SegmentReplaced(Exception):  # noqa: N818 - nothing went wrong
@@ -101,7 +101,10 @@ class Move:
         return sum(size for _, size, _ in self._copied.values())
 
     def is_ready(self) -> bool:
-        """Return whether so little is left that `finish` may be called; if not, continue copying. Raise OSError."""
+        """Return whether little data is left, so that `finish` may be called.
+
+        Otherwise continue copying. Raise OSError.
+        """
         if not self._chasing.done():
             return False
         self._chasing.result()
@@ -178,7 +181,8 @@ class Move:
     def _chase(self) -> None:
         """Copy until little is left, sync the copy, and copy the data that was appended meanwhile."""
         self._catch_up()
-        end = self.log.log_end_offset  # read before the segments' sizes, so that they include all data before it
+        # the end is read before the segments' sizes, so that the sizes include all data before the end
+        end = self.log.log_end_offset
         self._copy_all(self._parts(), self._rate)
         self._sync()
         self._synced_to = end
@@ -249,7 +253,7 @@ def _copy(part: _Part, stopped: threading.Event, rate: Callable[[], float]) -> N
             raise _SegmentReplaced from error
         raise SourceError(error.errno, error.strerror) from error
     if part.segment.deleted:
-        raise _SegmentReplaced  # its name may belong to another file now
+        raise _SegmentReplaced  # the segment's name may now belong to another file
     fd = os.open(part.path + LOG_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(fd, part.position)
@@ -270,7 +274,7 @@ def _copy_some(fd: int, source: FileHandle, part: _Part, position: int) -> int:
         copied = os.sendfile(fd, source.fd, position, size)
     except OSError:
         try:
-            os.pread(source.fd, size, position)  # raises OSError if the source was the cause
+            os.pread(source.fd, size, position)  # this raises OSError if the source caused the error
         except OSError as error:
             raise SourceError(error.errno, error.strerror) from error
         raise

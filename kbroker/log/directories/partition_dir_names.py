@@ -2,8 +2,8 @@
 
 Owns the path of a partition's directory, the kinds of directories (in use, moving, deleted or set aside), and the check
 of the topic to which a directory belongs. Names are read from other brokers' requests, ZooKeeper and files. An invalid
-topic name never becomes a path, and links are not followed, so nothing outside the log directory is opened, renamed or
-deleted. Never reads a log.
+topic name never becomes a path, and links are not followed. So only files inside the log directory are opened, renamed
+or deleted. Never reads a log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The recovery of a log directory: its threads, and its progress.
 
 Owns the threads that open partitions and complete directories, and the progress lines of a long recovery. After an
-unclean stop most of the time is spent reading and computing CRCs, and both release the interpreter lock. After a clean
-stop neither is necessary, and one thread is faster. Never reads a log.
+unclean stop, most of the time is spent on reading and on computing CRCs. Both release the interpreter lock, so threads
+work in parallel. After a clean stop neither work is necessary, and one thread is faster. Never reads a log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from kbroker.log.files import LOG_SUFFIX, offset_of
 
 _EVERY_SECONDS: Final = 5.0
-# With fewer bytes than this, threads take more time than they save.
+# The number of bytes below which threads take more time than they save.
 WORTH_THREADS: Final = 32 << 20
 
 K = TypeVar("K")

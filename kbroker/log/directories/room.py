@@ -1,9 +1,9 @@
 """Whether the disk of a log directory has free space.
 
-Owns the state "disk full": a write that fails for that reason sets it, and a thread then checks the disk once a second
-until there is free space. A successful write does not reset the state, because there may be no more writes. A single
-broker continues without free space, and refuses only writes (disk_errors.py); readiness, metrics and the creation of
-topics show the state. Never refuses a write itself.
+Owns the state "disk full". A write that fails because the disk is full sets this state. A thread then checks the disk
+once a second until there is free space. A successful write does not reset the state, because there may be no more
+writes. A single broker continues without free space, and refuses only writes (disk_errors.py); readiness, metrics and
+the creation of topics show the state. Never refuses a write itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CHECK_MS: Final = 1_000
 _ASKED_FOR: Final = 64 << 10
 """The bytes that must be free before the disk no longer counts as full."""
 _A_PARTITION: Final = 4 << 10
-"""The fewest bytes that a new partition uses."""
+"""The minimum number of bytes that a new partition uses."""
 
 logger = logging.getLogger(__name__)
 

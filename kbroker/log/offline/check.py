@@ -48,7 +48,7 @@ _OFFSET_CHECKPOINTS = (
     checkpoints.CLEANER_OFFSETS,
 )
 _METADATA_LOG = "__cluster_metadata"
-"""The only log that Apache Kafka 4.4 closes without the last entry of its time index."""
+"""The topic of the only log that Apache Kafka 4.4 closes without the last entry of its time index."""
 _OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, meta_properties.META_PROPERTIES)
 _OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
 _CHECKS = 3  # the number of checks of a partition to which a broker may be writing
@@ -75,7 +75,10 @@ class DataDir:
 
 
 def partitions_of(directory: str) -> dict[str, Key]:
-    """Return the partitions in `directory`, or `directory` itself if it is one, by path. Raise NoLogDir, OSError."""
+    """Return the partitions in `directory` by path, or `directory` itself if it is a partition.
+
+    Raise NoLogDir, OSError.
+    """
     found = {}
     for name in sorted(os.listdir(directory)):
         path = os.path.join(directory, name)
@@ -231,7 +234,7 @@ def _leftovers(path: str, names: list[str], clean: bool) -> Iterator[Finding]:
 
 
 def _headers(path: str) -> Iterator[Finding]:
-    """Check an index of headers. The broker makes a damaged one again when it reads it."""
+    """Check an index of headers. When the broker reads a damaged index, it builds the index again."""
     try:
         HeaderIndex(read_bounded(path) or b"")
     except ValueError as error:

@@ -28,9 +28,9 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_header, read_marker
 
 _LARGEST_MARKER: Final = 1 << 16
-_LARGEST_BATCH: Final = 1 << 27  # more than any request may contain
+_LARGEST_BATCH: Final = 1 << 27  # larger than the maximum size of a request
 _MOST_TRANSACTIONS: Final = 1 << 20
-"""The most open transactions that are remembered; with more, a partition's transactions are not checked."""
+"""The maximum number of open transactions that are remembered; if a partition has more, they are not checked."""
 
 
 class Window:
@@ -65,7 +65,7 @@ class Window:
 
 
 class Bad(Exception):  # noqa: N818 - an outcome, caught one level up
-    """A batch is not valid; `size` is its size in bytes if the next batch can still be found, else None."""
+    """A batch is not valid; `size` is its size in bytes if the next batch can still be found, and None otherwise."""
 
     def __init__(self, what: str, size: int | None = None) -> None:
         super().__init__(what)
@@ -99,9 +99,9 @@ class PartitionWalk:
     def segment(
         self, base: int, next_base: int | None, *, recovers: bool, resting: bool
     ) -> Generator[Finding, None, bool]:
-        """Check a segment and its indexes; with `recovers` the next start reads all of it and repairs it.
+        """Check a segment and its indexes. `recovers` means that the next start reads and repairs the complete segment.
 
-        `resting` means that no broker was writing to it any more.
+        `resting` means that no broker was writing to the segment any more.
 
         Return whether the segment was read to its end: if not, recovery removes all segments after it.
         """
@@ -159,7 +159,7 @@ class PartitionWalk:
         return True
 
     def _sound(self, window: Window, file: OpenFile, position: int, base: int) -> BatchHeader:
-        """Return the header of the batch at `position`; raise Bad for a batch at which recovery would stop."""
+        """Return the header of the batch at `position`; raise Bad if recovery would stop at this batch."""
         left = file.size - position
         if left < HEADER_SIZE:
             raise Bad(f"{left} bytes are no batch")
@@ -190,7 +190,7 @@ class PartitionWalk:
             batch = window.read(position, header.size)
         else:
             batch = memoryview(read_at(file.fd, header.size, position))
-        seen, whole = 0, header.record_count == header.last_offset_delta + 1  # if not, it was compacted
+        seen, whole = 0, header.record_count == header.last_offset_delta + 1  # a batch that is not whole was compacted
         try:
             for found in record_slices(batch, header, sys.maxsize):
                 if found is None:

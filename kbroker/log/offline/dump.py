@@ -46,14 +46,14 @@ from kbroker.protocol.records import (
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _DELETE_HORIZON_BIT: Final = 0x40
 _MAX_BATCH: Final = 1 << 28
-"""The largest batch, compressed or uncompressed, whose records are still printed; in bytes."""
+"""The maximum size in bytes of a batch, compressed or uncompressed, whose records are printed."""
 _AS_JAVA: Final = "kbroker.as-java"
 _SUFFIXES: Final = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, HEADERS_SUFFIX)
 _ENDS: Final = {ABORT_MARKER: "ABORT", COMMIT_MARKER: "COMMIT"}
 
 
 class UnknownFile(Exception):  # noqa: N818 - its text is the reason, in one line
-    """The name of a file matches no kind of file in a log directory."""
+    """A file's name does not match any kind of file in a log directory."""
 
 
 def dump_order(directory: str) -> list[str]:

@@ -78,7 +78,7 @@ async def rebuild_in_pieces(
 async def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> None:
     """Add each producer's earlier batches to a snapshot at `end`, which contains only the last batch of each.
 
-    Therefore, after a restart a producer may still retry any of its last batches if these are in the last megabyte
+    Therefore a producer may still retry any of its last batches after a restart, if they are in the last megabyte
     before `end`.
     """
     segment = next((segment for segment in reversed(segments) if segment.base_offset < end), None)

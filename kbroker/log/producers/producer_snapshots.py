@@ -1,8 +1,8 @@
 """The `<offset>.snapshot` files, which contain a partition's state of each producer.
 
 Owns the format, and which snapshots exist: one at the base of each segment, and the newest snapshot. Never validates a
-batch. An unreadable snapshot is removed, since the log contains the same information, which is only slower to read.
-Deleted segments are the exception: only snapshots still contain their producers. So the newest snapshot that is
+batch. An unreadable snapshot is removed, since the log contains the same information. Only the reading of the log is
+slower. Deleted segments are the exception: only snapshots still contain their producers. So the newest snapshot that is
 certainly on disk (`unsynced` lists the others) stays until a newer snapshot is on disk.
 
     version i16 (1) | CRC-32C u32 of the rest | count i32 | entries of
@@ -106,7 +106,8 @@ class Snapshots:
         self.offsets = sorted(offset for offset in map(offset_of, names) if offset is not None)
         self.unsynced: set[int] = set()
         """The snapshots that a flush still has to sync."""
-        self._outlived: set[int] = set()  # not at a segment's base; removed when a newer one is on disk
+        # snapshots that are not at a segment's base; they are removed when a newer one is on disk
+        self._outlived: set[int] = set()
 
     def move(self, directory: str) -> None:
         self._directory = directory
@@ -156,7 +157,7 @@ class Snapshots:
                 remove_quietly(temporary)
 
     def doubt(self, offset: int) -> None:
-        """Count the snapshots from `offset` on, and the newest one, as possibly not on disk after a crash."""
+        """Mark the snapshots from `offset` on, and the newest snapshot, as possibly not on disk after a crash."""
         self.unsynced.update(self.offsets[bisect_left(self.offsets, offset) :])
         self.unsynced.update(self.offsets[-1:])
 
@@ -231,7 +232,7 @@ class Snapshots:
             self.remove(offset)
 
     def remove_stray(self, bases: Iterable[int]) -> None:
-        """Remove all snapshots except those at segments' bases and the newest one."""
+        """Remove all snapshots, except the newest snapshot and the snapshots at segments' bases."""
         kept = {*bases, *self.offsets[-1:]}
         for offset in [offset for offset in self.offsets if offset not in kept]:
             self.remove(offset)

@@ -25,7 +25,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, EndTxnMarker
 
 UNCHECKED: Final = object()
-"""The guard if there is no verification: it is disabled, or the caller is not a client."""
+"""The guard if there is no verification: verification is disabled, or the caller is not a client."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +47,7 @@ class Verification:
     def check_sequence(self, header: BatchHeader, *, known: bool) -> None:
         """Raise AppendError if a batch with a lower sequence, which the producer will retry, must precede this batch.
 
-        The first batch of a producer with transaction version 2 that the partition does not know must have sequence 0
+        With transaction version 2, the first batch of a producer that the partition does not know must have sequence 0
         (KAFKA-14920).
         """
         sequence = header.base_sequence
@@ -100,7 +100,7 @@ class SnapshotTaking:
 
 RETAINED_BATCHES: Final = 5
 CREDIBLE_IDS: Final = 1 << 62
-"""Brokers assign only producer ids below this. Clients have invented all other ids, which are not checked."""
+"""Brokers assign only producer ids below this. All other ids are inventions of clients, and are not checked."""
 
 _NO_COORDINATOR_EPOCH: Final = -1
 
@@ -169,7 +169,7 @@ class ProducerEntry:
 _MAX_EPOCH: Final = 32767
 _AT_ONCE: Final = 1000
 MAX_VERIFICATIONS: Final = 1000
-"""The most guards that a partition keeps.
+"""The maximum number of guards that a partition keeps.
 
 Nearly all guards are used or removed immediately. If there are more guards than this, the oldest is removed, since a
 client may send any number of ids.
@@ -177,7 +177,7 @@ client may send any number of ids.
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction that a marker has just ended; `last_offset` is the marker's offset."""
+    """A transaction that a marker has just ended. `last_offset` is the offset of the marker."""
 
     producer_id: int
     first_offset: int
@@ -198,7 +198,7 @@ class ProducerState:
         It is -1 if there is no such transaction.
         """
         self.taking: SnapshotTaking | None = None
-        """The snapshot that is being taken in pieces; None if there is none."""
+        """The snapshot that is being taken in pieces; None if there is no such snapshot."""
         self._ongoing: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id, ordered by offset
         self.unreplicated: dict[int, int] = {}
         """The ended transactions whose markers are above the high watermark: first offset -> offset of the marker."""
@@ -278,7 +278,10 @@ class ProducerState:
         return None
 
     def is_repeated(self, header: BatchHeader) -> bool:
-        """Whether a client's batch was appended before; `check_batch`, called for every batch, returns that batch."""
+        """Whether a client's batch was appended before.
+
+        `check_batch`, which is called for every batch, returns the earlier batch.
+        """
         entry = self.entries.get(header.producer_id)
         if entry is None or header.producer_epoch != entry.producer_epoch:
             return False
@@ -410,7 +413,7 @@ class ProducerState:
             self._find_unstable()
 
     async def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Remove producers without open transaction that sent no batch for `expiration_ms`; return their number."""
+        """Remove producers without an open transaction that sent no batch for `expiration_ms`; return their number."""
         known = list(self.entries.values())
         latest = now_ms - expiration_ms
         count = 0

@@ -1,7 +1,7 @@
 """The proven part of a segment's file that existed at the start.
 
-Owns the record of the part that is proven for one segment, and reduces it when the file is truncated. Never reads the
-file: checks_at_first_read.py compares its batches.
+Remembers this part for one segment, and reduces it when the file is truncated. Never reads the file:
+checks_at_first_read.py compares its batches.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class FoundFile:
 
     def __init__(self, size: int = 0) -> None:
         self.unchecked = size
-        """The position before which the CRCs are not checked yet."""
+        """The position before which the CRCs are still unchecked."""
         self._not_proven_up_to(size)
 
     def _not_proven_up_to(self, size: int) -> None:
         self.unproven = size
-        """The position before which not all headers have been compared with each other."""
+        """The position before which some headers are not yet compared with each other."""
         self.end_proven = False
         """Whether the last batch has been found intact, with the right offset and epoch."""
         self._spans: Spans | None = None

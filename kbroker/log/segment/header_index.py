@@ -1,8 +1,8 @@
-"""The index of headers of a closed segment: which parts of its log file have a record with a header and a value.
+"""The index of headers of a closed segment: the parts of its log file that have a record with a given header and value.
 
-Owns the form of `<base offset>.headers`, our own file, which Kafka passes over. A segment is divided into blocks of
-some neighbouring batches. For each indexed header, the index has the blocks of each value, by a hash of the value. So
-it may name too many blocks, and never names too few. Never reads a log (header_indexing.py does).
+Owns the form of `<base offset>.headers`, our own file, which Kafka ignores. A segment is divided into blocks of some
+neighbouring batches. For each indexed header, the index lists the blocks of each value, by a hash of the value. The
+index may therefore name too many blocks, but never too few. Never reads a log (header_indexing.py does).
 
     magic | CRC-32C of the rest | base offset | size of the log file | number of blocks | number of headers
     of each block: offset and position of its first batch in the segment | CRC in the header of this batch
@@ -24,11 +24,12 @@ from typing import Final, NamedTuple
 from kbroker.protocol.checksum import crc32c
 
 MOST_HASHED: Final = 56
-"""So many bytes at the beginning of a value are hashed. Values that differ only behind them count as one."""
+"""The number of bytes at the beginning of a value that are hashed. Values that differ only later count as one value."""
 _MAGIC: Final = b"kbH1"
 _START: Final = struct.Struct(">4sIqqIH")
 _CRC_END: Final = 8
-_HEADER: Final = struct.Struct(">H?II")  # length of the name, whether given up, bytes of "any", number of values
+# length of the name, whether it has too many values, bytes of the bitmap "any value", number of values
+_HEADER: Final = struct.Struct(">H?II")
 _SAMPLES: Final = 16
 _ENTRY_BYTES: Final = 200
 _LISTED, _MAPPED = b"l", b"m"
@@ -43,14 +44,14 @@ class Column(NamedTuple):
 
     name: str
     is_given_up: bool
-    """Whether it has too many values: then nothing is known of this header."""
+    """Whether the header has too many values; then the index does not describe it."""
     everywhere: bytes
-    """The blocks of which the values are not known, as a bitmap."""
+    """The blocks whose values are not known, as a bitmap."""
     values: dict[int, array[int] | bytearray]
 
 
 def hash_of(value: bytes) -> int:
-    """Return the number under which a value is found."""
+    """Return the hash by which the index finds a value."""
     return int.from_bytes(blake2b(value[:MOST_HASHED], digest_size=8).digest())
 
 
@@ -75,7 +76,7 @@ def _bits(found: bytes) -> int:
 
 
 class Blocks(NamedTuple):
-    """The blocks of a segment: of each its first offset, relative to the segment's, its position and a batch's CRC."""
+    """The blocks of a segment: their first offsets (relative to the segment's), positions, and first batches' CRCs."""
 
     offsets: array[int]
     positions: array[int]
@@ -146,15 +147,15 @@ class HeaderIndex:
 
     @property
     def names(self) -> frozenset[str]:
-        """The headers that were indexed, also those that were given up."""
+        """The headers that were indexed, including those that have too many values."""
         return frozenset(self._columns)
 
     def counts(self) -> list[tuple[str, int | None]]:
-        """Return each header and the number of its values; None for one with too many."""
+        """Return each header and the number of its values; None for a header with too many values."""
         return [(name, None if found is None else len(found[0])) for name, found in self._columns.items()]
 
     def lookup(self, name: str, value: bytes) -> int | None:
-        """Return the blocks that may have a record whose header has this value; None if that is not known."""
+        """Return the blocks that may have a record whose header has this value; None if the blocks are not known."""
         column = self._columns.get(name)
         if column is None:
             return None
@@ -166,7 +167,7 @@ class HeaderIndex:
         return blocks
 
     def samples(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (position, base offset, CRC) of some batches. If the log has others there, the index is not its own."""
+        """Yield (position, base offset, CRC) of some batches. The log has these batches if the index belongs to it."""
         offsets, positions, crcs = self._blocks
         step = max(len(offsets) // _SAMPLES, 1)
         for block in {*range(0, len(offsets), step), len(offsets) - 1}:
@@ -181,6 +182,6 @@ class HeaderIndex:
         return self.base_offset + self._blocks.offsets[block]
 
     def position_of(self, block: int) -> int:
-        """Return the position of a block in the log file; of the one behind the last, the file's size."""
+        """Return the position of a block in the log file; for the block after the last one, the file's size."""
         positions = self._blocks.positions
         return positions[block] if block < len(positions) else self.log_size

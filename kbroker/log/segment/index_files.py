@@ -6,7 +6,7 @@ segment_indexes.py checks the entries, and rebuilds a wrong index.
     .index       relative offset u32 | position u32        the batch at `position` reaches up to the offset
     .timeindex   timestamp i64 | relative offset u32       no earlier batch has a larger timestamp
 
-Files are mapped, and preallocated in doubling steps, so that an idle partition uses no resources and a full disk raises
+Files are mapped, and preallocated in doubling steps. So an idle partition uses no resources, and a full disk raises
 OSError instead of a SIGBUS. The unused end of a file being written consists of zeros; closing and rolling remove this
 end.
 """
@@ -33,7 +33,7 @@ class _IndexFile:
 
     entry: ClassVar[struct.Struct]
     offset_column: ClassVar[int]
-    least_step: ClassVar[int]  # the least increase of the second column between two entries
+    least_step: ClassVar[int]  # the minimum increase of the second column between two entries
     spare: ClassVar[int]  # the number of entries that are kept free
 
     def __init__(self, path: str, base_offset: int, max_bytes: int) -> None:

@@ -42,7 +42,7 @@ from kbroker.log.segment.transaction_index import TxnIndex
 from kbroker.protocol.records import LOG_OVERHEAD, MAGIC, BatchHeader
 
 _HEAD = struct.Struct(">qiibIhi")  # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
-_TAIL_LENGTH = 128  # the batches whose positions are kept, so that reads near the end use no index
+_TAIL_LENGTH = 128  # the number of batches whose positions are kept; reads of these batches use no index
 
 
 class Segment:
@@ -84,7 +84,8 @@ class Segment:
         self.base_offset = base_offset
         self._created_ms = now_ms
         self._jitter_ms = jitter_ms
-        self._first_timestamp: int | None = None  # the first batch's; the segment's age starts there
+        # the timestamp of the first batch, from which the segment's age is counted
+        self._first_timestamp: int | None = None
         self.size = 0
         self.ends_whole = True
         """Whether the file ended with the last complete batch when the segment became active."""
@@ -154,7 +155,7 @@ class Segment:
     def append(self, buffers: tuple[bytes | memoryview, ...], size: int, last_offset: int, timestamp: int) -> None:
         """Append one batch of `size` bytes that ends with `last_offset`; an OSError leaves the segment unchanged.
 
-        This one write holds the event loop: for 0.2 s with 52 MB on a slow disk. `max.message.bytes` is its bound.
+        This write blocks the event loop: for 0.2 s with 52 MB on a slow disk. `max.message.bytes` limits its size.
         `timestamp` is the batch's largest timestamp. If a partial write cannot be removed, the error has `unrepaired`
         set, and no batch may be appended any more.
         """
@@ -202,7 +203,7 @@ class Segment:
     # -- finding ----------------------------------------------------------------------------------------------
 
     def find(self, offset: int) -> tuple[int, int] | None:
-        """Return (position, size) of the first batch that ends at or after `offset`; None if there is none."""
+        """Return (position, size) of the first batch that ends at or after `offset`; None if there is no such batch."""
         if offset >= self.tail_start:
             tail = self._tail_last
             index = bisect_left(tail, offset)
@@ -240,7 +241,7 @@ class Segment:
         return bool(behind < base and base + last_delta == tail[index])
 
     def is_whole_from(self, offset: int) -> bool:
-        """Whether the batches from one at or before `offset` to the end of the file follow one another."""
+        """Whether the batches from the batch at or before `offset` to the end of the file follow one another."""
         if offset >= self.tail_start or not self.size:
             return True
         end = start = self.place_before(offset)
@@ -315,7 +316,7 @@ class Segment:
         return self._checked_indexes()[1]
 
     def _checked_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Open the indexes, check them with the log and complete them on first use; return them."""
+        """Open and return the indexes. On first use, compare them with the log and complete them."""
         self._used = True
         if not self.indexes.is_open:
             handle = self.handle
@@ -422,7 +423,7 @@ class Segment:
         return used
 
     def release_unused(self, *, force: bool, idle: bool) -> None:
-        """Close open files, if `force`, or if `idle` and unused since the last call."""
+        """Close the open files if `force` is set, or if `idle` is set and the files were unused since the last call."""
         if self._handle is not None or self.indexes.is_open:
             if force or (idle and not self._used):
                 self.release()
@@ -455,7 +456,7 @@ class Segment:
         if not again:
             with contextlib.suppress(OSError):
                 self._inode = os.stat(self.path()).st_ino
-        self.deleted = True  # set first: a reader on another thread checks this when its file has changed
+        self.deleted = True  # this is set first, because a reader on another thread checks it when its file has changed
         renamed: list[str] = []
         for suffix in suffixes:
             path = self.path(suffix)

@@ -1,7 +1,8 @@
 """The offset index and the time index of one segment, kept consistent with its log file.
 
-Decides when the indexes are opened, compared with the log, completed, emptied and rebuilt, and for which batches an
-entry is added. Owns the segment's largest timestamp, which is read from the time index. Never changes the log.
+Decides the times at which the indexes are opened, compared with the log, completed, emptied and rebuilt, and the
+batches for which an entry is added. Owns the segment's largest timestamp, which is read from the time index. Never
+changes the log.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class SegmentIndexes:
         self._interval = interval
         self._max_bytes = max_bytes
         self._open: tuple[OffsetIndex, TimeIndex] | None = None
-        self._closed: tuple[int, int] | None = None  # the number of entries of each, when both were closed complete
+        # the numbers of entries of both indexes, if both were complete when they were closed
+        self._closed: tuple[int, int] | None = None
         self._indexed = 0  # position of the batch with the last entry
         self.full = False
         self.damaged = False
@@ -196,7 +198,8 @@ def _compare_last(offsets: OffsetIndex, times: TimeIndex, file: OpenFile, size: 
     nearest = offsets.lookup(newest[1])
     for position, header in scan_headers(file, nearest[1] if nearest else 0, size):
         if header.last_offset < newest[1]:
-            if header.record_count and header.max_timestamp > newest[0]:  # the newest entry is the largest before it
+            # no earlier batch may have a larger timestamp than the newest entry
+            if header.record_count and header.max_timestamp > newest[0]:
                 return _Trust(0, None, not is_intact(file, position, header))
             continue
         if header.base_offset <= newest[1] and header.max_timestamp == newest[0]:
