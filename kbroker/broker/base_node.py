@@ -102,9 +102,9 @@ log = logging.getLogger(__name__)
 
 _REGISTRY_WRITE_TIMEOUT_MS: Final = 5_000
 _REMOTE_CHUNKS: Final = ".remote-chunks"
-"""The directory of the parts of remote segments that were read."""
+"""The directory for those parts of remote segments that clients have read."""
 _SCHEDULED_AT_ONCE, _SCHEDULED_AT_ONCE_EACH = 32, 4
-"""How many batches of schedule topics are on their way at the same time: in total, and to one leader."""
+"""The maximum number of concurrent batches of schedule topics: in total, and to one leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,14 @@ class Address:
 
 
 class SharePeers(NamedTuple):
-    """How share groups reach other brokers of a cluster: share coordinators, leaders' offsets, dead letter topics."""
+    """The connections of share groups to other brokers: share coordinators, leaders' offsets, dead letter topics."""
 
     states: PeerStates | None = None
     offsets: PeersByNode | None = None
     letters: PeersByNode | None = None
     rereads: PeersByNode | None = None
     schedules: PeerPool | None = None
-    """For what schedule topics deliver: several connections to each broker, so that one target delays no other."""
+    """For records from schedule topics: several connections to each broker, so that no target delays another one."""
 
 
 class Node(LogEvents, ABC):
@@ -154,7 +154,7 @@ class Node(LogEvents, ABC):
         self.metadata = metadata
         self.addresses: list[Address] = []
         self.failed: asyncio.Future[str] = loop.create_future()
-        """A future of the reason why the broker must stop: all log directories, or the metadata's, have failed."""
+        """A future of the reason for a stop: all log directories, or that of the metadata, have failed."""
         self.replicas = replicas
         self.registry: RegistryService | None = None
         """The schema registry, once `open_registry` has opened one."""
@@ -344,7 +344,7 @@ class Node(LogEvents, ABC):
         )
 
     def _new_tiers(self, logs: LogManager, metadata: ClusterMetadata, replicas: Replicas) -> Tiers | None:
-        """Return the parts that keep segments in remote storage; None if that is off. Raises ConfigError."""
+        """Return the parts that keep segments in remote storage; None if remote storage is off. Raises ConfigError."""
         settings = tier_settings(self.config)
         if settings is None:
             return None
@@ -552,7 +552,7 @@ async def load_logs(
 ) -> None:
     """Open every log. After a crash this may take minutes, so it runs in a thread, and signals are still handled.
 
-    `topic_of` returns a topic with its configs. `belongs` returns whether a directory belongs to an existing topic; if
+    `topic_of` returns a topic with its configs. `belongs` returns whether a directory belongs to an existing topic. If
     the directory has a topic id, the topic must have the same id. `deleted` are the ids of deleted topics whose
     directories may still exist.
     """

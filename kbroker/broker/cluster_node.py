@@ -79,7 +79,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _FIRST_METADATA_SECONDS = 10.0
-"""How many seconds a start waits for the controller's list of live brokers."""
+"""The time in seconds for which a start waits for the controller's list of live brokers."""
 
 
 class ClusterNode(Node):
@@ -270,7 +270,7 @@ class ClusterNode(Node):
             parts.callback(each.close)
         parts.callback(node._share_states.close)
         parts.push_async_callback(node.schedules.close)
-        parts.push_async_callback(node.close_share)  # also before a start fails after clients could connect
+        parts.push_async_callback(node.close_share)  # also if a start fails after clients could connect
         await node._begin(bound)
         parts.callback(node.periodic_work.close)
         parts.push_async_callback(node._leave)
@@ -293,13 +293,13 @@ class ClusterNode(Node):
         endpoint = await self._listen(bound, serve=False)
         self.member.expect(await steadily(partial(partition_counts, self.tree)))
         await self._membership.begin(self._registered_as(endpoint))
-        # Not earlier: without its own broker epoch, this broker would accept controller requests meant for an earlier
-        # process.
+        # Do not serve earlier: without its own broker epoch, this broker would accept controller requests meant for an
+        # earlier process.
         self.server.serve()
         self._set_rates()
         self.replica_manager.begin()
         await self.controller.start()
-        # When the controller has listed this broker as live, clients that connect to it find the cluster.
+        # After the controller has listed this broker as live, clients that connect to this broker find the cluster.
         await self.knows_live([self.node_id], _FIRST_METADATA_SECONDS)
         # A cluster's first controller finalizes features before it sends any request.
         self._features.reread()
@@ -325,9 +325,9 @@ class ClusterNode(Node):
         self._share_states.close()
         self.server.abort()
         await self.schedules.close(clean=False)
-        await self.close_share()  # otherwise the records acquired by its members would be released
+        await self.close_share()  # otherwise the records acquired by this broker's members would be released
         await self.tree.close()
-        self.logs.close(clean=False)  # `stop` closes them again, cleanly, but the second close has no effect
+        self.logs.close(clean=False)  # `stop` closes the logs again, cleanly, but that has no effect
         await self.stop()
 
     def skip_controlled_shutdown(self) -> None:
@@ -347,7 +347,7 @@ class ClusterNode(Node):
             self._membership.away,
             lambda: self.controller.is_alone,
         )
-        self.replica_manager.stop_fetching()  # not earlier: leaders wait for this replica until it has left the ISR
+        self.replica_manager.stop_fetching()  # only now: leaders wait for this replica until it left the ISR
 
     # --- queries of the parts
 
@@ -372,7 +372,10 @@ class ClusterNode(Node):
         self._registries.publish(url)
 
     async def registry_place(self) -> Place:
-        """Return the leader of `_schemas`. If it is missing, return this broker, to create it. Raises OSError."""
+        """Return the leader of `_schemas`.
+
+        If the topic is missing, return this broker, to create it. Raises OSError.
+        """
         known = self.member.state.partition(SCHEMAS_TOPIC, 0)
         if known is None or known.leader == self.node_id:
             return Place(self.node_id)
@@ -384,7 +387,10 @@ class ClusterNode(Node):
             raise OSError(f"the registry of broker {known.leader} cannot be looked up: {error}") from None
 
     def forget_registry(self, broker: int) -> None:
-        """Forget a registry's address: no registry answers there, or it is not the leader. Look it up when needed."""
+        """Forget a registry's address: no registry answers there, or it is not the leader.
+
+        Read it again when needed.
+        """
         self._registries.forget(broker)
 
     def _let_look_up(self, registry: LocalLookup) -> None:
@@ -405,7 +411,7 @@ class ClusterNode(Node):
     async def _registered_hosts(self) -> list[str]:
         """Return the hosts of the inter-broker listener, from the brokers' registrations.
 
-        The list in the controller's UpdateMetadata cannot be used, because these hosts are needed to check that
+        The broker needs these hosts to check the controller's UpdateMetadata, so it cannot use the list in that
         request. Raises Unreachable.
         """
         found = []
@@ -497,7 +503,7 @@ class ClusterNode(Node):
                 self.controller.unclean_election_enabled(name)
         deleted = {name: topic.topic_id for name, topic in old.topics.items() if name not in new.topics}
         for name in (name for views in old.views.values() for name in views if name not in deleted):
-            known = old.topics[name]  # without partitions, this broker did not know the source yet, or it was deleted
+            known = old.topics[name]  # no partitions: the source is not known yet, or was deleted
             if known.partitions and new.topics[name].topic_id != known.topic_id:  # the source was created again
                 deleted[name] = known.topic_id
         if deleted:

@@ -1,4 +1,4 @@
-"""The controlled shutdown of a broker: it requests that the controller moves its leaderships to other brokers.
+"""The controlled shutdown of a broker: the broker requests that the controller moves its leaderships elsewhere.
 
 Owns the requests, the retries, and the conditions for giving up. Never stops anything. (Apache Kafka 3.9: KafkaServer,
 which retries even without a controller.)
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 VERSION = 3
 _AWAY_SECONDS = 3.0
-"""How many seconds ZooKeeper may be unreachable before a broker gives up, because no controller can then elect leaders.
+"""The seconds without ZooKeeper after which a broker gives up: no controller can elect leaders meanwhile.
 """
 _ALONE_SECONDS = 5.0
-"""If this broker is the controller: how many seconds it waits for another broker that could lead."""
+"""The time in seconds for which a controller that shuts down waits for another broker that could lead."""
 
 
 async def shut_down_controlled(
@@ -34,7 +34,7 @@ async def shut_down_controlled(
     away: asyncio.Event,
     is_alone: Callable[[], bool],
 ) -> None:
-    """Retry until this broker leads nothing, controlled.shutdown.max.retries is reached, or retrying is useless.
+    """Retry until this broker leads no partition, controlled.shutdown.max.retries is reached, or retries are useless.
 
     `second_signal` is set to skip the remaining retries. `away` is set while ZooKeeper is unreachable. `is_alone()`
     returns whether this broker is the controller and knows no other broker that could lead.

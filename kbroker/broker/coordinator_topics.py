@@ -1,4 +1,4 @@
-"""The coordinators' topics on this broker: their logs, and the partitions that it leads and therefore coordinates.
+"""The coordinators' topics on this broker: their logs, and the partitions that this broker leads and coordinates.
 
 Loads a partition's state after this broker becomes its leader, and drops the state afterwards. Owns also the
 coordinators' `Writer`, which writes to the hosted partitions. Never decides about leadership.
@@ -73,7 +73,7 @@ class CoordinatorLeadership:
     # --- in a cluster
 
     def changed(self, partition: Partition) -> None:
-        """Load a partition's state if this broker now leads the partition, and drop it if the broker does not."""
+        """Load a partition's state if this broker now leads the partition; otherwise drop the state."""
         coordinator = self._by_topic.get(partition.topic)
         if coordinator is None:
             return
@@ -126,12 +126,15 @@ class CoordinatorLog:
             self._replicas.logs.save_log_starts()
 
     def max_batch_bytes(self, partition: int) -> int:
-        """Return the size of the largest allowed batch. Raises ApiError if this broker does not lead the partition."""
+        """Return the maximum size of a batch in bytes. Raises ApiError if this broker does not lead the partition."""
         config = self._replicas.leader(self._topic, partition).log.config
         return min(config.max_message_bytes, config.segment_bytes)
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return None if all records below `offset` are committed, as always on a single node. Else return a future."""
+        """Return None if all records below `offset` are committed, otherwise a future.
+
+        On a single node, all records are always committed.
+        """
         leader = self._replicas.leader(self._topic, partition)
         return None if leader.log.high_watermark >= offset else leader.committed(offset)
 
@@ -149,9 +152,9 @@ class CoordinatorLog:
     def read(self, partition: int, begin: int = 0) -> Iterator[memoryview]:
         """Yield the partition's batches in chunks, from an offset (or the start) to the end.
 
-        This reads beyond the high watermark, because a new leader's high watermark may be lower than offsets that the
-        previous leader has acknowledged. If the partition was just created together with many others, it is hosted
-        first.
+        The method reads beyond the high watermark, because a new leader's high watermark may be lower than offsets that
+        the previous leader has acknowledged. If the partition was just created together with many others, the method
+        hosts it first.
         """
         self._replicas.host_now(self._topic, partition)
         partition_log = self._replicas.leader(self._topic, partition).log

@@ -6,7 +6,7 @@ the retries, and the counts. share_partition/ decides which records become dead 
 A dead letter is a record with six headers that describe the source record. With
 errors.deadletterqueue.copy.record.enable it also has the key and the value of the source record, but never its headers.
 Its partition is the source partition's number modulo the number of partitions. Dead letters that cannot be written
-after some tries are dropped, and this is logged.
+after some tries are dropped and logged.
 """
 
 from __future__ import annotations
@@ -44,11 +44,14 @@ _NEW_TOPIC: Final = {ENABLE: "true", "message.timestamp.type": "CreateTime"}
 _TRIES: Final = 5
 _PAUSE_MS, _MOST_PAUSE_MS, _JITTER = 1000, 30_000, 0.2
 _AT_ONCE, _AT_ONCE_EACH = 16, 4
-"""How many batches of dead letters are in memory at the same time: in total, and for one leader."""
+"""The maximum number of batches of dead letters in memory: in total, and for one leader."""
 _BATCH_BYTES: Final = 1 << 20
-"""The most bytes of a batch. Only a batch with a single larger dead letter may exceed it, up to the topic's limit."""
+"""The maximum size of a batch in bytes.
+
+Only a batch with a single, larger dead letter may exceed this size, up to the topic's limit.
+"""
 _NUMBERS: Final = 5
-"""The most bytes of a record's attributes, timestamp delta and offset delta in a batch."""
+"""The maximum number of bytes of a record's attributes, timestamp delta and offset delta in a batch."""
 PASSING: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -150,7 +153,7 @@ class DeadLetterWriter:
             log.exception("dead letters of group %s about %s are given up", group, partition.key)
 
     async def _write_some(self, group: str, partition: Partition, left: Sequence[_One]) -> int:
-        """Write the first batch of dead letters. Return how many dead letters have been handled."""
+        """Write the first batch of dead letters. Return the number of handled dead letters."""
         topic = await self._existing(self._topic_name(group))
         index = partition.index % len(topic.partitions)
         most = int(topic.configs.get("max.message.bytes") or self._config.get_int("message.max.bytes"))
@@ -252,7 +255,7 @@ def _record(now_ms: int, copy: Copy | None, headers: Headers) -> LargeRecord:
 
 
 def _size_of(record: LargeRecord) -> int:
-    """Return the most bytes that a record can need in a batch."""
+    """Return the maximum size in bytes of a record in a batch."""
     _, key, value, headers = record
     size = _NUMBERS + _size_of_bytes(key) + _size_of_bytes(value) + _size_of_number(len(headers))
     for name, content in headers:
@@ -265,7 +268,7 @@ def _size_of_bytes(content: Field | bytearray | None) -> int:
 
 
 def _size_of_number(value: int) -> int:
-    """Return the size in bytes of an encoded number >= 0. Each byte has seven bits; one bit is the sign."""
+    """Return the size in bytes of an encoded number >= 0. Each byte has seven bits of the number and its sign."""
     return (value.bit_length() + 7) // 7
 
 
@@ -285,7 +288,7 @@ def _is_true(configs: Mapping[str, str], name: str) -> bool:
 
 
 def _pause_after(tries: int) -> float:
-    """Return how many ms to wait after this number of failed tries."""
+    """Return the time in ms to wait after this number of failed tries."""
     pause_ms = min(_PAUSE_MS * 2.0**tries, _MOST_PAUSE_MS)
     return pause_ms * random.uniform(1 - _JITTER, 1 + _JITTER)
 

@@ -1,7 +1,7 @@
 """Passes dynamic broker configs to the parts of a broker.
 
-Owns the list of keys that can change while the broker runs, and of the parts that use each key. Never validates: a
-config is validated before it is stored.
+Owns the list of keys that can change while the broker runs, and the list of the parts that use each key. Never
+validates: a config is validated before it is stored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The timing of Python's garbage collection in a broker's process.
 
-Owns the process's settings of the collector, so only a process that runs nothing but a broker may use this module.
-Never affects objects that are freed by reference counting. These are nearly all, because reference cycles are rare
-here.
+Owns the process's settings of the collector, so only a process that runs a broker and nothing else may use this module.
+Never affects objects that are freed by reference counting. Nearly all objects are freed in this way, because reference
+cycles are rare here.
 
 A full collection stops all other work, and Python starts one whenever the number of objects has grown by a quarter.
 During a DescribeConfigs of 200,000 resources other requests waited 353 ms, but only 33 ms without such collections. So
@@ -21,7 +21,7 @@ CALM_SHARE = 0.05
 _YOUNG, _MIDDLE = 700, 10  # Python's own
 _NEVER = 1_000_000_000
 _WORTH_IT = 10
-"""A full collection is due after this number of collections of the middle generation, each of some thousand objects."""
+"""The number of middle collections, each of some thousand objects, after which a full collection is due."""
 _OVERDUE = 2_000
 
 

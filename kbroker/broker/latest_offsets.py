@@ -1,7 +1,8 @@
-"""The latest offsets of partitions, whichever broker leads them. The lag of share groups is computed from them.
+"""The latest offsets of partitions, whichever broker leads them.
 
-Owns the requests to other brokers, one for each leader (Kafka: NetworkPartitionMetadataClient). Never retries: an error
-is returned for the partition, and the client that describes the group may retry.
+The lag of share groups is computed from these offsets. Owns the requests to other brokers, one for each leader (Kafka:
+NetworkPartitionMetadataClient). Never retries: an error is returned for the partition, and the client that describes
+the group may retry.
 """
 
 from __future__ import annotations
@@ -55,23 +56,23 @@ class LatestOffsets:
         self._timeout_ms = timeout_ms
 
     async def of(self, topic: str, indexes: Iterable[int]) -> dict[int, LatestOffset]:
-        """Return the latest offset of each of a topic's partitions; for a view, that of its source.
+        """Return the latest offset of each of a topic's partitions. For a view, return the latest offset of its source.
 
-        A share group archives the source's records that do not match, so they are no lag once they were looked at.
+        A share group archives the source's records that do not match, so such records are no lag after their check.
         """
         found = await self.of_all((topic, index) for index in indexes)
         return {index: latest for (_, index), latest in found.items()}
 
     async def of_all(self, keys: Iterable[_Key], timeout_ms: float | None = None) -> dict[_Key, LatestOffset]:
-        """Return the latest offsets of partitions of any topics; all leaders are asked at the same time.
+        """Return the latest offsets of partitions of any topics. Send the requests to all leaders at the same time.
 
-        A leader that has not answered after `timeout_ms` is an error for its partitions; the default is the timeout of
-        all requests between brokers.
+        If a leader does not answer within `timeout_ms`, its partitions get an error. The default is the timeout of all
+        requests between brokers.
         """
         found: dict[_Key, LatestOffset] = {}
         elsewhere: dict[int, list[_Key]] = {}
         shown: dict[_Key, list[_Key]] = {}
-        """The partitions that were asked for, by those that are looked up: a view has those of its source."""
+        """The requested partitions, by the partitions that are looked up: for a view, the partitions of its source."""
         for key in keys:
             topic, index = key
             known = self._state().topics.get(topic)

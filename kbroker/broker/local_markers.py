@@ -32,7 +32,7 @@ _NOT_READY = frozenset(
 class LocalMarkers:
     """Writes the ends of transactions to partitions that this broker leads.
 
-    A marker counts as written once it is committed, as with acks=all: otherwise the transaction could stay open in the
+    A marker counts as written once it is committed, as with acks=all. Otherwise the transaction could stay open in the
     log of a later leader. `timeout_ms` limits the wait for the commit (request.timeout.ms).
     """
 

@@ -31,8 +31,8 @@ _RETRY_SECONDS = 0.1
 class FollowsSession(Protocol):
     """A component that reacts to the end of the session and to a new one: the controller.
 
-    No other component needs it: this broker continues to lead its partitions until it learns of new leaders, and the
-    users of watches are notified of a new session themselves.
+    No other component needs these events. This broker continues to lead its partitions until it learns of new leaders,
+    and each user of watches is itself notified of a new session.
     """
 
     def expired(self) -> None:

@@ -76,7 +76,7 @@ class BrokerNode(Node):
         self.store = store
         self.controller = controller
         self._lost_while_hosting: list[tuple[str, int]] | None = None
-        """The partitions that are lost while the start hosts the assigned partitions; None at other times."""
+        """The partitions lost so far, while the start hosts the assigned partitions; None at other times."""
         settings = self.services.tokens
         self.periodic_work = PeriodicWork(
             clock,
@@ -135,8 +135,8 @@ class BrokerNode(Node):
             take_configs(config, controller.state)
             configure_dirs(logs, config)
             if controller.state.topics and not logs.was_clean:
-                # Register this first, so that a start that is cancelled after it has read everything closes the logs
-                # cleanly.
+                # Do this first: a start that is cancelled after it has read all logs closes them cleanly. The next
+                # start would then begin no new leader epochs.
                 controller.bump_leader_epochs()
             await load_logs(
                 logs, config, clock, controller.state.topics.get, controller.has_partition, controller.deleted_topics
@@ -230,7 +230,7 @@ class BrokerNode(Node):
         if self._lost_while_hosting is None:
             super().partitions_lost(keys)
             return
-        # Not later: a lost partition that is not hosted yet would be created empty in another directory.
+        # Lose them now: a lost partition that is not hosted yet would otherwise be created empty in another directory.
         self._lost_while_hosting += keys
         self.replicas.lose(keys)
 

@@ -25,7 +25,7 @@ from kbroker.replicas import Replicas
 log = logging.getLogger(__name__)
 
 TIMEOUT_MS: Final = 30_000
-"""How long the other replicas may take to commit a batch, in ms (ShareGroupDLQStateManager)."""
+"""The time in ms within which the other replicas must commit a batch (ShareGroupDLQStateManager)."""
 _VERSION: Final = 9
 """The version of Produce between brokers. Every broker of a cluster on ZooKeeper serves it. It has topic names."""
 _VERSION_OF_IDS: Final = 13
@@ -39,13 +39,17 @@ class OwnProduce(Protocol):
     """Produces one batch into a partition."""
 
     def leader_of(self, topic: str, index: int) -> int:
-        """Return the broker that would get a batch; -1 if there is none, and for this broker on a single node."""
+        """Return the broker that would get a batch.
+
+        Return -1 if there is none, or if it is this broker on a single node.
+        """
 
     async def produce(self, topic: str, index: int, batch: memoryview, topic_id: bytes | None = None) -> Outcome:
         """Produce a batch, which may be large and is not copied. Return when its memory is not needed any more.
 
-        With `topic_id`, another topic of this name gets nothing. Only brokers of kbroker may lead the partition then.
-        The outcome is known when all in-sync replicas have the batch. Otherwise it is the error.
+        With `topic_id`, another topic of this name gets no batch; the partition's leader must then be a broker of
+        kbroker. The outcome is known when all in-sync replicas have the batch. After a failure, the outcome is the
+        error.
         """
 
 
@@ -67,7 +71,7 @@ class ProduceHere:
             if topic_id is not None and topic_id != leader.topic_id:
                 return ErrorCode.UNKNOWN_TOPIC_ID
             info = await self._append(leader, batch)
-            del batch  # the replicas may take half a minute
+            del batch  # the wait for the replicas may take half a minute
         except (AppendError, ApiError) as err:
             return err.code
         except OSError as err:
@@ -78,7 +82,7 @@ class ProduceHere:
         return _committed(leader, info.last_offset + 1)
 
     async def _append(self, leader: Partition, batch: memoryview) -> AppendInfo:
-        """Append a batch. If opening the batch takes long, it is opened in slices."""
+        """Append a batch. Open it in slices if this takes long."""
         opened = None
         while True:
             try:
@@ -109,7 +113,7 @@ async def _committed(leader: Partition, offset: int) -> ErrorCode:
 
 
 class PeerPool:
-    """Several connections to each broker. A request takes one with the fewest requests on their way."""
+    """Several connections to each broker. A request uses the connection with the fewest requests in flight."""
 
     def __init__(self, peers: Sequence[PeersByNode]) -> None:
         self._peers = peers

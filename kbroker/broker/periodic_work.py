@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.5
 _CLEANING_TICK_SECONDS = 0.05
 _FORGOTTEN_AT_ONCE = 1000
-"""How many deleted topics are forgotten in one step, which takes one or two ms."""
+"""The number of deleted topics that are forgotten in one step. A step takes one or two ms."""
 
 
 class PeriodicWork:
     """Runs on the event loop from `begin` to `close`.
 
-    Only a single node has deleted topics to forget, and searches for hanging transactions. In a cluster, another
+    Only a single node forgets deleted topics, and searches for hanging transactions. In a cluster, another
     broker's coordinator may know the transactions that are open here.
     """
 
@@ -213,7 +213,7 @@ class DeletedTopics:
     def tick(self) -> None:
         """Forget deleted topics once their directories are renamed and the renames are on disk.
 
-        After a disk error no topic is forgotten any more; the next start searches for leftovers.
+        After a disk error no more topics are forgotten; the next start searches for leftovers.
         """
         try:
             self._go_on()

@@ -1,7 +1,7 @@
 """Slots ("places") for work that uses memory while it waits for a broker.
 
-Owns the order: work first waits for a place of its broker, and only then occupies one of all places. So a broker that
-does not answer delays only its own work.
+Owns the order: work first waits for one of its broker's places, and then for one of the places of all brokers. So a
+broker that does not answer delays only its own work.
 """
 
 from __future__ import annotations

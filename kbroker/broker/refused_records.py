@@ -1,7 +1,7 @@
 """Writes records that failed their schema check into the dead letter topic of their own topic.
 
 Owns the form of such a dead letter: the record with its key, value, timestamp and headers. Additional headers contain
-its topic and partition and the reason of the failure, with the names from the dead letters of share groups
+the topic, the partition and the reason of the failure. They have the same names as in the dead letters of share groups
 (dead_letters.py). There is no header for an offset, because the record was never in its topic. The dead letter's
 partition is the source partition's number modulo the number of partitions; another broker of the cluster may lead it.
 Owns the retries while that partition moves. record_checks/ decides which records fail.
@@ -31,14 +31,14 @@ from kbroker.record_checks.checks import ENABLE
 log = logging.getLogger(__name__)
 
 _BATCH_BYTES: Final = 512 << 10
-"""The most bytes of a batch of dead letters. Only a batch with a single dead letter may be larger."""
+"""The maximum size in bytes of a batch of dead letters. Only a batch with a single dead letter may be larger."""
 _ROOM: Final = 1024
-"""The most bytes of a dead letter's own headers and numbers, without the names that they contain."""
+"""The maximum number of bytes of a dead letter's own headers and numbers, without the names that they contain."""
 _PATIENCE_S: Final = 5.0
-"""How long writing dead letters is retried, in seconds, while their partition has no leader or moves."""
+"""The time in seconds for which writes of dead letters are retried while their partition has no leader or moves."""
 _FIRST_PAUSE_S: Final = 0.05
 _AT_ONCE, _AT_ONCE_EACH = 16, 4
-"""How many batches of dead letters are in memory at the same time: in total, and for one leader."""
+"""The maximum number of batches of dead letters in memory: in total, and for one leader."""
 
 
 class RefusedRecords:
@@ -140,7 +140,7 @@ def _give_up(task: asyncio.Task[ErrorCode], begun: asyncio.Event) -> None:
 
 
 def _failed(code: ErrorCode) -> str:
-    """Return the reason why dead letters were not written. Raises BatchRefused if a later try may succeed."""
+    """Return the reason for which dead letters were not written. Raises BatchRefused if a later try may succeed."""
     if code in PASSING:
         text = f"Records with errors cannot be written to their topic now: {code.name}; a later try may succeed."
         raise BatchRefused(ErrorCode.REQUEST_TIMED_OUT, text)

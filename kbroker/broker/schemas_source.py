@@ -1,4 +1,4 @@
-"""The `Source` of a broker's copy of the topic `_schemas`: reads it from its leader, as a consumer does.
+"""The `Source` of a broker's copy of the topic `_schemas`: reads the topic from its leader, as a consumer does.
 
 Owns the requests and the meaning of their answers. A broker that leads the topic, but has no registry, sends the
 requests to itself. The leader requires Topic:Read, as for any consumer. Never retries.
@@ -29,11 +29,11 @@ _CONSUMER: Final = -1
 _LATEST, _EARLIEST = -1, -2
 _LIST_OFFSETS: Final = 7
 _FETCH_BY_NAME, _FETCH_BY_ID = 12, 13
-"""The versions of Fetch. With the topic's id, another topic with the same name cannot be read by mistake."""
+"""The versions of Fetch, by name and by id. With the id, a broker never reads another topic of the same name."""
 _NO_ID: Final = bytes(16)
 _MOST_BYTES: Final = 4 << 20
 _ANSWER_MS: Final = 5_000
-"""How long an answer may take, in ms, in addition to the requested wait."""
+"""The time limit of an answer in ms, in addition to the requested wait."""
 
 
 class SchemasSource:

@@ -3,8 +3,8 @@
 Creates the share coordinator's topic at first use. Owns the choice of the broker that coordinates a share partition,
 and the retries while the coordinator moves, loads its state or does not answer. Never decides about a state.
 
-A write may have succeeded although its answer was lost. To repeat it is harmless, because the share coordinator keeps
-the greater delivery count and state of each offset.
+A write may have succeeded although its answer was lost. A repeated write is harmless, because the share coordinator
+keeps the greater delivery count and state of each offset.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from kbroker.share_coordinator.share_partition_state import SharePartition
 
 A = TypeVar("A", Done, State, Summary)
 PAUSES_MS: Final = (100, 200, 400, 800, 1600, 3200, 6400)
-"""The pauses in ms before each retry: about 13 s in total. Kafka's are 2, 4, 8 and 16 s."""
+"""The pauses in ms before each retry: about 13 s in total. Kafka's pauses are 2, 4, 8 and 16 s."""
 PATIENCE_MS: Final = 30_000
-"""There is no retry after this time, in ms. A broker that does not answer takes request.timeout.ms at each try."""
+"""The time in ms after which there is no retry. A broker that does not answer takes request.timeout.ms at each try."""
 _PASSING: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

@@ -1,6 +1,6 @@
 """The configs of share groups, within the broker's bounds, for the share partitions that this broker leads.
 
-Parses share.auto.offset.reset. A changed config applies from its next use on.
+Parses share.auto.offset.reset. A changed config applies from the next use of the config on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kbroker.share_partition.persister import EARLIEST, LATEST
 from kbroker.share_partition.states import Limits
 
 _MOST_KNOWN: Final = 1_000
-"""The most groups whose limits are cached, because a client may name groups that do not exist."""
+"""The maximum number of groups whose limits are cached, because a client may name groups that do not exist."""
 _RESETS: Final = {"latest": LATEST, "earliest": EARLIEST}
 
 

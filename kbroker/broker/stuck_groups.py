@@ -1,11 +1,12 @@
-"""Finds the records that groups do not get past, in what this broker sees: members that leave, fetches, deliveries.
+"""Finds the records at which groups are stuck, from this broker's evidence: members that leave, fetches, deliveries.
 
-Owns the times of the looks, the collection of the evidence, and the log line. stuck_offsets.py of the group coordinator
-decides when the evidence suffices. Never changes an offset.
+Owns the times of the looks (the periodic checks), the collection of the evidence, and the log line. stuck_offsets.py of
+the group coordinator decides when the evidence suffices. Never changes an offset.
 
-The group coordinator sees members leave, whichever broker leads the partition. A fetch names no group, so coordinators
-ask the brokers of partitions whose committed offsets stand still for clients that fetch the same record again, and
-compare their client ids and hosts with those of the members. Share groups are seen by the leaders of the partitions.
+The group coordinator knows which members leave, whichever broker leads the partition. A fetch names no group. If a
+committed offset does not advance, the coordinator therefore asks the partition's brokers for clients that fetch the
+same record again. It compares the client ids and hosts of these clients with those of the members. For share groups,
+the leaders of the partitions have the evidence.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ log = logging.getLogger(__name__)
 LOOK_MS: Final = 2_000
 """The time between two looks, in ms."""
 ENDS_MS: Final = 5_000
-"""How long a look waits for the ends of partitions from their leaders, in ms."""
+"""The time in ms for which a look waits for the ends of partitions from their leaders."""
 _TEXTS: Final = {
     LEFT: "{} members in turn have owned the partition and left without a commit",
     READ_AGAIN: "a member has fetched the record again for some time, at least {} times",
@@ -57,10 +58,10 @@ _TEXTS: Final = {
 
 _Key = tuple[str, int]
 Reread = tuple[str, int, int, str, str, int]
-"""A client that fetches the same record again and again: the fields of messages.groups.Reread."""
+"""A client that repeatedly fetches the same record: the fields of messages.groups.Reread."""
 MOST_REREADS: Final = 100
 _VERSION: Final = 5
-"""The version of DescribeGroups between brokers; it is the first one with tags."""
+"""The version of DescribeGroups between brokers: the first version with tags."""
 
 
 class GroupMember(Protocol):
@@ -101,27 +102,27 @@ class StuckGroups:
         self._next_ms = clock.monotonic_ms() + LOOK_MS
         self._offsets = StuckOffsets()
         self._before: dict[_Key, dict[Client, int]] = {}
-        """What each client fetched last from a partition, before the last look."""
+        """The offset that each client fetched last from a partition, before the last look."""
         self._again: dict[tuple[_Key, Client, int], int] = {}
-        """How many looks in a row have seen the same fetch."""
+        """The number of looks in a row that have found the same fetch."""
         self._newest: WeakKeyDictionary[GroupShard, int] = WeakKeyDictionary()
-        """The newest record with a commit that each shard had at the last look."""
+        """The newest record with a commit in each shard, at the time of the last look."""
         self._looks_to_ask = 0
-        """After how many looks the other brokers are asked again."""
+        """The number of looks after which the other brokers are asked again."""
         self._looking: asyncio.Task[None] | None = None
 
     def stuck(self) -> dict[str, list[Stuck]]:
-        """Return the records that groups do not get past, by group."""
+        """Return the records at which groups are stuck, by group."""
         return self._offsets.stuck()
 
     def rereads(self) -> Iterator[Reread]:
-        """Return the clients that have fetched the same record from this broker in all of the last looks."""
+        """Return the clients that fetched the same record from this broker before each of the last looks."""
         often = (each for each in self._again.items() if each[1] >= LOOKS)
         for (key, client, offset), looks in islice(often, MOST_REREADS):
             yield (*key, offset, *client, looks)
 
     def tick(self) -> None:
-        """Begin a look if it is due, and the previous one has ended."""
+        """Begin a look if it is due, and the previous look has ended."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._next_ms and (self._looking is None or self._looking.done()):
             self._next_ms = now_ms + LOOK_MS
@@ -139,7 +140,7 @@ class StuckGroups:
             log.exception("the search for records that groups do not get past has failed")
 
     async def look(self) -> None:
-        """Collect the evidence since the last look, and log the records for which it suffices now."""
+        """Collect the evidence since the last look. Log the records for which the evidence suffices now."""
         await self._note_departures()
         await self._note_fetches()
         await self._note_deliveries()
@@ -153,7 +154,7 @@ class StuckGroups:
     # -- owners that leave
 
     async def _note_departures(self) -> None:
-        """Note the partitions that members left with a record to read. All their leaders are asked at once."""
+        """Note the partitions that members left while a record was unread. Ask all leaders at the same time."""
         now_ms = self._clock.now_ms()
         left: list[tuple[Place, int]] = []
         for shard in self._groups.loaded():
@@ -210,10 +211,10 @@ class StuckGroups:
         self._offsets.keep_only(READ_AGAIN, found)
 
     async def _rereads_elsewhere(self) -> list[Reread]:
-        """Return what the other brokers see; a broker that does not answer is left out.
+        """Return the evidence of the other brokers, without brokers that do not answer.
 
-        Nobody is asked while all groups with members go on, or have read all there is. Brokers that see nothing are
-        asked no more often than they could tell something new.
+        No broker is asked while each group with members advances or has read all records. Brokers without evidence are
+        asked again only when they could have new evidence.
         """
         standing = await self._hosts_where_offsets_stand()
         self._looks_to_ask -= 1
@@ -225,7 +226,7 @@ class StuckGroups:
         return found
 
     async def _hosts_where_offsets_stand(self) -> set[int]:
-        """Return the other brokers with a partition of which a group with members commits nothing, and could."""
+        """Return the other brokers with a partition for which a group with members could commit, but does not."""
         others = self._state().brokers.keys() - {self._node_id}
         before, self._newest = self._newest, WeakKeyDictionary()
         found: set[int] = set()
@@ -246,12 +247,12 @@ class StuckGroups:
         return found
 
     def _is_at_the_end(self, topic: str, index: int, offset: int) -> bool:
-        """Whether it is known without asking that a partition has nothing to read at an offset."""
+        """Whether this broker knows, without a request, that a partition has no record to read at an offset."""
         partition = self._replicas.get((topic, index))
         return partition is not None and partition.log.high_watermark <= offset
 
     def _hosts(self, topic: str, index: int) -> set[int]:
-        """Return the brokers that could see clients read again; none for a view."""
+        """Return the brokers that could have evidence of repeated fetches; none for a view."""
         known = self._state().topics.get(topic)
         partition = None if known is None or known.source is not None else self._state().partition(topic, index)
         return set() if partition is None else set(partition.replicas)
@@ -268,7 +269,7 @@ class StuckGroups:
         ]
 
     async def _groups_at(self, key: _Key, client: Client, offset: int) -> list[str]:
-        """Return the groups with this committed offset of which the client is a member."""
+        """Return the groups with this committed offset that have the client as a member."""
         found = []
         for shard in self._groups.loaded():
             for group_id in shard.offsets.groups_with(key[0]):
@@ -301,7 +302,7 @@ class StuckGroups:
     # -- the end
 
     async def _drop_moved(self) -> None:
-        """Drop the evidence about offsets that are not the committed ones any more."""
+        """Drop the evidence about offsets that are no longer the committed offsets."""
         for place, offset, is_delivered_again in self._offsets.places():
             group, topic, partition = place
             if not is_delivered_again:

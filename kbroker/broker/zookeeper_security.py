@@ -20,7 +20,7 @@ from kbroker.controller.tree.connection import Others, Security
 from kbroker.security.tls.contexts import openssl_name
 
 _PUBLIC: Final = "/consumers"
-"""Very old consumers write below this znode, so clients other than brokers must be able to change it."""
+"""The znode below which very old consumers write. So clients other than brokers must be able to change it."""
 _SECRET: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
 """Only brokers may read these znodes and their descendants."""
 
@@ -172,7 +172,7 @@ def _choose_ciphers(config: BrokerConfig, context: ssl.SSLContext, versions: lis
         return
     if ssl.TLSVersion.TLSv1_3 in versions:
         raise ConfigError(f"{key} can only be chosen for TLSv1.2; those of TLSv1.3 are the system's choice")
-    with contextlib.suppress(ssl.SSLError):  # none of them is available
+    with contextlib.suppress(ssl.SSLError):  # none of the ciphers is available
         context.set_ciphers(":".join(map(openssl_name, wanted)))
     chosen = {each["name"] for each in context.get_ciphers()}
     unknown = [name for name in wanted if openssl_name(name) not in chosen]

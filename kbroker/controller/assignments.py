@@ -34,7 +34,8 @@ def place(state: ClusterState, first: int, count: int, replication_factor: int) 
             f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered or some "
             "brokers have all their log directories cordoned.",
         )
-    # Equal partitions share one object: a topic may have ten thousand, and the store keeps a shared object once.
+    # Equal partitions share one object: a topic may have ten thousand partitions, and the store keeps a shared object
+    # once.
     turns = [
         _partition([brokers[(first + i + r) % len(brokers)] for r in range(replication_factor)])
         for i in range(min(count, len(brokers)))
@@ -59,7 +60,7 @@ def check_assignment(state: ClusterState, replicas: Sequence[int], factor: int |
     if not replicas:
         fault = f"{prefix} an empty replica list."
     previous = None
-    # A list longer than the number of brokers already has a fault among its first entries.
+    # In a list longer than the number of brokers, the first entries already contain a fault.
     for broker in sorted(replicas[: len(state.brokers) + 1]):
         if fault is None and broker not in state.brokers:
             fault = f"{prefix} broker {broker}, but no such broker is registered."
@@ -84,7 +85,7 @@ def _partition(replicas: list[int]) -> PartitionState:
 def spread(
     state: ClusterState, first: int, count: int, factor: int, grown: TopicState | None, places: Random
 ) -> tuple[PartitionState, ...]:
-    """Spread `count` new partitions of a new topic, or of a `grown` one, over the brokers and racks of a cluster.
+    """Spread `count` new partitions of a new or a `grown` topic over the brokers and racks of a cluster.
 
     Raises INVALID_REPLICATION_FACTOR when there are too few brokers.
     """
@@ -110,7 +111,7 @@ def place_replicas(
 
     `racks` contains the brokers to choose from, at least `factor` of them. The first replicas rotate from `start`; the
     others follow at a distance that begins with `shift` and grows with every round. As long as a rack has no replica of
-    a partition, no other rack gets a second one. If any rack is unknown, racks are ignored.
+    a partition, no other rack gets a second replica. If any rack is unknown, racks are ignored.
     """
     known = {broker: rack for broker, rack in racks.items() if rack is not None}
     rack_of = known if len(known) == len(racks) else dict.fromkeys(racks, "")

@@ -64,7 +64,7 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def check_new_name(self, name: str, beside: Container[str] = ()) -> None:
-        """Raise ApiError if a new topic cannot have this name, or if the name collides with one in `beside`."""
+        """Raise ApiError if a new topic cannot have this name, or if the name collides with a name in `beside`."""
 
     @abstractmethod
     def plan_topic(
@@ -87,7 +87,10 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def plan_growth(self, name: str, count: int, assignments: Sequence[Sequence[int]] | None) -> TopicState:
-        """Return the topic with `count` partitions in total; store nothing. Raises ApiError where Kafka refuses it."""
+        """Return the topic with `count` partitions in total; store nothing.
+
+        Raises ApiError where Kafka refuses the change.
+        """
 
     @abstractmethod
     def auto_create(self, name: str) -> None:
@@ -108,7 +111,10 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def validate_in_pieces(self, plans: Sequence[TopicState]) -> Coroutine[Any, Any, dict[str, ApiError]]:
-        """Return the errors with which planned topics could not be created, beside those that the plan found."""
+        """Return the errors of planned topics that could not be created.
+
+        The errors that the plan found are not included.
+        """
 
     @abstractmethod
     def grow_in_pieces(
@@ -134,7 +140,7 @@ class ClusterMetadata(ABC):
     def change_configs(self, kind: str, name: str, revise: Revise) -> Coroutine[Any, Any, None]:
         """Replace the dynamic configs of an entity; its kind and name are as in ClusterState. Raises ApiError.
 
-        `revise` returns the new configs for the current ones, or raises ApiError; it may be called several times.
+        `revise` returns the new configs for the current configs, or raises ApiError. It may be called several times.
         """
 
     @abstractmethod

@@ -78,7 +78,7 @@ class Controller(PublishedState, TopicPlans):
             self.set_configs("brokers", "", {"min.insync.replicas": str(min_insync_replicas)})
 
     def begin_features(self) -> bool:
-        """If no feature levels are recorded, record those of a new cluster; return whether that was the case."""
+        """If no feature levels are recorded, record those of a new cluster. Return whether this call recorded them."""
         is_new = not self._store.children("")
         if is_new:
             self.decide([_features(BOOTSTRAP)], lambda state: replace(state, features_epoch=state.features_epoch + 1))
@@ -240,7 +240,7 @@ class Controller(PublishedState, TopicPlans):
         self._change_partitions(keys, lambda partition: single_broker.without_replica(partition, node_id))
 
     def regain_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
-        """Make a broker the leader of partitions whose replicas are back. They had no leader meanwhile."""
+        """Make a broker the leader of partitions whose replicas are back. These partitions had no leader meanwhile."""
         self._change_partitions(keys, lambda partition: single_broker.with_replica(partition, node_id))
 
     def _change_partitions(
@@ -248,7 +248,7 @@ class Controller(PublishedState, TopicPlans):
     ) -> None:
         topics = self.decided.topics
         changes: list[Change] = []
-        by_topic: dict[str, list[PartitionState]] = {}  # copies each topic's partitions only once
+        by_topic: dict[str, list[PartitionState]] = {}  # this copies each topic's partitions only once
         for name, index in keys:
             topic = topics.get(name)
             if topic is None or index >= len(topic.partitions):
@@ -277,7 +277,7 @@ class Controller(PublishedState, TopicPlans):
         changes: list[Change] = [Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)]
         plain = f"{CONFIG}/{kind}/{name}"
         if plain != path and _name(name) == name and self._store.get(plain) is not None:
-            changes.insert(0, Delete(plain))  # stored before names were encoded
+            changes.insert(0, Delete(plain))  # the configs were stored before names were encoded
         self.decide(changes, lambda state: state.with_configs(kind, name, configs))
         # Log no values: configs of brokers and users may contain secrets.
         log.info("configs set on %s %s: %s", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
@@ -374,14 +374,14 @@ class Controller(PublishedState, TopicPlans):
         return first
 
     def skip_producer_ids(self, least: int) -> None:
-        """Skip the producer ids below `least`; store this only if some of them are unallocated."""
+        """Skip the producer ids below `least`. Store the change only if some of these ids are unallocated."""
         node = self._store.get(PRODUCER_IDS)
         if least > (int(node.value["next"]) if node else 0):
             self._store.write([Put(PRODUCER_IDS, {"next": least}, node.version if node else 0)])
 
 
 def _log_put(old: Mapping[str, TopicState], topics: Sequence[TopicState]) -> None:
-    """Log new and grown topics: a few by name, many by their number."""
+    """Log new and grown topics: if they are few, their names, otherwise their number."""
     if len(topics) > LOGGED_BY_NAME:
         fresh = [topic.name for topic in topics if topic.name not in old]
         if fresh:

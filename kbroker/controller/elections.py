@@ -70,7 +70,7 @@ def elect_for_shutdown(
 
 
 def without_replica(state: LeaderAndIsr, replica: int, controller_epoch: int) -> LeaderAndIsr | None:
-    """Remove a failed replica from leadership, and from the in-sync replicas unless it is the last one.
+    """Remove a failed replica: it no longer leads, and is no longer in sync unless it is the last in-sync replica.
 
     The last in-sync replica stays in the set, because only this replica can lead again without a loss of records.
     """

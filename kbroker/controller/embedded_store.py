@@ -9,15 +9,15 @@ Owns `__metadata.journal`, `__metadata.journal.next` and `__metadata.snapshot`. 
 
 A batch is durable (fsync) before `write` returns. After `sync_by_thread`, a batch is durable when the future of
 `stored` is done. The process uses the batch immediately, but answers the requester only when it is durable. A batch
-that is written while earlier batches are not on disk yet contains ["synced", size]: the number of bytes of both
-journals together that were on disk.
+that is written while earlier batches are not on disk yet contains ["synced", size]. The size is the number of bytes of
+both journals together that were on disk.
 
 A crash of the process may leave a part of the last line, without its newline. Such a line was never acknowledged, and
-the next start cuts it off. A power loss may also leave zeros instead of bytes in any line that was not on disk. JSON in
-ASCII has no zero byte. So a line with a zero byte is torn as well, unless a later line records that it was on disk.
-Neither a torn line nor any line after it was acknowledged. Any other complete but invalid line was acknowledged, and is
-damaged now. The start then stops, because cutting the line off would silently lose topics. If the journal is torn, or
-shorter than the next journal records, the complete next journal follows missing data.
+the next start cuts it off. A power loss may also leave zeros in any line that was not on disk. JSON in ASCII has no
+zero byte. So a line with a zero byte is torn as well, unless a later line records that it was on disk. No torn line,
+and no line after a torn line, was acknowledged. Any other complete but invalid line was acknowledged, and is damaged
+now. The start then stops, because the removal of the line would silently lose topics. If the journal is torn, or
+shorter than the size in the next journal, data are missing before the next journal.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class EmbeddedStore:
         return sorted(self._children.get(path, ()))
 
     def sync_by_thread(self, loop: asyncio.AbstractEventLoop, failed: Callable[[OSError], None]) -> None:
-        """Make `write` return without waiting for the disk.
+        """Let `write` return without waiting for the disk.
 
         `failed` is called when the disk cannot be written any more.
         """
@@ -192,7 +192,7 @@ class EmbeddedStore:
         self._size, self._base = end, old_base
         self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
         with contextlib.suppress(PermissionError):  # The file may have another owner.
-            os.fchmod(self._fd, _MODE)  # Earlier versions created it readable for all.
+            os.fchmod(self._fd, _MODE)  # Earlier versions created the file readable for all.
         os.ftruncate(self._fd, min(end, old_end) - old_base)
         if self._following:
             self._left.append(self._fd)
@@ -284,8 +284,8 @@ class EmbeddedStore:
     def compacting(self) -> Steps:
         """Write a snapshot of the current nodes, and start a new journal for later writes.
 
-        A crash leaves the old or the new snapshot with both journals, or the new snapshot with only the new journal. A
-        start may apply a batch twice without harm, because it applies all batches in order.
+        After a crash the files are the old or the new snapshot with both journals, or the new snapshot with only the
+        new journal. A start may apply a batch twice without harm, because it applies all batches in order.
         """
         nodes = dict(self._nodes)
         if not self._following:
@@ -293,7 +293,7 @@ class EmbeddedStore:
         yield from write_snapshot(self._path(SNAPSHOT), nodes)
         passed("journal.compacted")
         try:
-            yield partial(os.fdatasync, self._fd)  # makes the first line of the new journal durable
+            yield partial(os.fdatasync, self._fd)  # this makes the first line of the new journal durable
         except OSError as error:
             if self._sync is not None:
                 self._sync.fail(error)

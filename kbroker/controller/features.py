@@ -153,7 +153,7 @@ def _failed(text: str) -> ApiError:
 
 
 def _fault(current: int, update: FeatureUpdate, node_id: int, supported: Supported) -> str | None:
-    """Return why a feature must not have this level, in Kafka's words (FeatureControlManager)."""
+    """Return the reason for which a feature must not have this level, in Kafka's words (FeatureControlManager)."""
     if update.upgrade_type != UPGRADE and update.upgrade_type not in _DOWNGRADES:
         return "The controller does not support the given upgrade type."
     if update.level < 0:

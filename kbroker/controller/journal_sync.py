@@ -1,8 +1,8 @@
 """Syncs the metadata journal to disk on a thread, while the event loop serves requests.
 
-Owns the knowledge which changes are on disk, and the futures of waiting callers. Never writes to the journal: its owner
-writes first, then requests a sync. One sync runs at a time, and covers all data written before it began, so that many
-changes in a row need few syncs.
+Owns the record of the changes that are on disk, and the futures of waiting callers. Never writes to the journal: its
+owner writes first, then requests a sync. One sync runs at a time, and covers all data written before it began, so that
+many changes in a row need few syncs.
 """
 
 from __future__ import annotations
@@ -55,11 +55,14 @@ class JournalSync:
             raise OSError(self._error.errno, f"the metadata journal: {self._error.strerror}")
 
     def size_on_disk(self, size: int) -> int:
-        """Return how many of the journal's `size` bytes are known to be on disk."""
+        """Return the number of the journal's `size` bytes that are known to be on disk."""
         return size if self._done == self._asked else self._done_size
 
     def go_on_in(self, fd: int, before: Callable[[], object]) -> None:
-        """Sync another file from now on. Before its first sync, `before` syncs the data of the previous file."""
+        """Sync another file from now on.
+
+        Before the first sync of this file, `before` syncs the data of the previous file.
+        """
         self._fd, self._before = fd, before
 
     def forget_before(self) -> None:

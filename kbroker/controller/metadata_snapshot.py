@@ -33,7 +33,7 @@ _HEAD = b"%08x "
 
 
 def write_snapshot(path: str, nodes: Mapping[str, Node]) -> Steps:
-    """Replace the snapshot at `path` with one of `nodes`, which must not change meanwhile; raises OSError."""
+    """Replace the snapshot at `path` with a snapshot of `nodes`, which must not change meanwhile. Raises OSError."""
     temporary = f"{path}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

@@ -1,8 +1,8 @@
 """The dynamic configs of brokers in the data directory of a stopped node.
 
-Owns reading these configs and removing keys from them, which repairs a config that prevents all connections. Never sets
-a value, because it cannot check whether the broker would accept the value. A cluster keeps its configs in ZooKeeper,
-where another broker can change them.
+Owns the reading of these configs, and the removal of keys. A removal repairs a config that prevents all connections.
+Never sets a value, because it cannot check whether the broker would accept the value. A cluster keeps its configs in
+ZooKeeper, where another broker can change them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ R = TypeVar("R")
 AT_ONCE = 64
 """The number of concurrent requests to the tree.
 
-It is large enough to hide the tree's latency, and small enough for one turn of the event loop.
+The number is large enough to hide the tree's latency, and small enough for one turn of the event loop.
 """
 
 

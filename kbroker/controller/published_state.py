@@ -1,7 +1,7 @@
 """The cluster's published state and decided state: a change is decided, then stored, then published.
 
 Owns the current `ClusterState`, its listeners, and the order decide, store, publish, answer. Until a change is stored,
-only the next decision uses it (`decided`). So a crash or a power loss can only undo a change that was never visible.
+only the next decision uses it (`decided`). So a crash or a power loss can undo only changes that were never visible.
 Never decides.
 """
 
@@ -77,7 +77,7 @@ class PublishedState:
     def published(self) -> Awaitable[None] | None:
         """Return a future that is done when all decisions so far are stored and published; None if they already are.
 
-        The requester of a change gets no answer before that. Raises OSError, or sets it on the future.
+        The requester of a change gets its answer only then. Raises OSError, or sets it on the future.
         """
         if self._error is not None:
             raise self._error
@@ -117,7 +117,10 @@ class PublishedState:
             self._waiting.popleft()[1].cancel()
 
     def _stored(self, stored: asyncio.Future[None]) -> None:
-        """Publish the next decision. If a decision could not be stored, neither it nor any later one is published."""
+        """Publish the next decision.
+
+        If a decision could not be stored, this decision and all later ones are not published.
+        """
         error = None if stored.cancelled() else stored.exception()
         if error is None:
             self._may_publish()
@@ -150,7 +153,7 @@ class PublishedState:
         step = self._unpublished.popleft()
         old, state = self.state, step(self.state)
         if not self._unpublished:
-            self.decided = state  # both are equal now: keep only one in memory
+            self.decided = state  # both states are equal now: keep only one in memory
         self.state = state
         self._published += 1
         self._listeners.notify(old, state)

@@ -61,7 +61,7 @@ def _why_not_elected(state: ClusterState, kind: int, name: str, index: int) -> A
 async def alter_reassignments(
     state: ClusterState, node_id: int, asked: Mapping[Partition, Sequence[int] | None]
 ) -> dict[Partition, ApiError | None]:
-    """Return why partitions cannot move to their targets; None for a partition that is already on its target."""
+    """Return the error of each partition that cannot move to its target; None if it is already on its target."""
     results: dict[Partition, ApiError | None] = {}
     for (name, index), target in asked.items():
         results[name, index] = await _why_not_moved(state, node_id, (name, index), target)
@@ -88,7 +88,10 @@ async def _why_not_moved(
 
 
 async def _why_not_there(node_id: int, target: Sequence[int], *, cordoned: bool) -> str | None:
-    """Return the fault of a target. Only two ids are checked: Kafka checks in ascending order, and one id is valid."""
+    """Return the fault of a target.
+
+    The two lowest ids suffice: Kafka checks in ascending order, and one id is valid.
+    """
     if not target:
         return "an empty replica list."
     lowest: list[int] = []

@@ -49,7 +49,10 @@ Change = Put | Delete
 
 
 class MetadataStore(Protocol):
-    """A durable tree. `write` is atomic: it makes all changes or none, on disk when the future of `stored` is done."""
+    """A durable tree.
+
+    `write` is atomic: it makes all changes or none. They are on disk when the future of `stored` is done.
+    """
 
     def get(self, path: str) -> Node | None:
         """Return the node at `path`."""

@@ -40,7 +40,10 @@ class InternalTopic:
 
 
 def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
-    """Return the settings of each internal topic from the broker's config. On a single node it has only one replica."""
+    """Return the settings of each internal topic from the broker's config.
+
+    On a single node a topic has only one replica.
+    """
     most = sys.maxsize if config.in_cluster else 1
     offsets = InternalTopic(
         config.get_int("offsets.topic.num.partitions"),
@@ -94,7 +97,7 @@ class TopicDefaults:
 
 
 def topic_defaults(config: BrokerConfig) -> TopicDefaults:
-    """Return the topic defaults in a broker's configuration, which replace values of -1 in requests."""
+    """Return a broker's defaults for topics. They replace values of -1 in requests."""
     return TopicDefaults(
         config.get_int("num.partitions"), config.get_int("default.replication.factor"), internal_topics(config)
     )
@@ -108,7 +111,7 @@ class TopicPlans(ClusterMetadata):
         self._names = topic_names.CollidingNames(names)
 
     def names_changed(self, new: Iterable[str], deleted: Iterable[str]) -> None:
-        """Record new and deleted topics, to find colliding names: those that differ only in '.' and '_'."""
+        """Record new and deleted topics, to find colliding names. Such names differ only in '.' and '_'."""
         for name in deleted:
             self._names.discard(name)
         for name in new:

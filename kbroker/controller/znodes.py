@@ -1,8 +1,8 @@
 """Apache Kafka 3.9's znodes: their paths and encodings.
 
 Owns the encoding and decoding of paths and JSON, but not their meaning. A writer omits the fields that Kafka omits, and
-writes strings where Kafka does (timestamps, the ends of a block of producer ids). A reader accepts any field order and
-ignores unknown fields. An unreadable znode raises Unreadable, which names the znode.
+writes strings where Kafka writes strings (timestamps, the ends of a block of producer ids). A reader accepts any field
+order and ignores unknown fields. An unreadable znode raises Unreadable, which names the znode.
 
     /cluster/id                                 ClusterId
     /controller, /controller_epoch              ControllerNode, a decimal number
@@ -58,7 +58,7 @@ PERSISTENT: Final = (
     LOG_DIR_EVENTS,
     *(f"{CONFIG}/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips", "groups")),
 )
-"""Every broker creates these znodes, and their parents, at its start if they are missing. They have no data."""
+"""The znodes without data that every broker creates at its start, with their parents, if they are missing."""
 DEFAULT_ENTITY: Final = "<default>"
 RECOVERING: Final = 1
 

@@ -1,4 +1,4 @@
-"""One client's connection: this module and tls_channel.py are the only ones that use a client's socket.
+"""One client's connection: only this module and tls_channel.py use a client's socket.
 
 Owns reading, the order of responses (the order of the requests), and the pause of a client that sends faster than it is
 served. A connection works on one request at a time (Kafka mutes the channel), so a waiting Fetch or JoinGroup delays
@@ -35,12 +35,15 @@ log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 * 1024
 _SMALL = 16 * 1024
-"""The most uncounted bytes that a connection may keep, and the most bytes received in one call while it is busy."""
+"""The maximum number of uncounted bytes that a connection may keep.
+
+It is also the maximum number of bytes that a busy connection receives in one call.
+"""
 _OFTEN = 16
 """The number of reports of the same bytes after which a connection that waits for its turn stops polling.
 
-With more than a thousand waiting connections, libuv would report only these: it returns only when fewer events are
-left.
+With more than a thousand waiting connections, libuv would report only these connections: it returns only when fewer
+events are left.
 """
 _FLUSH_BYTES = 64 * 1024
 """If the responses have more bytes than this, they are sent before the next request is run."""
@@ -133,7 +136,7 @@ class Connection:
         self._sock = sock
         self._fd = sock.fileno()
         self._frames = FrameBuffer(owner.max_request_bytes)
-        # These are the poller, the function that reads, and the layer that sends.
+        # These attributes are the poller, the function that reads, and the layer that sends.
         self._polls: Polls
         self._recv: Callable[[memoryview], int]
         if port is None:
@@ -180,8 +183,8 @@ class Connection:
     def has_moved(self) -> bool:
         """Return whether bytes were received or sent since the last call, or a request is in progress.
 
-        A client that sends requests and never reads the responses counts as idle, because its memory must be freed at
-        some time.
+        A client that sends requests and never reads the responses counts as idle, because the broker must free its
+        memory at some time.
         """
         mark = self._outbox.left
         moved = self.active or self._work is not None or mark != self._mark
@@ -257,7 +260,7 @@ class Connection:
                 (turns.put if self._long else turns.put_short)(self)
                 return
             if turns.spent >= TURN:
-                return  # read later, when the poller reports the socket again
+                return  # the rest is read later, when the poller reports the socket again
         turns.latest = self
         started = now()
         if turns.served != self._fd:
@@ -333,7 +336,7 @@ class Connection:
     def _ended_by_client(self) -> None:
         """Close the connection after the current request (acks=0) and its response. The poller reports the end again.
 
-        If a request waits and no other request follows it, abandon it: the client would not read its response.
+        If a request waits and no other request follows it, abandon the request: the client would not read the response.
         """
         if self.state is _SERVING or (self.state is _WAITING and self._frames.kept is None):
             self.abort()
@@ -386,7 +389,7 @@ class Connection:
                     try:
                         if out:
                             self._flush()
-                    finally:  # also after a lost connection: closing a coroutine that never ran causes a warning
+                    finally:  # run it also after a lost connection: closing a coroutine that never ran causes a warning
                         self._work_on(deadline)
                     keeps = work.keeps_frame if self._parked is None else work.keeps_waiting
                     if shared and keeps and self._work is not None:
@@ -492,7 +495,7 @@ class Connection:
             self._work = None
             self._fail(err)
             return
-        except asyncio.CancelledError:  # its awaited future was cancelled, as in `_unpark`
+        except asyncio.CancelledError:  # the awaited future was cancelled, as in `_unpark`
             self.abort()
             return
         except Exception:
@@ -565,7 +568,7 @@ class Connection:
     def _unmute(self) -> None:
         self._mute = None
         if self.state is not _MUTED:
-            return  # its response is not sent yet
+            return  # the response is not sent yet
         self.state = _QUEUED
         self.active = True
         if self._held:

@@ -58,7 +58,7 @@ _PRODUCE_VERSIONS = 14
 LONG_FRAME = 64 * 1024
 """A frame with more bytes than this is decoded and answered in steps."""
 MAX_DECODED_BYTES = 100 * 1024 * 1024
-"""The most memory of a decoded request, in bytes. A list of empty names uses sixty times its size on the wire.
+"""The maximum memory of a decoded request, in bytes. A list of empty names uses sixty times its size on the wire.
 
 Kafka's only limit is its heap.
 """
@@ -150,11 +150,14 @@ class Work:
         self.keeps_frame = entry.produces
         """Whether the work still uses the frame's bytes between its steps."""
         self.keeps_waiting = False
-        """Whether the work uses the frame's bytes also while it awaits a future. A future's handler has copied them."""
+        """Whether the work also uses the frame's bytes while it awaits a future.
+
+        A handler with a future has copied them.
+        """
         self.metering: Metering | None = None
         """The meter of the client's quotas, if the client has quotas."""
         self.since = 0.0
-        """The time at which the work was first run, if its time is measured."""
+        """The time of the work's first run, if its time is measured."""
         self.error_code: int | None = None
         """The error code of the complete request; None if the request is not logged or traced."""
         self.pause_ms = 0
@@ -192,7 +195,7 @@ class Dispatcher:
         self._apis = served(in_cluster=in_cluster)
         self._table: dict[int, Entry] = {}
         self.times = RequestTimes()
-        # Counts Produce requests that skip their handler, by version, because these do not use an entry.
+        # By version: counts Produce requests that skip their handler, because such requests do not use an entry.
         self._expressed = [self.times.tally(PRODUCE_KEY, version) for version in range(_PRODUCE_VERSIONS)]
         self._authorizer = authorizer
         self._brokers = brokers
@@ -225,7 +228,8 @@ class Dispatcher:
     def refresh(self) -> None:
         """Decide which requests are measured and logged, after a change of loggers, quotas or the trace sink.
 
-        This is not called for each request: if nothing is measured, logged or traced, requests have no extra cost.
+        This method is not called for each request. So if nothing is measured, logged or traced, requests have no extra
+        cost.
         """
         self._metered = self._quotas is not None and self._quotas.active
         self._logged = self._observed = request_log.enabled()
@@ -270,7 +274,10 @@ class Dispatcher:
         return handler if self._brokers is None else only_from_brokers(api, handler, self._brokers)
 
     def trace(self, sink: Sink | None, ratio: float = 1.0) -> None:
-        """Pass a share of the requests, after their responses, to `sink` on the loop. None passes no requests."""
+        """Pass a share of the requests, after their responses, to `sink` on the loop.
+
+        If `sink` is None, pass no requests.
+        """
         self._sink, self._ratio, self._sampled = sink, ratio, False
         self.refresh()
 
@@ -435,7 +442,7 @@ class Dispatcher:
         self, entry: Entry, correlation_id: int, request: Any, answer: Any, work: Work, *, divided: bool = False
     ) -> Framed:
         """Await the handler's result and encode it, in steps if the handler worked in steps."""
-        while answer is not None and answer.__class__ is not entry.response:  # again after a failure
+        while answer is not None and answer.__class__ is not entry.response:  # repeat this after a failure
             divided = divided or answer.__class__ is CoroutineType
             try:
                 answer = await answer

@@ -5,8 +5,8 @@ never parses a frame's content.
 
 A frame uses memory for its received bytes, never for its claimed length. Its buffer grows with the received bytes. A
 frame that is larger than a producer's requests is rare, and gets a memory mapping of its complete size. The system
-provides the pages of this mapping only when they are written. (A buffer that grows to 90 MB is copied at each step,
-while the loop waits.)
+provides the pages of this mapping only when they are written. (A buffer that grew to 90 MB would be copied at each
+step, while the loop waits.)
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from kbroker.security.tls.session import plain_protocol
 _UNPACK_SIZE = struct.Struct(">i").unpack_from
 _PACK_SIZE = struct.Struct(">i").pack
 FIRST_GROWTH = 64 * 1024
-"""The most bytes of a claimed size for which the buffer is allocated immediately."""
+"""The maximum size in bytes of a buffer that is allocated immediately for a claimed size."""
 _AT_ONCE = 256 * 1024
-"""The most bytes received in one call. Most are written to new memory, and other connections wait meanwhile."""
+"""The maximum number of bytes received in one call.
+
+Most of these bytes are written to new memory, and other connections wait meanwhile.
+"""
 _ORDINARY = 1024 * 1024 + FIRST_GROWTH
-"""The most bytes allocated for a claimed size after FIRST_GROWTH bytes: a producer's largest request by default."""
+"""The maximum number of bytes that are allocated for a claimed size after FIRST_GROWTH bytes have arrived.
+
+By default, this is a producer's largest request.
+"""
 
 
 class BadFrame(Exception):  # noqa: N818 - named after the frame

@@ -3,12 +3,12 @@
 Owns the limit, the count and the lines in the log. Never stops any work. The loop is uvloop's if uvloop is installed,
 otherwise asyncio's own.
 
-Requests are measured where they run, so the line can name them. Python's garbage collection, which stops all threads,
-is also measured. A timer that fires late detects other holds of the loop. The line cannot name their cause, and a short
-hold between two ticks of the timer is not detected. If the processors are overloaded or a disk is slow, the named work
-may only have waited. Therefore each line contains an upper bound of the thread's working time: its processor time since
-the last tick. If a hold has no known cause and the thread did not work, the line is useless to an operator: a hold
-below a second is then counted, but logged only at DEBUG.
+Requests are measured where they run, so the line in the log can name them. Python's garbage collection, which stops all
+threads, is also measured. A timer that fires late detects other holds of the loop. The line cannot name the cause of
+such a hold. A short hold between two ticks of the timer is not detected. If the processors are overloaded or a disk is
+slow, the named work may only have waited. Therefore each line contains an upper bound of the thread's working time: its
+processor time since the last tick. If a hold has no known cause and the thread did not work, the line is useless to an
+operator. Such a hold below a second is counted, but logged only at DEBUG.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 log = logging.getLogger(__name__)
 
 HELD_LONG = 0.05
-"""A hold of more seconds than this is counted and logged."""
+"""The time in seconds above which a hold is counted and logged."""
 WAITED_LONG = 1.0
-"""A hold without work (the thread waited for a processor or a disk) of more seconds than this is a warning."""
+"""The time in seconds above which a hold without work is a warning: the thread waited for a processor or a disk."""
 _TICK = 0.1
 _LINES_EACH = 1.0
 """The minimum number of seconds between two lines."""
@@ -82,7 +82,7 @@ class LoopWatch:
 
     def work(self, name: str, size: int, context: Any, seconds: float) -> None:
         """Count a step of a long request; log its API, its size in bytes, and the time for which it held the loop."""
-        self._due = self._loop.time() + _TICK  # this explains the late tick
+        self._due = self._loop.time() + _TICK  # this hold explains the late tick
         self._log(
             seconds, f"{name} of {size} bytes from {context.client_host[1:]}, client {context.client_id or 'unnamed'}"
         )
@@ -101,7 +101,7 @@ class LoopWatch:
         took = time.perf_counter() - self._collecting
         if took > HELD_LONG:
             self._due += took
-            self._log(took, "Python, collecting garbage", self._worked_before)  # collected by any thread
+            self._log(took, "Python, collecting garbage", self._worked_before)  # any thread may run the collection
 
     def _log(self, seconds: float, cause: str, worked_before: float | None = None, *, quietly: bool = False) -> None:
         self.held += 1

@@ -3,8 +3,8 @@
 Owns the sum, the queue of connections that wait for memory, and the choice of connections to close if no memory is
 freed. Never reads or sends.
 
-`queued.max.request.bytes` is the limit. If it is -1, Kafka's default, the limit is DEFAULT_LIMIT: the limit here also
-covers responses, and clients must not use up a broker's memory. Small requests in progress are not counted.
+`queued.max.request.bytes` is the limit. If it is -1, Kafka's default, the limit is DEFAULT_LIMIT. A limit is needed
+because clients must not use up a broker's memory; it also covers responses. Small requests in progress are not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 100 * 1024 * 1024
 PATIENCE = 10.0
-"""A connection that uses memory for one request for more seconds than this is closed if others wait."""
+"""The time limit in seconds: a connection that uses memory for one request for longer is closed if others wait."""
 _CHECK_SECONDS = 1.0
 
 
@@ -54,8 +54,8 @@ class Memory:
     def may_hold(self, holder: Holder, size: int) -> bool:
         """Return whether a connection may use `size` bytes in total.
 
-        The connection that has used memory for the longest time always may. Otherwise two connections could wait for
-        each other's memory forever.
+        Always return True for the connection that has used memory for the longest time. Otherwise two connections could
+        wait for each other's memory forever.
         """
         if self.used - self.held_by(holder) + size <= self.limit:
             return True
@@ -97,7 +97,7 @@ class Memory:
             self._timer.cancel()
 
     def _offer(self) -> None:
-        """Let waiting connections retry: first the longest user of memory, then the others in order until one fails."""
+        """Let waiting connections retry: first the oldest user of memory, then the others until a retry fails."""
         waiting = self._waiting
         oldest = next(iter(self._held), None)
         if oldest is not None and oldest in waiting:
@@ -115,7 +115,7 @@ class Memory:
             self._timer = asyncio.get_running_loop().call_later(_CHECK_SECONDS, self._relieve)
 
     def _relieve(self) -> None:
-        """Close the longest users of memory while other connections wait or the sum exceeds the limit."""
+        """Close connections while others wait or the sum exceeds the limit. Begin with the longest use of memory."""
         self._timer = None
         longest = time.monotonic() - PATIENCE
         for holder, (size, since) in list(self._held.items()):

@@ -2,21 +2,22 @@
 
 Owns the socket's sending side. Bytes are sent by `send`. Ranges of files are sent by `os.sendfile`, from the page cache
 to the socket without any copy in Python. If the socket is full, the outbox retries, or waits until the loop reports
-that the socket has room. `Patience` chooses between these: it depends on how soon the client reads the sent bytes.
-Never interprets a response.
+that the socket has room. `Patience` chooses between retrying and waiting: the choice depends on the time after which
+the client reads the sent bytes. Never interprets a response.
 
 The bytes of a response before a range are sent immediately, not together with the range (MSG_MORE). The first packet
 wakes the client while the range is being sent, and sending to a client that is awake uses less CPU time. This was
 measured over loopback with one Fetch of 1 MB in flight: 0.315 s of CPU for each GB, instead of 0.345 s with MSG_MORE;
 with 256 kB, 0.58 s instead of 0.68 s, at the same throughput. With five Fetches in flight it is 0.30 s instead of 0.32
-to 0.37 s; the throughput was the same twice, and once a fifth lower.
+to 0.37 s; the throughput was the same in two runs, and a fifth lower in one run.
 
-A client that reads on the same machine empties its socket within 25 to 50 us. Waiting for this in the poller costs a
-sleep and a wake-up, and the client also waits. A Fetch of 1 MB is more than four times the bytes that a socket accepts
-(with the default of `socket.send.buffer.bytes`, the same as Apache Kafka's). With the poller it took about 700 us; with
-retries it takes about 450 us, and a fifth less CPU time (medians with one Fetch in flight over loopback). A client that
-is slow or far away reads no bytes within this time. Therefore, after a failed retry, the next full socket is not
-retried; after two failed retries in a row, the next three are not retried, then seven and so on.
+A client that reads on the same machine empties its socket within 25 to 50 us. If the outbox waited for the poller's
+report, this would cost a sleep and a wake-up, and the client would also wait. A Fetch of 1 MB is more than four times
+the bytes that a socket accepts (with the default of `socket.send.buffer.bytes`, the same as Apache Kafka's). With the
+poller it took about 700 us; with retries it takes about 450 us, and a fifth less CPU time (medians with one Fetch in
+flight over loopback). A client that is slow or far away reads no bytes within this time. Therefore, after a failed
+retry, the next full socket is not retried; after two failed retries in a row, the next three are not retried, then
+seven and so on.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ ASKED_FOR = 0.000_05
 ENOUGH_BYTES = 16 * 1024
 """A socket that accepts fewer bytes than this counts as still full, unless no more bytes are left."""
 MOST_PASSED_OVER = 63
-"""The most times in a row that a full socket is not retried, if all retries have failed."""
+"""The maximum number of full sockets in a row that are not retried, after all retries have failed."""
 
 
 class Patience:
-    """Decides, from the results of earlier retries, whether to retry a full socket; times in seconds."""
+    """Decides whether to retry a full socket, from the results of earlier retries. Times are in seconds."""
 
     __slots__ = ("_in_vain", "_passes", "_until", "asked_s", "since")
 
@@ -62,7 +63,7 @@ class Patience:
     def lasts(self, at: float, end: float, *, crowded: bool) -> bool:
         """Whether to retry a socket that is full at `at`: not after `end`, and not if others wait (`crowded`).
 
-        If False, wait until the loop reports room.
+        If the result is False, wait until the loop reports room.
         """
         if not self.since:
             self.since = at
@@ -82,15 +83,15 @@ Piece = Any
 """A bytes-like object, or a range of a file with `fd`, `position`, `size`, and `view()`, which reads the range."""
 
 BY_FILE_BYTES = 32 * 1024
-"""Ranges of at least this size are sent by sendfile. For smaller ones, one read and a gathered send take less time."""
+"""Ranges of at least this size are sent by sendfile. For smaller ranges, a read and a gathered send take less time."""
 GATHERED_BYTES = 64 * 1024
-"""The most bytes of one response that are read and gathered. sendfile sends the rest, since responses may wait long."""
+"""The maximum number of bytes of one response that are gathered. sendfile sends the rest: responses may wait long."""
 TINY_BYTES = 1024
 """A range with fewer bytes than this is always gathered: a range object would use as much memory."""
 _LEAST_COST = 8 * 1024
 """The fixed cost of sending a range, as the number of bytes that could be sent in the same time."""
 _AT_ONCE = 4 * 1024 * 1024
-"""The most bytes sent to a client that reads them immediately, before other connections have a turn."""
+"""The maximum number of bytes sent to a client that reads them immediately, before other connections have a turn."""
 _RANGE_BYTES = 200
 _BYTES = frozenset({bytes, bytearray, memoryview})
 
@@ -162,7 +163,7 @@ class Outbox:
         """Whether the loop will report when the socket has room."""
         self._sock = sock
         self._fd = sock.fileno()
-        self._pieces: deque[Piece] | tuple[()] = ()  # not a deque yet: an empty deque takes 0.6 kB
+        self._pieces: deque[Piece] | tuple[()] = ()  # a deque is created later: an empty deque takes 0.6 kB
         self._offset = 0
         """The number of sent bytes of the first piece."""
         self._patience = Patience()

@@ -47,7 +47,7 @@ Sink = Callable[[Measured], None]
 log = logging.getLogger("kafka.request.logger")
 Steps = Coroutine[Any, Any, Any]
 _LONGEST: Final = 500
-"""The most characters of a client-chosen name in a line."""
+"""The maximum number of characters of a client-chosen name in a line."""
 _LINE: Final = (
     "Completed request: %s v%d, correlation id %d, client %s from %s on %s as %s: "
     "%d bytes, answered with %d, in %.3f ms, of which %.3f at work, throttled for %d ms"

@@ -57,7 +57,7 @@ class RequestTimes:
         """The times in seconds, by API."""
         self.took_followers: deque[float] = deque(maxlen=KEPT)
         self.took_consumers: deque[float] = deque(maxlen=KEPT)
-        """The times of Fetch requests: those from other brokers, and those from all other clients."""
+        """The times of Fetch requests: `took_followers` from other brokers, `took_consumers` from all other clients."""
 
     def tally(self, key: int, version: int) -> Tally:
         """Return the counter of an API and version."""
@@ -67,7 +67,10 @@ class RequestTimes:
         return found
 
     def sample(self, frame: memoryview, asker: Asker, work: Waiting | None, since: float, until: float) -> None:
-        """Record the time of a request that was run. If it left `work`, measure the time when the work ends."""
+        """Record the time of a request that was run.
+
+        If the request left `work`, measure its time when the work ends.
+        """
         self.due = OFTEN - 1
         if work is not None:
             work.since = since

@@ -51,7 +51,10 @@ AUTHENTICATE_KEY: int = SaslAuthenticateRequest.KEY  # type: ignore[attr-defined
 _KEY = struct.Struct(">h")
 _SIZE = struct.Struct(">i")
 _LEGIBLE = 4096
-"""The most bytes that are decoded of a request that arrives instead of a token, to return an error in its format."""
+"""The maximum number of decoded bytes of a request that arrives instead of a token.
+
+The error is returned in the request's format.
+"""
 
 
 class Gated(Protocol):
@@ -120,7 +123,7 @@ class SaslGate:
         try:
             self._authentication.handshake(mechanism, entry.version)
         except UnsupportedMechanism as failed:
-            if self._authentication.again:  # like Kafka, which responds only in the first authentication
+            if self._authentication.again:  # as in Kafka, which responds only in the first authentication
                 raise CloseConnection(str(failed)) from None
             code, reason = ErrorCode.UNSUPPORTED_SASL_MECHANISM, str(failed)
         answer = SaslHandshakeResponse(error_code=code, mechanisms=self._offer.mechanisms)
@@ -176,7 +179,7 @@ class SaslGate:
         return None
 
     def _instead_of_token(self, entry: Entry, correlation_id: int, frame: memoryview, position: int) -> Work:
-        """Return an error response, in the format of the request, because the client has to authenticate first."""
+        """Return an error response in the format of the request: the client has to authenticate first."""
         self._authentication.stage = Stage.FAILED
         if len(frame) > _LEGIBLE or entry.version not in entry.api.versions:
             raise CloseConnection(f"{entry.api.name} where a token is expected")

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 _ACCEPT_PAUSE = 0.5
 """The number of seconds in which no connection is accepted, if no descriptors are left."""
 _MOST_HELD = 256
-"""The most refused connections that stay open for a while because their addresses connect too often."""
+"""The maximum number of refused connections that stay open for a while because their addresses connect too often."""
 _LINGER_SECONDS = 2.0
 """The number of seconds for which a stop waits for clients to read their last responses."""
 
@@ -59,7 +59,7 @@ class ServerLimits:
     backlog: int
     max_queued_bytes: int
     connection_rates: Mapping[str, int] = field(default_factory=dict)
-    """The most new connections per second, by listener; the key "" means the complete broker."""
+    """The maximum rate of new connections per second, by listener. The key "" means the complete broker."""
     protected_listener: str | None = None
     """The inter-broker listener, if clients use another listener. The broker-wide rate does not apply to it."""
 
@@ -156,7 +156,7 @@ class Server:
         """
         host, port = sock.getsockname()[:2]
         try:
-            sock.listen(self.limits.backlog)  # only here the system reports an address that is in use
+            sock.listen(self.limits.backlog)  # the system reports an address that is in use only at this call
         except OSError as err:
             raise _cannot_listen(host, port, err) from None
         if serve:
@@ -214,7 +214,7 @@ class Server:
     def _must_wait(
         self, rates: ConnectionRates, listening: socket.socket, name: str, sock: socket.socket, peer: str
     ) -> bool:
-        """Whether a connection and all later ones must wait: the rate exceeds a listener's or the broker's limit."""
+        """Whether all connections from this one on must wait: the rate exceeds a listener's or the broker's limit."""
         pause_ms = rates.pause_ms(name, protected=name == self.limits.protected_listener)
         if not pause_ms:
             return False
@@ -294,7 +294,10 @@ class Server:
             connection.abort()
 
     def forgive(self, ms: float) -> None:
-        """Handle a clock that was moved forward by `ms`: do not count it as idle time, and shorten clients' pauses."""
+        """Handle a clock that was moved forward by `ms`.
+
+        The skipped time does not count as idle time, and it shortens the pauses of clients.
+        """
         for connection in self._connections:
             connection.idle_since += ms
         self.shorten_pauses(ms)
@@ -370,7 +373,7 @@ class Server:
         self._sweep = asyncio.get_running_loop().call_later(delay, self._close_idle)
 
     def _close_idle(self) -> None:
-        """Close connections that have been idle for connections.max.idle.ms. If that is negative, close none."""
+        """Close connections that have been idle for connections.max.idle.ms. If this config is negative, close none."""
         self._schedule_sweep()
         now = self._services.clock.monotonic_ms()
         for connection in list(self._connections):
@@ -389,7 +392,7 @@ def bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
     sock, address = _socket_for(host, port)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit this option
         if limits.send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
         if limits.receive_buffer_bytes > 0:

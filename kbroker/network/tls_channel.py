@@ -28,21 +28,21 @@ from kbroker.security.tls.session import Broken, Session
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 30.0
-"""The longest time in seconds from a client's connection to the end of its handshake."""
+"""The maximum time in seconds from a client's connection to the end of its handshake."""
 SEALED_BYTES = 64 * 1024
-"""The most bytes that are encrypted at a time. A client that does not read uses this memory."""
+"""The maximum number of bytes that are encrypted at a time. A client that does not read uses this memory."""
 _RECEIVED_BYTES = 64 * 1024
-"""The most bytes that are received at a time."""
+"""The maximum number of bytes that are received at a time."""
 _HANDSHAKE_BYTES = 16 * 1024
 _WASTED_BYTES = 20 * 1024
-"""The most bytes received in one turn without any request bytes: an incomplete record, and some tiny records.
+"""The maximum number of bytes received in one turn without any request bytes.
 
-Records of one byte take a millisecond for 16 kB.
+The bytes may be an incomplete record and some tiny records. Records of one byte take a millisecond for 16 kB.
 """
 _UNREAD_BYTES = 64 * 1024
-"""The most bytes of TLS itself (responses to key updates) that are kept for a client that does not read."""
+"""The maximum number of bytes of TLS itself (responses to key updates) kept for a client that does not read."""
 _AT_ONCE = 1024 * 1024
-"""The most bytes sent to a client that reads them immediately, before other connections have a turn."""
+"""The maximum number of bytes sent to a client that reads them immediately, before other connections have a turn."""
 _LEAST_COST = 8 * 1024
 
 
@@ -217,7 +217,7 @@ class TlsChannel(Outbox):
     def _refuse(self, why: str) -> None:
         client = self._client
         if client is not None:
-            reason = "".join(char if char.isprintable() else "?" for char in why)  # may contain names from the client
+            reason = "".join(char if char.isprintable() else "?" for char in why)  # may have names from the client
             self._port.report(client.peer, f"the TLS handshake failed: {reason}")
             client.abort()
 
@@ -284,7 +284,7 @@ class TlsChannel(Outbox):
 
     @property
     def in_memory(self) -> int:
-        """The most memory of the waiting pieces now or while they are sent, in bytes."""
+        """The maximum memory of the waiting pieces, now or during their sending, in bytes."""
         return super().in_memory + (SEALED_BYTES if self.waiting else 0)
 
     def send(self, data: bytearray) -> None:

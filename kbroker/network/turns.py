@@ -1,15 +1,15 @@
 """The turns of connections, which divide the event loop's time among them.
 
-Owns the queues of connections that could continue, the time used in a turn, and whether only one connection has been
-served lately. Never knows what the work is.
+Owns the queues of connections that could continue, the time used in a turn, and the check whether only one connection
+has been served lately. Never knows what the work is.
 
 Short work precedes long work. One request is short work for most clients, and a client that sends as fast as it can
 does not notice a pause. One turn of the loop has three parts. First it serves the waiting short work, oldest first, for
-at most TURN. Then it serves the long work, for TURN, or only for a slice if more short work waits. Finally, if no short
-work is left, it serves the sockets that the poller reports, again for TURN. Long work continues for a slice at a time,
-but at least for one request. If many connections wait, a slice is shorter, so that the last connection has its turn
-soon. Sockets that the poller reports after the turn's end wait here. The poller always reports sockets in the same
-order, so a busy client would otherwise exclude the clients after it.
+at most TURN. Then it serves the long work, for at most TURN, or only for a slice if more short work waits. Finally, if
+no short work is left, it serves the sockets that the poller reports, again for TURN. Each piece of long work continues
+for a slice at a time, but at least for one request. If many connections wait, a slice is shorter, so that the last
+connection has its turn soon. Sockets that the poller reports after the turn's end wait here. The poller always reports
+sockets in the same order, so a busy client would otherwise exclude the clients after it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from enum import Enum
 from typing import Protocol
 
 TURN = 0.002
-"""The seconds of one turn for waiting work, and the same time again for new work."""
+"""The time in seconds for waiting work in one turn. The same time is added for new work."""
 SLICE = 0.0005
-"""The most seconds for one connection at a time."""
+"""The maximum time in seconds for one connection at a time."""
 LONG = 0.000_15
-"""Work that takes more seconds than this at a time is long: about 10 small requests, or a batch of 100 kB."""
+"""The time in seconds above which a piece of work counts as long: about 10 small requests, or a batch of 100 kB."""
 ALONE = 0.005
 """A connection counts as alone if no other connection was served for this many seconds."""
 NOTED = 0.001
-"""If a turn uses fewer seconds than this, its end is not scheduled."""
+"""The minimum used time in seconds for which a turn's end is scheduled."""
 
 now = time.perf_counter
 
@@ -42,14 +42,17 @@ class Runner(Protocol):
 
 
 class Breadth(Enum):
-    """The amount of memory that a long request may use, which limits how many such requests run at a time."""
+    """The amount of memory that a long request may use.
+
+    It limits the number of such requests that run at the same time.
+    """
 
     NARROW = 0
-    """Always little memory: any number of requests may run at a time."""
+    """Always little memory, so any number of such requests may run at the same time."""
     WIDE = 1
-    """As much memory as the response: some requests may run at a time."""
+    """As much memory as the response, so only some such requests may run at the same time."""
     HUGE = 2
-    """Many times the received bytes: one request may run at a time."""
+    """Many times the memory of the received bytes, so such requests run one at a time."""
 
 
 class Lane:
@@ -62,7 +65,7 @@ class Lane:
         self._before: dict[Runner, None] = {}
 
     def enter(self, runner: Runner) -> bool:
-        """Return whether `runner` is on the lane now. If not, it waits, and gets a turn when it is on the lane."""
+        """Return whether `runner` is on the lane now. If not, it waits for the lane, and then gets a turn."""
         if runner in self._on:
             return True
         if len(self._on) < self._width:

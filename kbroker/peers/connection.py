@@ -34,12 +34,12 @@ Answer = TypeVar("Answer")
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """The maximum size of a received frame in bytes. A larger frame ends the connection.
 
-A follower requests 10 MB, and gets at most one batch more.
+A follower requests 10 MB, and gets at most one more batch.
 """
 _CONNECT_SECONDS = 10
 """socket.connection.setup.timeout.ms, in seconds.
 
-Without it the operating system would retry for minutes, even after the network is back.
+Without this limit the operating system would retry for minutes, even after the network is back.
 """
 _SMALL: Final = 64 * 1024
 """The maximum size in bytes of a frame that is sent as one buffer."""
@@ -76,7 +76,7 @@ class TcpPeer:
         self._tls = tls
         self._login = login
         self._log_in_at = math.inf
-        """The time of the event loop's clock at which to authenticate again, before the session ends."""
+        """The time of the event loop's clock at which to authenticate again. It is before the session's end."""
         self._client_id = client_id
         self._correlation = 0
         self._frames: _Frames | None = None
@@ -130,7 +130,8 @@ class TcpPeer:
             # A caller that gives up must not cancel the attempt, because others may wait for the same connection.
             return await asyncio.shield(self._connecting)
         except asyncio.CancelledError:
-            # Either `close` has ended the attempt, or the waiting caller was cancelled, which must not be suppressed.
+            # Either `close` has ended the attempt, or the waiting caller was cancelled. Do not suppress its
+            # cancellation.
             task = asyncio.current_task()
             if self._closed and (task is None or not task.cancelling()):
                 raise PeerUnavailable("closed") from None
@@ -158,8 +159,8 @@ class TcpPeer:
         context = self._tls()
         name = self._address[0] if context is not None else None
         loop = asyncio.get_running_loop()
-        # Resolve the name separately: uvloop logs a traceback for an unknown name if nobody awaits the connection any
-        # more.
+        # Resolve the name separately: uvloop logs a traceback for an unknown name if no caller awaits the connection
+        # any more.
         found = await loop.getaddrinfo(*self._address, type=socket.SOCK_STREAM)
         for number, each in enumerate(found, 1):
             try:

@@ -1,8 +1,8 @@
 """The interface between the transport and the senders of requests (controller, fetchers, transactions).
 
-Owns the two protocols and their errors. In production connection.py implements them; in tests, queues in memory do.
-Also owns the peers by broker id: it creates one peer for each requested broker, and drops it when the broker's address
-changes. Never retries.
+Owns the two protocols and their errors. In production connection.py implements the protocols; in tests, queues in
+memory do. Also owns the peers by broker id: it creates one peer for each requested broker, and drops it when the
+broker's address changes. Never retries.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Endpoint = tuple[str, int]
 
 
 class PeersByNode:
-    """Sends requests to brokers by id. `endpoint_of` returns a broker's address, None if it is not known to be live."""
+    """Sends requests to brokers by id. `endpoint_of` returns a broker's address, or None if it is not known as live."""
 
     def __init__(self, peers: Peers, endpoint_of: Callable[[int], Endpoint | None], client_id: str) -> None:
         self._peers = peers
@@ -69,7 +69,10 @@ class PeersByNode:
         return await known[1].ask(request, version, answer, timeout_ms)
 
     def drop_gone(self) -> None:
-        """Stop requests to brokers that are no longer live or have new addresses; they raise PeerUnavailable."""
+        """Stop requests to brokers that are no longer live or have new addresses.
+
+        These requests raise PeerUnavailable.
+        """
         for node_id, (endpoint, peer) in list(self._known.items()):
             if self._endpoint_of(node_id) != endpoint:
                 peer.close()

@@ -17,7 +17,7 @@ class Progress(Protocol):
     """Receives a job's progress."""
 
     def step(self, records: int, left: int | None, **facts: Any) -> None:
-        """Report newly processed records, and how many records are left (None if unknown)."""
+        """Report the number of newly processed records, and the number of remaining records (None if unknown)."""
 
 
 class Lines:

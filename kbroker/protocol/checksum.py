@@ -1,8 +1,8 @@
 """CRC-32C (Castagnoli) of bytes: the checksum of record batches, of producer snapshots and of the metadata journal.
 
-Owns the source of `crc32c(data, value=0)`: the extension module of the crc32c package, which uses the hardware if it
-can. An import of the package itself would read its version from the metadata of installed packages. That took 20 ms and
-3 MB of each start (of 200 ms and 43 MB), so the extension is loaded without the package.
+Owns the source of `crc32c(data, value=0)`: the extension module of the crc32c package, which uses the hardware if
+possible. An import of the package itself would read the package's version from the metadata of installed packages. This
+took 20 ms and 3 MB of each start (of 200 ms and 43 MB), so the extension is loaded without the package.
 """
 
 from __future__ import annotations

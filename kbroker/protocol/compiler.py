@@ -1,6 +1,6 @@
 """Turns a declared message into straight-line decode and encode functions, one per (class, version), on first use.
 
-Owns the cache of these functions, and their interface: their forms, and how each form is called. decoder_source.py and
+Owns the cache of these functions, and their interface: their forms, and the call of each form. decoder_source.py and
 encoder_source.py write the code of the functions. Never does I/O, and keeps no state except its caches.
 
 Decoding takes any buffer that ends with the message; `records` fields decoded from a memoryview are views on it. Each

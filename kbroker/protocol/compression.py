@@ -32,11 +32,14 @@ CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 _DEFAULT_LZ4_LEVEL = 9  # Kafka's number for the fast compressor; every other number selects the high compressor
 _DEFAULT_ZSTD_LEVEL = 3
-_GZIP_STEP = 16384  # a step of some hundred us
+_GZIP_STEP = 16384  # compressed in one step of some hundred us
 
 
 class _OfThread(threading.local):
-    """A compressor of small data for each thread. To create one takes 17 us, and two threads must not share one."""
+    """A compressor of small data for each thread.
+
+    Its creation takes 17 us, and two threads must not share a compressor.
+    """
 
     def __init__(self) -> None:
         self.small = zstandard.ZstdCompressor(level=_DEFAULT_ZSTD_LEVEL)
@@ -79,7 +82,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 def pack(codec: int, pieces: Iterable[bytes], size: int, level: int | None = None) -> Iterator[bytes]:
     """Yield the result of `compress` for the pieces, step by step; some steps are empty.
 
-    `size` is the size of all pieces together. If it is unknown (-1), the output does not contain it.
+    `size` is the size of all pieces together. If the size is unknown (-1), the output does not contain it.
     """
     if codec == NONE:
         yield from pieces

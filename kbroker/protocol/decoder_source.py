@@ -17,12 +17,12 @@ from kbroker.protocol.schema import FieldSpec, Scalar
 from kbroker.protocol.wire import read_uvarint
 
 SHORT_LIST = 64
-"""The most elements of a list that a short decoder accepts."""
+"""The maximum number of elements of a list that a short decoder accepts."""
 _AT_ONCE = 10_000
-"""The most numbers that are decoded before other tasks get a turn."""
+"""The number of decoded numbers after which other tasks get a turn."""
 
 MAX_STRING = 32_767
-"""The most bytes of a string in any message."""
+"""The maximum length in bytes of a string in any message."""
 
 _MEMORY_OF = {"string": 56, "bytes": 40, "uuid": 49, "records": 184, "bool": 0, "int8": 0}
 _BAD_INPUT = (IndexError, struct.error, UnicodeDecodeError, Malformed)
@@ -128,7 +128,7 @@ class DecoderSource(FunctionSource):
         if flexible:
             self.add(f"if {n} > 127:")
             self.add(f"    {n}, pos = read_uvarint(buf, pos - 1)")
-            if string:  # checked here, so that short strings need no check
+            if string:  # check the limit here, so that short strings need no check
                 self.add(f"    if {n} > {MAX_STRING + 1}:")
                 self.add(f"        raise Malformed('{string} is longer than {MAX_STRING} bytes')")
             self.add(f"{n} -= 1")
@@ -148,7 +148,7 @@ class DecoderSource(FunctionSource):
         self.add(f"    pos = {stop}")
         if self.divided and kind.name == "string":
             self.add(f"    if {n} > 64 and not {value}.isascii():")
-            self.add(f"        take(3 * {n})")  # one wide character makes all characters wide
+            self.add(f"        take(3 * {n})")  # one wide character makes all characters of a string wide
         self.null_branch(name, value, nullable)
         return value
 

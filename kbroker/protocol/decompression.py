@@ -1,7 +1,7 @@
-"""Decompresses piece by piece. Neither the memory nor the work of a step grows with the size that a batch claims.
+"""Decompresses piece by piece. The memory and the work of a step do not grow with the size that a batch claims.
 
 Owns the limits of one step of each codec: a step reads some kilobytes, returns at most some hundred kilobytes, and may
-return nothing. Never keeps or interprets returned bytes. Has no limit on all steps together: the caller counts the
+return nothing. Never keeps or interprets returned bytes. Does not limit the total of all steps: the caller counts the
 bytes.
 
 Snappy has its own module, snappy_format.py. Zstd frames are cut at their blocks, which decompress to at most 128 kB
@@ -28,13 +28,16 @@ _GZIP_FORMAT = 31  # zlib's number for gzip's header and trailer, with the large
 _RLE_BLOCK, _COMPRESSED_BLOCK = 1, 2
 _ZSTD_BLOCK = 128 << 10
 _ZSTD_INPUT = 16384
-_ZSTD_BLOCKS = 256  # in one step
+_ZSTD_BLOCKS = 256  # blocks in one step
 _ZSTD_LONGEST_HEADER = 18
 _SKIPPABLE = b"\x2a\x4d\x18"
-_LIBRARYS_WINDOW = 128 << 20  # the largest that zstd's own decoders accept by default
-_KNOWN: Final = 1 << 20  # the most bytes of a frame that says how many it has, and is decompressed by one call
+_LIBRARYS_WINDOW = 128 << 20  # the largest window that zstd's own decoders accept by default
+_KNOWN: Final = 1 << 20  # maximum size of a frame with a known size that one call decompresses
 MOST_WINDOW: Final = 8 << 20
-"""The most bytes of a zstd frame with a larger window. Levels above 19 use such a window for content of any size."""
+"""The maximum size in bytes of a zstd frame with a larger window.
+
+Levels above 19 use such a window for content of any size.
+"""
 
 
 def unpack_gzip(data: memoryview) -> Iterator[bytes]:
@@ -103,7 +106,7 @@ def unpack_zstd(data: memoryview) -> Iterator[bytes]:
 
 
 class _OfThread(threading.local):
-    """A decompressor for each thread. To create one takes 5 us, and two threads must not share one."""
+    """A decompressor for each thread. Its creation takes 5 us, and two threads must not share a decompressor."""
 
     def __init__(self) -> None:
         self.library = zstandard.ZstdDecompressor()
@@ -113,7 +116,7 @@ _of_thread = _OfThread()
 
 
 def _is_skippable(head: memoryview) -> bool:
-    """Whether a frame has no content, but any bytes, which may look like blocks."""
+    """Whether a frame is skippable: it has no content, and its bytes may look like blocks."""
     return head[1:4] == _SKIPPABLE and head[0] & 0xF0 == 0x50
 
 

@@ -161,7 +161,7 @@ def known_error(number: int) -> ErrorCode:
 
 
 class Malformed(Exception):  # noqa: N818 - a state of the input, named so in the protocol's own words
-    """Raised for bytes that do not form the message that they claim to be. The sender's connection is closed."""
+    """Raised for bytes that are not a valid message of the claimed kind. The sender's connection is closed."""
 
 
 class Undecodable(Malformed):

@@ -1,4 +1,4 @@
-"""A generated function while it is built: its lines, its constants, and its compilation.
+"""A generated function during its construction: its lines, its constants, and its compilation.
 
 Owns the common parts of decoders and encoders: names, indentation, and the fields of a version. Never interprets the
 lines. The source is registered with `linecache`, so tracebacks show it.

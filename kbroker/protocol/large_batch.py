@@ -54,7 +54,7 @@ async def build_in_turns(records: Sequence[LargeRecord], **fields: Unpack[BatchF
 def _parts(
     timestamp_delta: int, offset_delta: int, key: Field | None, value: Field | None, headers: Headers
 ) -> tuple[Field, ...]:
-    head = bytearray(1)  # attributes; none is defined
+    head = bytearray(1)  # a record's attributes: none is defined
     put_number(head, wrap(timestamp_delta))
     put_number(head, offset_delta)
     put_number(head, _size(key))

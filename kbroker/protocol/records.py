@@ -7,9 +7,9 @@ batch: the log does. Never uses the CRC except to build a batch.
     last_offset_delta i32 | base_timestamp i64 | max_timestamp i64 | producer_id i64 | producer_epoch i16 |
     base_sequence i32 | count i32 | records
 
-batch_length counts the bytes after it. The CRC-32C covers the bytes from attributes to the end, so base offset and
-leader epoch may be rewritten freely. Attributes: bits 0-2 codec, 3 timestamp type (1 LogAppendTime), 4 transactional,
-5 control, 6 delete horizon.
+batch_length is the number of bytes after this field. The CRC-32C covers the bytes from attributes to the end, so base
+offset and leader epoch may be rewritten freely. Attributes: bits 0-2 codec, 3 timestamp type (1 LogAppendTime), 4
+transactional, 5 control, 6 delete horizon.
 
 A record is: length varint | attributes i8 | timestamp delta varlong | offset delta varint | key | value | headers.
 
@@ -46,7 +46,7 @@ NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | N
 _AHEAD: Final = 16448  # bytes to decompress before reading a record: decompression errors come first
 _PASSED_AT_ONCE: Final = 255
 """The number of records that are skipped between two yields: a power of two, minus one."""
-_NUMBERS: Final = 64  # the most bytes by which the numbers of a broken record may exceed its end
+_NUMBERS: Final = 64  # maximum number of bytes by which a broken record's numbers may exceed its end
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
 
@@ -126,7 +126,7 @@ def parse_header(buf: bytes | bytearray | memoryview, pos: int = 0) -> BatchHead
 
 
 def iter_batches(buf: bytes | bytearray | memoryview) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of each complete batch; skip an incomplete last one. Raises Malformed."""
+    """Yield (position, header) of each complete batch. Skip an incomplete last batch. Raises Malformed."""
     position, end = 0, len(buf)
     while position + HEADER_SIZE <= end:
         header = parse_header(buf, position)
@@ -149,8 +149,8 @@ def read_records(batch: bytes | bytearray | memoryview, *, max_bytes: int) -> It
 def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int, begin: int = 0) -> Iterator[Record | None]:
     """Yield the records of one batch as `read_records` does, and None after each step of decompression.
 
-    This keeps only those decompressed bytes that the next record needs. Records below the offset `begin` are skipped
-    without being decoded, with one None for every few hundred records.
+    The generator keeps only those decompressed bytes that the next record needs. Records below the offset `begin` are
+    skipped without being decoded, with one None for every few hundred records.
     """
     header = parse_header(batch)
     if header.size > len(batch):
@@ -296,7 +296,7 @@ def rewrite_timestamps(batch: bytearray | memoryview, attributes: int, max_times
 def _encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Any
 ) -> bytearray:
-    out = bytearray(1)  # attributes; none is defined
+    out = bytearray(1)  # a record's attributes: none is defined
     put_number(out, wrap(timestamp_delta))
     put_number(out, offset_delta)
     _put_bytes(out, key)
@@ -328,7 +328,7 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
 def record_at(
     data: bytes, position: int, base_offset: int, base_timestamp: int, fixed_timestamp: int | None
 ) -> tuple[Record, int]:
-    """Return the record at a position of uncompressed records, and the position behind it. Raises Malformed.
+    """Return the record at a position of uncompressed records, and the position after the record. Raises Malformed.
 
     `fixed_timestamp` replaces the record's own timestamp, in batches with LogAppendTime.
     """
@@ -375,7 +375,10 @@ def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
 
 
 def wrap(value: int) -> int:
-    """Let a sum overflow as a Java long does. Clients compute the timestamps of a hostile batch in this way."""
+    """Return a sum that overflows as a Java long does.
+
+    Clients compute the timestamps of a hostile batch in this way.
+    """
     return (value + _I64 & _U64) - _I64
 
 
@@ -386,7 +389,7 @@ def read_number(data: bytes | memoryview, position: int, longest: int) -> tuple[
     """
     try:
         byte = data[position]
-        if byte < 0x80:  # the case of nearly every length and delta
+        if byte < 0x80:  # this is the case for nearly every length and delta
             return (byte >> 1) ^ -(byte & 1), position + 1
         result = byte & 0x7F
         for index in range(1, longest):
@@ -407,7 +410,7 @@ _MARKER_VALUE = struct.Struct(">hi")
 
 
 class EndTxnMarker(NamedTuple):
-    """The content of a control batch: how a transaction ended, and the coordinator epoch at that time."""
+    """The content of a control batch: the outcome of a transaction, and the coordinator epoch at that time."""
 
     commit: bool
     coordinator_epoch: int

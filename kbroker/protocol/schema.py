@@ -76,7 +76,10 @@ class Versions:
 
 @dataclass(slots=True)
 class FieldSpec:
-    """The declaration of one field. `kind` is a Scalar or a struct class; with `array` it is that of the elements."""
+    """The declaration of one field.
+
+    `kind` is a Scalar or a struct class. With `array` it is the kind of the elements.
+    """
 
     name: str
     versions: Versions

@@ -22,11 +22,11 @@ XERIAL_HEADER: Final = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 
 _XERIAL_MAGIC = XERIAL_HEADER[:8]
 _XERIAL_BLOCK = 32768
-_AT_ONCE: Final = 4 << 20  # the bytes that are decompressed in one step: some ms
-_ELEMENTS: Final = 512  # in one step: some hundred us
+_AT_ONCE: Final = 4 << 20  # the number of bytes that one step decompresses, in some ms
+_ELEMENTS: Final = 512  # the number in one step of some hundred us
 _PIECE: Final = 65536
-_REACH: Final = 1 << 20  # the reach of copies: in blocks of the library at most 64 kB
-_RATIO: Final = 64 / 3  # 3 bytes can copy 64: the largest possible compression ratio
+_REACH: Final = 1 << 20  # the supported distance of copies; the library's copies reach at most 64 kB
+_RATIO: Final = 64 / 3  # the largest possible compression ratio: 3 bytes can copy 64
 
 
 def compress_snappy(data: memoryview) -> bytes:

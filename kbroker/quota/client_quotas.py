@@ -4,7 +4,7 @@ Owns the counts by user and client id, the arithmetic of the four request quotas
 the most specific limit, in Kafka's order. The clients of a bucket share one limit. The bucket of a user's limit has all
 connections of the user. The bucket of a limit for a user and a client id has the user's connections with this client
 id. The bucket of a client id's limit has all connections with this client id. Never mutes a connection: the result is
-the client's pause in ms. If there are no quotas, the module is not called.
+the client's pause in ms. Without quotas, no caller uses this module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _SPECIFIC: tuple[tuple[bool | None, bool | None], ...] = (
     (False, True), (False, False), (False, None),
     (None, True), (None, False),
 )  # fmt: skip
-"""From most to least specific, as (user, client id): True for its own, False for the default, None for neither."""
+"""The levels of limits as (user, client id), the most specific first.
+
+True means the name's own limit, False the default, None neither.
+"""
 
 
 class Limit(NamedTuple):
@@ -45,7 +48,7 @@ class Limits:
         self._find_levels()
 
     def _find_levels(self) -> None:
-        """Find the levels that have limits, because the other levels need no lookup."""
+        """Find the levels that have limits: the other levels need no lookup."""
         self._levels = [level for level in _SPECIFIC if self._counts[level]]
 
     def alter(self, bucket: Bucket, value: float | None) -> None:
@@ -73,7 +76,7 @@ class Limits:
         return None
 
     def of_bucket(self, bucket: Bucket) -> float | None:
-        """Return the limit of a bucket that `of` returned; None if the limit was removed since then."""
+        """Return the limit of a bucket from `of`; None if the limit was removed meanwhile."""
         user, client_id = bucket
         for by_user, by_client in self._levels:
             if (by_user is None, by_client is None) == (user is None, client_id is None):
@@ -95,11 +98,14 @@ def _specific(bucket: Iterable[str | None]) -> tuple[bool | None, bool | None]:
 
 
 _LONGEST_NAME: Final = 256
-"""The longest client id that is stored. A digest replaces a longer client id."""
+"""The maximum length of a stored client id. A digest replaces a longer client id."""
 
 
 class Used(NamedTuple):
-    """The use of one limit per second (for a token bucket: the remaining tokens), and the required pause in ms."""
+    """The use of one limit, and the required pause in ms.
+
+    The use is a rate per second, or the remaining tokens of a token bucket.
+    """
 
     user: str | None
     client_id: str | None
@@ -164,10 +170,10 @@ class MutationQuota:
         self.limits = Limits({})
 
     def mutate(self, user: str, client_id: str | None, count: int, now_ms: float, *, strict: bool) -> tuple[bool, int]:
-        """Return whether a client may create or delete partitions, and how long it must pause, in ms.
+        """Return whether a client may create or delete partitions, and the time in ms for which it must pause.
 
-        If `strict`, nothing is allowed while the bucket owes tokens. Otherwise everything is allowed, and the client
-        must pause afterwards.
+        If `strict`, the client must not create or delete partitions while the bucket owes tokens. Otherwise it always
+        may, and must pause afterwards.
         """
         limit = self.limits.of(user, client_id)
         if limit is None or math.isinf(limit.value):

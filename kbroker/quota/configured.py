@@ -3,8 +3,8 @@
 Owns `Entity`, and its path in the configs of users, clients and addresses (Apache Kafka 3.9: /config/users/U/clients/C
 and similar). Owns the keys, the checks of their values with Kafka's messages, and the stored text of a value. Owns
 `Quotas`, which contains all limits of a cluster, and the filter of DescribeClientQuotas. `Quotas` changes only if a
-limit changes, not with other configs of users (credentials). It records the last change, so that callers need not
-compare all limits. Never stores anything.
+limit changes, not with other configs of users (credentials). It records the last change, so that callers do not compare
+all limits. Never stores anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 DEFAULT: Final = ""
-"""The name of the default for all entities without limits of their own. No entity has an empty name."""
+"""The name of the default for all entities without their own limits. No entity has an empty name."""
 CLIENTS: Final = "clients"
 IPS: Final = "ips"
 KINDS: Final = (USERS, CLIENTS, IPS)
@@ -29,7 +29,10 @@ _DEFAULT_SEGMENT: Final = "<default>"
 
 
 class Entity(NamedTuple):
-    """A user, a client id, both, or an address. None means any; DEFAULT means all without limits of their own."""
+    """A user, a client id, both, or an address.
+
+    None means any entity; DEFAULT means all entities without their own limits.
+    """
 
     user: str | None = None
     client_id: str | None = None
@@ -83,7 +86,7 @@ CLIENT_KEYS: Final = (PRODUCER, CONSUMER, REQUEST, MUTATION)
 IP_KEYS: Final = (CONNECTION,)
 KEYS: Final = frozenset({*CLIENT_KEYS, *IP_KEYS})
 _LARGEST: Final = {PRODUCER: (2.0**63, "LONG"), CONSUMER: (2.0**63, "LONG"), CONNECTION: (2.0**31 - 1, "INT")}
-"""For each key with whole numbers: the largest value, and its type."""
+"""The maximum value of each key with whole numbers, and the type of the value."""
 _ROUGHLY_WHOLE: Final = 1e-6
 
 Values = Mapping[str, float]
@@ -179,7 +182,10 @@ class Quotas(dict[Entity, Values]):
         self._altered: Entity | None = None
 
     def altered_since(self, old: Quotas) -> Entity | None:
-        """Return the only entity whose limits differ from those in `old`. Return None if several may have changed."""
+        """Return the only entity whose limits differ from those in `old`.
+
+        Return None if several entities may have changed.
+        """
         return self._altered if self._before is old._mark else None
 
     def altered(self, entity: Entity, values: Values) -> Quotas:

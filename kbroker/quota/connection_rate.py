@@ -1,7 +1,7 @@
 """The rates of new connections to a broker, to each of its listeners, and from each address.
 
-Owns these counts (Apache Kafka 4.4: ConnectionQuotas). Never accepts or closes a connection. It returns how long, in
-ms, to accept no connections, or to keep a refused connection open.
+Owns these counts (Apache Kafka 4.4: ConnectionQuotas). Never accepts or closes a connection. It returns the time in ms
+for which to accept no connections, or to keep a refused connection open.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ConnectionRates:
         return bool(self._shared or self._by_ip) or self._default is not None
 
     def pause_ms(self, listener: str, *, protected: bool) -> int:
-        """Count a new connection. Return how long this and all later connections must wait, in ms.
+        """Count a new connection. Return the time in ms for which this and all later connections must wait.
 
         `protected` means that the connection uses the inter-broker listener, to which the broker's limit does not
         apply.
@@ -66,9 +66,10 @@ class ConnectionRates:
         return pause_ms
 
     def refused_ms(self, host: str, listener: str, *, protected: bool) -> int:
-        """Count a connection from an address. Return 0 if it is accepted, else how long to keep it open, in ms.
+        """Count a connection from an address.
 
-        A refused connection counts neither for its address nor for its listener.
+        Return 0 if it is accepted, else the time in ms for which to keep it open. A refused connection counts neither
+        for its address nor for its listener.
         """
         if self._default is None and not self._by_ip:
             return 0

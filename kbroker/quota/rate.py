@@ -1,8 +1,8 @@
 """Rates, and the pauses that they require, like Kafka's Rate over a WindowedSum and its TokenBucket.
 
 Owns the samples and the arithmetic, and the counters of all buckets in use. A counter is dropped after an hour without
-use, as in Kafka. If there are too many counters, the longest unused one is dropped earlier. Times are ms of any
-monotonic clock; a rate is per second.
+use, as in Kafka. If there are too many counters, the counter with the longest time without use is dropped earlier.
+Times are ms of any monotonic clock; a rate is per second.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar
 
 LONGEST_MS = 2**31 - 1
-"""The largest value of throttle_time_ms."""
+"""The maximum value of throttle_time_ms."""
 
 
 class Window(NamedTuple):
@@ -72,7 +72,10 @@ class SampledRate:
         return sum(each.value for each in self._samples) * 1000 / window_ms
 
     def excess_ms(self, limit: float, now_ms: float, at_most_ms: float = LONGEST_MS) -> int:
-        """Return how long to pause, in ms, until the rate is back at `limit`. Return 0 if the rate is not above it."""
+        """Return the time in ms to pause until the rate is back at `limit`.
+
+        Return 0 if the rate is not above `limit`.
+        """
         window_ms = self.window_ms(now_ms)
         rate = sum(each.value for each in self._samples) * 1000 / window_ms
         if rate <= limit:
@@ -115,14 +118,14 @@ class TokenBucket:
         self._tokens = self.tokens(rate, now_ms) - count
 
     def owed_ms(self, rate: float, now_ms: float) -> int:
-        """Return how long to wait, in ms, until no tokens are owed."""
+        """Return the time in ms to wait until no tokens are owed."""
         tokens = self.tokens(rate, now_ms)
         return 0 if tokens >= 0 else math.floor(min(-tokens / rate * 1000, LONGEST_MS) + 0.5)
 
 
 EXPIRY_MS: Final = 3_600_000
 MOST: Final = 10_000
-"""The most buckets of one kind: about 15 MB."""
+"""The maximum number of buckets of one kind: about 15 MB."""
 
 K = TypeVar("K", bound=Hashable)
 S = TypeVar("S")
@@ -134,7 +137,7 @@ class Sensors(Generic[K, S]):
     def __init__(self, make: Callable[[], S], most: int = MOST) -> None:
         self._make = make
         self._most = most
-        self._known: dict[K, tuple[S, float]] = {}  # the longest unused counter is first
+        self._known: dict[K, tuple[S, float]] = {}  # the counter with the longest time without use is first
 
     def __len__(self) -> int:
         return len(self._known)

@@ -1,1 +1,1 @@
-"""Segments of partitions in remote storage (KIP-405): which there are, their objects, and the store of objects."""
+"""Segments of partitions in remote storage (KIP-405): their states, their objects, and the store of objects."""

@@ -1,8 +1,8 @@
 """The order of one partition's remote segments within each leader epoch.
 
-Owns which segments of an epoch a lookup can find (referenced), and which it cannot (unreferenced), as sorted keys:
-epoch, offset, id. Knows nothing else of segments. Each change and each step of an iteration costs the logarithm of the
-number of keys.
+Owns the sets of segments of each epoch as sorted keys (epoch, offset, id). A lookup can find the referenced segments,
+but not the unreferenced ones. Knows no other facts about segments. Each change and each step of an iteration costs the
+logarithm of the number of keys.
 
 Source: RemoteLogLeaderEpochState of Apache Kafka 4.4 (KIP-405).
 """
@@ -23,7 +23,7 @@ _AFTER_ALL_IDS: Final = b"\xff" * 17
 
 
 def key_of(epoch: int, offset: int, segment_id: bytes = b"") -> bytes:
-    """Return a key. Keys sort by epoch, then offset, then id; without an id a key comes before all that have one."""
+    """Return a key. Keys sort by epoch, then offset, then id. A key without an id precedes all keys with an id."""
     return _KEY.pack(epoch + _EPOCH_BIAS, offset + _OFFSET_BIAS) + segment_id
 
 
@@ -40,12 +40,12 @@ def first_key(epoch: int) -> bytes:
 class EpochIndex:
     """The referenced and unreferenced segments of all leader epochs of a partition.
 
-    A referenced segment's key has its first offset in that epoch, an unreferenced one's its start offset, which
-    `start_of` returns for an id.
+    The key of a referenced segment contains its first offset in that epoch. The key of an unreferenced segment contains
+    the segment's start offset, which `start_of` returns for an id.
     """
 
     def __init__(self, start_of: Callable[[bytes], int]) -> None:
-        from sortedcontainers import SortedList  # of the extra `tiers`: without it, the broker can import this module
+        from sortedcontainers import SortedList  # part of the extra `tiers`: this module can be imported without it
 
         self._start_of = start_of
         self._referenced = SortedList()
@@ -58,7 +58,7 @@ class EpochIndex:
         self._highest.clear()
 
     def highest(self, epoch: int) -> int | None:
-        """Return the last offset of an epoch that was ever referenced."""
+        """Return the highest offset of an epoch that any referenced segment has ever contained."""
         return self._highest.get(epoch)
 
     def floor(self, epoch: int, offset: int) -> bytes | None:
@@ -67,7 +67,7 @@ class EpochIndex:
         return None if key is None else id_of(key)
 
     def first(self) -> bytes | None:
-        """Return the id of the first referenced segment of the lowest epoch that has one."""
+        """Return the id of the first referenced segment in the lowest epoch with a referenced segment."""
         return id_of(self._referenced[0]) if self._referenced else None
 
     def ceiling(self, epoch: int, offset: int) -> bytes | None:
@@ -76,11 +76,11 @@ class EpochIndex:
         return None if found is None else id_of(found)
 
     def refers_to(self, epoch: int, offset: int, segment_id: bytes) -> bool:
-        """Whether an epoch's lookups can find a segment whose part of the epoch begins at an offset."""
+        """Whether the lookups of an epoch can find a segment whose part of the epoch begins at this offset."""
         return key_of(epoch, offset, segment_id) in self._referenced
 
     def unreferenced(self) -> Iterator[bytes]:
-        """Yield the ids of all segments that the lookups of an epoch cannot find, for each such epoch."""
+        """Yield the id of each unreferenced segment, once for each epoch in which no lookup can find it."""
         after = b""
         while (found := next(self._unreferenced.irange(after, inclusive=(False, True)), None)) is not None:
             after = found
@@ -104,7 +104,8 @@ class EpochIndex:
     def copy_finished(self, epoch: int, offset: int, last_offset: int, segment_id: bytes) -> None:
         """Reference a segment, whose part of the epoch is `offset` to `last_offset`.
 
-        It replaces those that begin at or after it if none of the epoch's segments has ever reached further.
+        If no segment of the epoch has ever reached further, this segment replaces those that begin at or after
+        `offset`.
         """
         highest = self._highest.get(epoch, last_offset)
         if highest <= last_offset:

@@ -1,7 +1,7 @@
-"""The bytes of the records of `__remote_log_metadata`, and which of its partitions a record goes to.
+"""The bytes of the records of `__remote_log_metadata`, and the choice of a record's partition.
 
 A value is three unsigned varints (frame version 1, the record's type, the version of its message), then the message.
-Owns this form and Kafka's checks of what a record says. Never knows what follows from a record: segments.py does.
+Owns this form and Kafka's checks of a record's content. Never knows the effects of a record: segments.py does.
 
 Sources: RemoteLogMetadataSerde, AbstractApiMessageSerde and RemoteLogMetadataTopicPartitioner of Apache Kafka 4.4.
 """
@@ -48,7 +48,7 @@ _CLASSES: Final[dict[int, type[Any]]] = {
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """Return a record as the value of a record of `__remote_log_metadata`. Raises ValueError for illegal fields."""
+    """Return the value of a record of `__remote_log_metadata`. Raises ValueError for illegal fields."""
     cls = type(record)
     out = bytearray()
     for number in (_FRAME_VERSION, cast("Any", cls).KEY, _VERSION):
@@ -61,7 +61,10 @@ def encode_record(record: MetadataRecord) -> bytes:
 
 
 def decode_record(value: bytes) -> MetadataRecord:
-    """Return the record in a value of `__remote_log_metadata`; raises Malformed for what Kafka would not read."""
+    """Return the record in a value of `__remote_log_metadata`.
+
+    Raises Malformed for a value that Kafka would not read.
+    """
     at = 0
     numbers = []
     for what in ("frame version", "type", "version"):
@@ -86,7 +89,7 @@ def decode_record(value: bytes) -> MetadataRecord:
 
 
 def _check(record: MetadataRecord) -> None:
-    """Raise Malformed where the constructors of Kafka's classes refuse a record."""
+    """Raise Malformed for a record that the constructors of Kafka's classes refuse."""
     name = type(record).__name__
     if isinstance(record, RemotePartitionDeleteMetadataRecord):
         if record.remote_partition_delete_state not in tuple(DeleteState):
@@ -103,7 +106,7 @@ def _check(record: MetadataRecord) -> None:
 
 
 def segment_of(record: RemoteLogSegmentMetadataRecord | RemoteLogSegmentMetadataSnapshotRecord) -> RemoteSegment:
-    """Return the segment that a record describes. Of two entries for a leader epoch the last one holds, as in Kafka."""
+    """Return the segment that a record describes. The last of two entries for a leader epoch applies, as in Kafka."""
     epochs = {each.leader_epoch: each.offset for each in record.segment_leader_epochs}
     if isinstance(record, RemoteLogSegmentMetadataSnapshotRecord):
         segment_id = record.segment_id
@@ -127,7 +130,7 @@ def segment_of(record: RemoteLogSegmentMetadataRecord | RemoteLogSegmentMetadata
 def segment_record(
     topic: str, topic_id: bytes, partition: int, segment: RemoteSegment
 ) -> RemoteLogSegmentMetadataRecord:
-    """Return the record that describes a segment of a partition: the first one of its life."""
+    """Return the record that describes a segment of a partition: the first record about the segment."""
     return RemoteLogSegmentMetadataRecord(
         remote_log_segment_id=segment_id_entry(topic, topic_id, partition, segment.id), **_described(segment)
     )
@@ -154,7 +157,7 @@ def update_record(
 def delete_record(
     topic: str, topic_id: bytes, partition: int, state: DeleteState, broker_id: int, event_timestamp_ms: int
 ) -> RemotePartitionDeleteMetadataRecord:
-    """Return the record of how far the deletion of a partition is."""
+    """Return the record of the state that the deletion of a partition has reached."""
     return RemotePartitionDeleteMetadataRecord(
         topic_id_partition=TopicIdPartitionEntry(name=topic, id=topic_id, partition=partition),
         broker_id=broker_id,
@@ -164,7 +167,7 @@ def delete_record(
 
 
 def segment_id_entry(topic: str, topic_id: bytes, partition: int, segment_id: bytes) -> RemoteLogSegmentIdEntry:
-    """Return a segment's id with that of its partition, as records have it."""
+    """Return the ids of a segment and of its partition, in the form of the records."""
     owner = TopicIdPartitionEntry(name=topic, id=topic_id, partition=partition)
     return RemoteLogSegmentIdEntry(topic_id_partition=owner, id=segment_id)
 
@@ -185,9 +188,9 @@ def _described(segment: RemoteSegment) -> dict[str, Any]:
 
 
 def metadata_partition(topic_id: bytes, partition: int, count: int) -> int:
-    """Return the partition of `__remote_log_metadata`, which has `count` of them, for a partition of a topic.
+    """Return the partition of `__remote_log_metadata` for all records about a partition of a topic.
 
-    Its records all go there: murmur2 of a hash of the topic's id and the partition's number.
+    It is chosen among the `count` partitions by murmur2 of a hash of the topic's id and the partition's number.
     """
     most, least = (_long_hash(topic_id[8 * at : 8 * at + 8]) for at in (0, 1))
     value = 1

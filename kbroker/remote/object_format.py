@@ -5,7 +5,7 @@
                        (2); the number of parts (2); the CRC32C of the footer so far (4); "KBTS"
 
 Numbers are big-endian. An absent part has length 0. The footer fits into the custom metadata that a record of
-`__remote_log_metadata` may have (128 bytes), so that a reader need not fetch it.
+`__remote_log_metadata` may have (128 bytes), so that a reader does not fetch the footer.
 
 Owns this form, the names of objects, and their check. Never opens a file, and never talks to a store.
 """
@@ -43,12 +43,12 @@ _TAIL: Final = struct.Struct(">16sHH")
 _END: Final = struct.Struct(">I4s")
 FOOTER_BYTES: Final = _PARTS.size + _TAIL.size + _END.size
 _LONGEST: Final = 1 << 40
-"""More bytes than any part can have: a longer one is a lie."""
+"""More bytes than any part can have. A greater length in a footer is false."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a footer says: for each part its length in bytes and its CRC32C."""
+    """The content of a footer: for each part its length in bytes and its CRC32C."""
 
     segment_id: bytes
     lengths: tuple[int, ...]
@@ -71,7 +71,7 @@ class Layout:
 
 
 def read_footer(footer: bytes | memoryview, object_bytes: int | None, segment_id: bytes | None = None) -> Layout:
-    """Return what a footer says, checked against the object's length and the segment's id, if they are given.
+    """Return the content of a footer. Compare it with the object's length and the segment's id, if they are given.
 
     Raises DamagedObjectError.
     """
@@ -103,7 +103,7 @@ _NAME: Final = re.compile(r"(?:.*/)?([A-Za-z0-9_-]{22})/(\d{1,10})/(\d{20})-([A-
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """Whose segment an object is: topic id, partition, base offset, segment id."""
+    """The identity of an object's segment: topic id, partition, base offset, segment id."""
 
     topic_id: bytes
     partition: int
@@ -123,7 +123,7 @@ def folder_of(topic_id: bytes, partition: int, prefix: str = "") -> str:
 
 
 def parse_object_name(text: str) -> ObjectName | None:
-    """Return what a name says, or None if no segment's object is named so. Any prefix is passed over."""
+    """Return the parts of a name, or None if the name is not that of a segment's object. Any prefix is ignored."""
     found = _NAME.fullmatch(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""One segment of a partition in remote storage, as its records describe it, and the states that it goes through.
+"""One segment of a partition in remote storage, as its records describe it, and the states of a segment.
 
 Owns the values and the legal transitions. Never knows other segments: kbroker/remote/segments.py does.
 
@@ -18,24 +18,24 @@ class SegmentState(IntEnum):
     """The state of a segment in remote storage."""
 
     COPY_SEGMENT_STARTED = 0
-    """Its copy is not complete: nobody reads it."""
+    """The copy of the segment is not complete, so no broker reads it."""
     COPY_SEGMENT_FINISHED = 1
-    """It can be read."""
+    """The segment can be read."""
     DELETE_SEGMENT_STARTED = 2
-    """Nobody reads it any more. Its object may still exist."""
+    """No broker reads the segment any more. Its object may still exist."""
     DELETE_SEGMENT_FINISHED = 3
-    """It does not exist any more."""
+    """The segment does not exist any more."""
 
 
 class DeleteState(IntEnum):
     """The state of a partition whose topic is deleted."""
 
     DELETE_PARTITION_MARKED = 0
-    """All its segments shall be deleted."""
+    """All segments of the partition must be deleted."""
     DELETE_PARTITION_STARTED = 1
-    """Their deletion has started."""
+    """The deletion of the segments has started."""
     DELETE_PARTITION_FINISHED = 2
-    """There are none any more."""
+    """No segment exists any more."""
 
 
 _SEGMENT_STEPS: Final = {
@@ -48,7 +48,7 @@ _SEGMENT_STEPS: Final = {
 
 
 def may_become(current: SegmentState | None, target: SegmentState) -> bool:
-    """Return whether a segment in a state (None: unknown segment) may reach another one. It may keep its state."""
+    """Return whether a segment in a state (None: unknown segment) may reach another state. It may keep its state."""
     return current is target or (current, target) in _SEGMENT_STEPS
 
 
@@ -63,8 +63,8 @@ def deletion_may_become(current: DeleteState | None, target: DeleteState) -> boo
 class RemoteSegment:
     """A segment in remote storage. Offsets are inclusive; times are milliseconds since 1970.
 
-    `epochs` has a (leader epoch, first offset) for each leader epoch that the segment contains, by epoch. There is at
-    least one.
+    `epochs` has a pair (leader epoch, first offset) for each leader epoch that the segment contains, ordered by epoch.
+    There is at least one pair.
     """
 
     id: bytes
@@ -77,7 +77,7 @@ class RemoteSegment:
     epochs: tuple[tuple[int, int], ...]
     state: SegmentState = SegmentState.COPY_SEGMENT_STARTED
     custom: bytes | None = None
-    """What the remote store returned at the copy, and needs to find the segment again."""
+    """The data that the remote store returned for the copy. The store needs them to find the segment again."""
     no_aborted_transactions: bool = False
     """Whether the segment's transaction index is empty (`txnIndexEmpty`). False also means: unknown."""
 
@@ -99,7 +99,7 @@ _NO_ABORTED: Final = 2
 
 
 def pack(segment: RemoteSegment) -> bytes:
-    """Return a segment without its id as bytes, for memory only: a third of the size of an object."""
+    """Return a segment as bytes, without its id. They are for memory only, and have a third of an object's size."""
     flags = (_HAS_CUSTOM if segment.custom is not None else 0) | (_NO_ABORTED if segment.no_aborted_transactions else 0)
     fixed = _FIXED.pack(
         segment.start_offset,
@@ -121,7 +121,7 @@ def packed_start(packed: bytes) -> int:
 
 
 def unpack(segment_id: bytes, packed: bytes) -> RemoteSegment:
-    """Return the segment of which `pack` made the bytes."""
+    """Return the segment that `pack` packed into these bytes."""
     start, end, newest, event, broker, size, state, flags, count = _FIXED.unpack_from(packed)
     epochs_end = _FIXED.size + count * _EPOCH.size
     return RemoteSegment(

@@ -1,7 +1,7 @@
-"""Segments as objects of a store: written from files in pieces, read whole or in ranges.
+"""Segments as objects of a store: written from files in pieces, read completely or in ranges.
 
-Owns the way between files, the form of an object (object_format.py) and a store (store.py). A segment is never in
-memory as a whole. Never decides what to copy or read.
+Owns the transfer between files, the form of an object (object_format.py) and a store (store.py). A complete segment is
+never in memory. Never decides what to copy or read.
 
 A range of the log is returned unchecked, because its batches have checksums of their own. Every other part is checked.
 """
@@ -37,8 +37,8 @@ async def write_segment(
 ) -> Layout:
     """Write a segment as one object; return its layout. Parts that are not given are empty.
 
-    Raises StoreErrors, OSError for a file, and WrongLengthError for a file that is too short. Then there is no object.
-    Another thread reads the files; they must not change meanwhile.
+    Raises StoreErrors, OSError for a file, and WrongLengthError for a file that is too short. After an error there is
+    no object. Another thread reads the files; they must not change meanwhile.
     """
     sent = _Sent(segment_id, parts)
     await store.put(name, sent, sent.size, deadline_s=deadline_s)
@@ -46,7 +46,7 @@ async def write_segment(
 
 
 class _Sent:
-    """The pieces of one object, and the checksums of those that were sent."""
+    """The pieces of one object, and the checksums of the sent pieces."""
 
     def __init__(self, segment_id: bytes, parts: Parts) -> None:
         self._segment_id = segment_id
@@ -101,9 +101,10 @@ class SegmentObject:
     async def open(
         cls, store: Store, name: str, segment_id: bytes, *, footer: bytes | None = None, deadline_s: float | None = None
     ) -> SegmentObject:
-        """Return a segment's object. Without a known `footer`, two calls find it: of the object's length and its end.
+        """Return a segment's object.
 
-        Raises DamagedObjectError for an object that is not this segment's, or is not whole.
+        Without a known `footer`, two calls read the footer: the object's length and its end. Raises DamagedObjectError
+        for an object of another segment, or for an incomplete object.
         """
         if footer is not None:
             return cls(store, name, _checked(store, name, footer, None, segment_id))
@@ -114,7 +115,7 @@ class SegmentObject:
         return cls(store, name, _checked(store, name, footer_bytes, found.size, segment_id))
 
     async def read(self, part: Part, start: int, size: int, *, deadline_s: float | None = None) -> memoryview:
-        """Return a range of a part, unchecked. Raises ValueError for a range that leaves the part."""
+        """Return a range of a part, unchecked. Raises ValueError for a range that is not within the part."""
         length = self.layout.lengths[part]
         if start < 0 or size <= 0 or start + size > length:
             raise ValueError(f"a range of {size} bytes from {start} in a part of {length}")
@@ -123,7 +124,8 @@ class SegmentObject:
     async def pieces(self, part: Part, *, deadline_s: float | None = None) -> AsyncIterator[memoryview]:
         """Yield a part in pieces of at most 8 MiB, each with the deadline.
 
-        Raises DamagedObjectError after the last piece if the part has another CRC32C: trust no piece before.
+        Raises DamagedObjectError after the last piece if the part has another CRC32C. Do not rely on any piece before
+        the end.
         """
         length = self.layout.lengths[part]
         checksum = 0

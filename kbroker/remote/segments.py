@@ -1,14 +1,16 @@
-"""The segments of one partition in remote storage: the state that the records of `__remote_log_metadata` lead to.
+"""The segments of one partition in remote storage, as the records of `__remote_log_metadata` determine them.
 
-Owns the segments in all states but the last. Never reads or writes records, and never decides what to copy or delete.
-Pure; a change costs the logarithm of the number of segments, which are packed: some 300 bytes each.
+Owns the segments in all states except the last. Never reads or writes records, and never decides what to copy or
+delete. Pure. The cost of a change grows with the logarithm of the number of segments. Segments are packed into some 300
+bytes each.
 
-A segment is referenced in a leader epoch while a lookup of an offset in that epoch can find it. All others of the epoch
-are unreferenced: their copy or deletion is not complete, or a better copy has replaced them. Somebody must delete them.
+A segment is referenced in a leader epoch while a lookup of an offset in that epoch can find it. All other segments of
+the epoch are unreferenced: their copy or deletion is not complete, or a better copy has replaced them. They must be
+deleted.
 
 Sources: RemoteLogMetadataCache and RemotePartitionMetadataStore of Apache Kafka 4.4 (KIP-405). One difference: if a
-shorter copy with the same start replaces a segment, Kafka loses the replaced one from its epoch. Here it becomes
-unreferenced, so that its deletion can follow.
+shorter copy with the same start replaces a segment, Kafka loses the replaced segment from its epoch. Here the replaced
+segment becomes unreferenced, so that its deletion can follow.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class RemoteSegments:
         self.loaded = False
         """Whether all older records of the partition have been applied."""
         self.deletion: DeleteState | None = None
-        """How far the deletion of the partition is; None if nobody deletes it."""
+        """The state of the partition's deletion; None if the partition is not being deleted."""
         self._packed: dict[bytes, bytes] = {}
         self._index = EpochIndex(self._start_of)
         self._counts = [0] * len(SegmentState)
@@ -66,7 +68,7 @@ class RemoteSegments:
         return self._sizes[state]
 
     def add(self, segment: RemoteSegment) -> bool:
-        """Record that a segment's copy has started; return False if that is no legal transition.
+        """Record that a segment's copy has started. Return False if this transition is not legal.
 
         Raises ValueError for a segment in another state.
         """
@@ -85,9 +87,10 @@ class RemoteSegments:
     def update(
         self, segment_id: bytes, state: SegmentState, broker_id: int, event_timestamp_ms: int, custom: bytes | None
     ) -> bool:
-        """Record the next state of a segment. Return False if it is dropped: no legal transition, or still unknown.
+        """Record the next state of a segment.
 
-        Raises UnknownSegmentError, and ValueError for COPY_SEGMENT_STARTED, which only `add` takes.
+        Return False if the update is dropped: the transition is not legal, or the segment is still unknown. Raises
+        UnknownSegmentError, and ValueError for COPY_SEGMENT_STARTED, which only `add` accepts.
         """
         known = self.get(segment_id)
         if known is None:
@@ -112,7 +115,7 @@ class RemoteSegments:
         return True
 
     def delete_partition(self, state: DeleteState) -> bool:
-        """Record how far the partition's deletion is; return False if that is no legal transition.
+        """Record the state of the partition's deletion. Return False if this transition is not legal.
 
         At DELETE_PARTITION_FINISHED all segments are forgotten.
         """
@@ -135,12 +138,12 @@ class RemoteSegments:
         return None if offset > segment.end_in_epoch(epoch) else segment
 
     def first(self) -> RemoteSegment | None:
-        """Return the first readable segment of the lowest leader epoch that has one."""
+        """Return the first readable segment in the lowest leader epoch with a readable segment."""
         found = self._index.first()
         return None if found is None else self._known(found)
 
     def first_from(self, epoch: int, start: int, end: int) -> RemoteSegment | None:
-        """Return the first readable segment of a leader epoch that has offsets from `start` to before `end` in it."""
+        """Return the first readable segment of a leader epoch that contains offsets of the epoch in [start, end)."""
         found = self.find(epoch, start)
         if found is not None:
             return found
@@ -149,9 +152,9 @@ class RemoteSegments:
         return segment if segment is not None and dict(segment.epochs)[epoch] < end else None
 
     def useless(self) -> Iterator[RemoteSegment]:
-        """Yield the segments that no lookup can find: unfinished ones, and those that better copies have replaced.
+        """Yield the segments that no lookup can find: unfinished segments, and those that better copies have replaced.
 
-        There may be very many: let others work in between. A segment may come twice.
+        There may be very many: let other tasks run in between. A segment may be yielded twice.
         """
         for segment_id in self._index.unreferenced():
             segment = self._known(segment_id)
@@ -166,7 +169,7 @@ class RemoteSegments:
     async def find_with_aborted(self, epoch: int, offset: int) -> RemoteSegment | None:
         """Return the first readable segment of an epoch, from an offset on, that can have aborted transactions.
 
-        It passes over segments without, as long as each continues the one before it
+        It skips segments without aborted transactions, as long as each segment continues the previous one
         (RemoteLogMetadataCache.nextSegmentWithTxnIndex). Contradictory leader epochs end the search, not the broker.
         """
         found = self.find(epoch, offset)
@@ -179,13 +182,13 @@ class RemoteSegments:
         return found
 
     def highest_offset(self, epoch: int) -> int | None:
-        """Return the last offset of a leader epoch that has ever been readable. A deletion does not lower it."""
+        """Return the highest offset of a leader epoch that has ever been readable. A deletion does not lower it."""
         return self._index.highest(epoch)
 
     def of_epoch(self, epoch: int) -> Iterator[RemoteSegment]:
-        """Yield all segments of a leader epoch by their start offsets, in whatever state.
+        """Yield all segments of a leader epoch in any state, in the order of their start offsets.
 
-        There may be very many: let others work in between. A segment that changes meanwhile may come twice.
+        There may be very many: let other tasks run in between. A segment that changes meanwhile may be yielded twice.
         """
         after_one = after_other = first_key(epoch)
         while True:
@@ -201,14 +204,17 @@ class RemoteSegments:
                 return
 
     def unreferenced(self, epoch: int) -> Iterator[bytes]:
-        """Yield the ids of a leader epoch's unreferenced segments by their start offsets, as `of_epoch` does."""
+        """Yield the ids of a leader epoch's unreferenced segments in the order of start offsets, like `of_epoch`."""
         after = first_key(epoch)
         while (found := self._index.next_unreferenced(after, epoch)) is not None:
             after = found
             yield id_of(found)
 
     def all(self) -> Iterator[RemoteSegment]:
-        """Yield all segments, in whatever state and no order, without those that come or go meanwhile."""
+        """Yield all segments in any state and in no order.
+
+        Segments that appear or disappear meanwhile may be missing.
+        """
         for segment_id in list(self._packed):
             segment = self.get(segment_id)
             if segment is not None:

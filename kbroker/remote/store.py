@@ -1,10 +1,10 @@
 """Objects in a remote store, behind five verbs: put, get, delete, list, head.
 
 Owns the deadline of each call, and the small set of exceptions. Never retries beyond what the client does within a
-deadline, and never knows what an object contains: object_format.py does. The library obstore does the work on threads
-of its own, so that the event loop stays free; it also reads there what a `put` sends.
+deadline, and never knows what an object contains: object_format.py does. The library obstore works on its own threads,
+so that the event loop stays free. These threads also read the data that a `put` sends.
 
-The coroutines need no current task (kbroker/long_work.py), so that also a request's handler can await them.
+The coroutines need no current task (kbroker/long_work.py), so that a request's handler can also await them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ABORT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object in a store: its name, its size in bytes, and when it was written, in milliseconds since 1970."""
+    """An object in a store: its name, its size in bytes, and the time of its write in milliseconds since 1970."""
 
     name: str
     size: int
@@ -58,28 +58,29 @@ class Store:
         self._abandoned: set[asyncio.Future[Any]] = set()
 
     async def close(self) -> None:
-        """Wait, for two seconds at most, until the store has dropped the parts of objects that were given up.
+        """Wait, for at most two seconds, until the store has dropped the parts of abandoned objects.
 
-        Call it before the event loop ends, when no call is left.
+        Call this method before the event loop ends, after all other calls have ended.
         """
         if self._abandoned:
             await asyncio.wait(self._abandoned, timeout=_ABORT_S)
 
     def abandon(self, request: asyncio.Future[Any]) -> None:
-        """Let a request go on, for two seconds at most, for which nobody waits any more."""
+        """Let a request continue for at most two seconds, although no caller waits for it any more."""
         timer = asyncio.get_running_loop().call_later(_ABORT_S, request.cancel)
         self._abandoned.add(request)
         request.add_done_callback(lambda _: timer.cancel())
         request.add_done_callback(self._abandoned.discard)
 
     async def put(self, name: str, pieces: Iterable[Piece], size: int, *, deadline_s: float | None = None) -> None:
-        """Write an object of `size` bytes, or fail; nobody sees a part of it. Another thread iterates over `pieces`.
+        """Write an object of `size` bytes, or fail.
 
-        Raises ObjectExistsError, WrongLengthError if the pieces have another size or the store has another, and other
-        StoreErrors. An error of the iterator comes through. Up to 8 MiB the store itself refuses an existing object.
-        A larger one is sent in parts, for which stores have no such condition: there the check comes before.
-        After the deadline the store is asked to drop the parts, for at most two seconds. Parts can remain in a store
-        that does not answer: let a lifecycle rule of the bucket delete them.
+        No reader ever sees a part of the object. Another thread iterates over `pieces`. Raises ObjectExistsError,
+        WrongLengthError if the pieces or the stored object have another size, and other StoreErrors. Also raises the
+        errors of the iterator. Up to 8 MiB, the store itself refuses to replace an existing object. A larger object is
+        sent in parts, for which stores have no such condition, so this method checks beforehand. After the deadline, it
+        requests the store to drop the parts, for at most two seconds. Parts can remain in a store that does not answer.
+        A lifecycle rule of the bucket should delete them.
         """
         import obstore
 
@@ -102,7 +103,7 @@ class Store:
             raise WrongLengthError(call.says(f"the store has {found['size']} bytes of {size}"))
 
     async def get(self, name: str, start: int, size: int, *, deadline_s: float | None = None) -> memoryview:
-        """Return `size` bytes of an object from `start` on. Raises WrongLengthError if it has not so many."""
+        """Return `size` bytes of an object from `start` on. Raises WrongLengthError if the object has fewer bytes."""
         import obstore
 
         call = _Call(self, "get", name, self._deadline_s if deadline_s is None else deadline_s)
@@ -116,9 +117,9 @@ class Store:
         return data
 
     async def delete(self, name: str, *, deadline_s: float | None = None) -> None:
-        """Delete an object. It is no error if there is none.
+        """Delete an object. A missing object is no error.
 
-        In a directory this also removes what a process left that ended while it wrote the object.
+        In a directory, also remove the incomplete files of a process that ended while it wrote the object.
         """
         import obstore
 
@@ -130,7 +131,7 @@ class Store:
             await asyncio.get_running_loop().run_in_executor(None, _remove_staged, path)
 
     async def head(self, name: str, *, deadline_s: float | None = None) -> StoredObject:
-        """Return what the store knows of an object. Raises ObjectNotFoundError."""
+        """Return the store's facts about an object. Raises ObjectNotFoundError."""
         import obstore
 
         call = _Call(self, "head", name, self._deadline_s if deadline_s is None else deadline_s)
@@ -140,7 +141,7 @@ class Store:
     async def list(self, prefix: str, *, deadline_s: float | None = None) -> AsyncIterator[StoredObject]:
         """Yield the objects in a folder, and in those below it, in no order. Each thousand has a deadline of its own.
 
-        The prefix ends at a slash: `a/b` names what lies in the folder b, not the object `a/bc`.
+        The prefix ends at a slash: `a/b` means the objects in the folder b, not the object `a/bc`.
         """
         import obstore
 
@@ -155,7 +156,7 @@ class Store:
 
 
 def open_store(url: str, settings: Mapping[str, str] | None = None, *, deadline_s: float = 30.0) -> Store:
-    """Return the store at an address, without a call of it. `deadline_s` holds for calls that name no other.
+    """Return the store at an address, without any call. `deadline_s` applies to calls without their own deadline.
 
     Raises StoreSettingError: see store_address.py for addresses and settings.
     """
@@ -163,7 +164,10 @@ def open_store(url: str, settings: Mapping[str, str] | None = None, *, deadline_
 
 
 def _remove_staged(path: str) -> None:
-    """Remove the files into which obstore writes an object of a directory, before it gives them the object's name."""
+    """Remove the temporary files of an object in a directory.
+
+    The library obstore writes these files before it gives them the object's name.
+    """
     with suppress(OSError):
         for number in count(1):
             os.remove(f"{path}#{number}")
@@ -177,11 +181,11 @@ async def _next_page(pages: Any) -> Any:
 
 
 class _Abandoned(Exception):  # noqa: N818 - nobody sees it
-    """Ends the sending of an object for which nobody waits any more, so that the store drops its parts."""
+    """Stops sending an object for which no caller waits any more, so that the store drops the parts."""
 
 
 class _Source:
-    """What a `put` sends. Another thread iterates; the event loop can stop it between two pieces."""
+    """The data that a `put` sends. Another thread iterates over them; the event loop can stop it between two pieces."""
 
     def __init__(self, pieces: Iterable[Piece], size: int) -> None:
         self._pieces = pieces
@@ -214,7 +218,7 @@ class _Source:
 
 
 class _Call:
-    """One call of a store: its deadline, and what its errors say. It may take several requests."""
+    """One call of a store: its deadline, and the texts of its errors. A call may need several requests."""
 
     def __init__(self, store: Store, verb: str, name: str, deadline_s: float, source: _Source | None = None) -> None:
         self._store = store
@@ -229,7 +233,7 @@ class _Call:
         return f"{self._what}: {reason}"
 
     async def result(self, request: Callable[[], Awaitable[_T]]) -> _T:
-        """Return what a request returns. Raises StoreErrors, and the error of the source."""
+        """Return the result of a request. Raises StoreErrors, and the error of the source."""
         try:
             future = asyncio.ensure_future(request())
         except ValueError:
@@ -240,7 +244,7 @@ class _Call:
             return await waiter
         except Exception as error:  # noqa: BLE001 - the library has many, and the source's own come through
             raise self._error(error) from None
-        except BaseException as ended:  # the deadline, or the caller is cancelled or closed
+        except BaseException as ended:  # the deadline has passed, or the caller is cancelled or closed
             waiter.cancel()
             self._abandon(future)
             if self._expired and isinstance(ended, asyncio.CancelledError):
@@ -254,7 +258,7 @@ class _Call:
         waiter.cancel()
 
     def _abandon(self, future: asyncio.Future[_T]) -> None:
-        """End a request for which nobody waits any more. One that sends has some time left to drop its parts."""
+        """End a request for which no caller waits any more. A `put` gets some time to drop its parts."""
         if self._source is None:
             future.cancel()
             return

@@ -1,8 +1,8 @@
-"""How a store of objects is addressed: s3://, gs://, az://, file:// and memory://, with settings or the environment.
+"""The addresses of stores of objects: s3://, gs://, az://, file:// and memory://, with settings or the environment.
 
-Owns the check of address and settings, and the client that the library obstore makes of them. Never calls the store.
-Credentials come from the settings or from the variables that the provider's own tools read (AWS_*, GOOGLE_*, AZURE_*).
-An address with a password is refused: addresses appear in logs.
+Owns the check of address and settings, and the client that the library obstore creates from them. Never calls the
+store. Credentials come from the settings or from the variables that the provider's own tools read (AWS_*, GOOGLE_*,
+AZURE_*). An address with a password is refused: addresses appear in logs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def open_client(url: str, settings: Mapping[str, str]) -> ObjectStore:
     except Exception as error:  # noqa: BLE001 - the library has many
         raise StoreSettingError(f"cannot use the store {url}: {_reason(error, settings)}") from None
     except BaseException as error:
-        if type(error).__name__ == "PanicException":  # the library's, for a setting that it does not expect there
+        if type(error).__name__ == "PanicException":  # raised by the library for an unexpected setting
             names = ", ".join(sorted(settings))
             raise StoreSettingError(f"cannot use the store {url}: one of its settings is unknown: {names}") from None
         raise
@@ -68,9 +68,10 @@ def open_client(url: str, settings: Mapping[str, str]) -> ObjectStore:
 
 @cache
 def _rest_at_exit() -> None:
-    """Give the library's threads some time at the end of the process to let go of Python's objects.
+    """Give the library's threads some time at the end of the process to release Python's objects.
 
-    They do so after they have answered. One that is late asks a Python that has ended, and aborts the process.
+    The threads release the objects after their answer. A late thread would call an interpreter that has ended, and
+    abort the process.
     """
     atexit.register(time.sleep, _REST_S)
 

@@ -1,7 +1,8 @@
-"""What can go wrong with a store of objects, as a few exceptions with one clear line each.
+"""The failures of a store of objects, as a few exceptions with one clear line each.
 
-Owns the exceptions, and what of a library's error text people may see: an HTTP status and a store's error code. The
-rest of such a text can contain keys, signatures and whole answers, so it never gets into a message or a traceback.
+Owns the exceptions, and the choice of the parts of a library's error text that people may see: an HTTP status and a
+store's error code. The rest of such a text can contain keys, signatures and complete answers, so no message and no
+traceback contains it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Final
 
 
 class StoreSettingError(ValueError):
-    """Raised for an address or settings that no store can be opened with, or if the extra `tiers` is not installed."""
+    """Raised if no store can be opened with an address or settings, or if the extra `tiers` is not installed."""
 
 
 class StoreError(Exception):
-    """The base of what a call of a store raises. The message names the call, the object and the store."""
+    """The base of the errors of a call of a store. The message names the call, the object and the store."""
 
 
 class ObjectNotFoundError(StoreError):
@@ -28,11 +29,11 @@ class ObjectExistsError(StoreError):
 
 
 class StoreDeniedError(StoreError):
-    """Raised if the store knows the caller and refuses, or does not know the caller. A repetition does not help."""
+    """Raised if the store refuses the caller, or does not know the caller. A repetition does not help."""
 
 
 class StoreUnavailableError(StoreError):
-    """Raised if the store cannot be reached, or cannot do this now. A repetition can help."""
+    """Raised if the store cannot be reached, or cannot run the call now. A repetition can help."""
 
 
 class StoreTooSlowError(StoreUnavailableError):
@@ -40,11 +41,11 @@ class StoreTooSlowError(StoreUnavailableError):
 
 
 class WrongLengthError(StoreError):
-    """Raised if an object, or a part of one, has another length than expected."""
+    """Raised if an object, or a part of an object, does not have the expected length."""
 
 
 class DamagedObjectError(StoreError):
-    """Raised if an object is not what its footer or its segment says: other bytes, another length, another format."""
+    """Raised if an object differs from its footer or its segment: other bytes, another length, another format."""
 
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
@@ -58,7 +59,7 @@ _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
 
 
 def classified(name: str, text: str) -> tuple[type[StoreError], str]:
-    """Return the exception for an error of the library obstore, and what people may know of the error's text."""
+    """Return the exception for an error of the library obstore, and the part of its text that people may see."""
     status = next(iter(_STATUS.findall(text)), None)
     code = next(iter(_CODE.findall(text)), None)
     os_error = next(iter(_OS_ERROR.findall(text)), None)

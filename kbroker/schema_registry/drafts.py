@@ -30,13 +30,16 @@ from kbroker.schema_registry.subjects import beside, normalised
 from kbroker.schema_registry.twins import NUMBER, Texts, Twin, is_same, property_of
 
 MOST_REFERENCES: Final = 1_000
-"""The most schemas that one schema may reference, directly or indirectly."""
+"""The maximum number of schemas that one schema may reference, directly or indirectly."""
 MOST_RESOLVED: Final = 100_000
-"""The most schemas that all versions of a subject together may reference in one comparison."""
+"""The maximum number of schemas that all versions of a subject together may reference in one comparison."""
 FORMS: Final = ("resolved", "serialized")
 """The forms of a schema besides the stored one."""
 MOST_INLINED: Final = 8 * 1024 * 1024
-"""The most characters of versions and their references to compare with a schema that may contain these inline."""
+"""The maximum length in characters of the versions to compare with a schema that may contain references inline.
+
+This is the total length of the versions and of their references.
+"""
 _OF_LATEST: Final = ("BACKWARD", "FORWARD", "FULL")
 ADDITIONS: Final = ("defaultMetadata", "overrideMetadata", "defaultRuleSet", "overrideRuleSet")
 """The fields of a config that are added to each new schema."""
@@ -47,7 +50,7 @@ class Draft:
     """A schema of a request, and its subject at one revision.
 
     `content` would be stored: it includes what the schema inherits. `given` is the schema of the request alone, or None
-    if nobody needs it. `previous` are the versions to compare with, oldest first, each with the schemas that it
+    if no caller needs it. `previous` are the versions to compare with, oldest first, each with the schemas that it
     references. `twins` are the versions that may mean the same as the schema, newest first.
     """
 
@@ -100,7 +103,10 @@ class Draft:
         return Checked(self.subject, content, self.version, self.id, self.revision, same_as, reasons, given, given_as)
 
     def _with_reserved(self, schema: Schema, reasons: list[str], level: str) -> list[str]:
-        """Return the reasons to refuse a schema's fields, and then the other reasons; raises InvalidSchema."""
+        """Return the reasons to refuse a schema: first those about its fields, then the others.
+
+        Raises InvalidSchema.
+        """
         if schema.schema_type == "JSON" and any(name.startswith("$$") for name in schema.fields):
             raise InvalidSchema("Field names cannot start with $$ prefix")
         new, old = _reserved(self.content), set[str]() if self.before is None else _reserved(self.before.content)
@@ -148,7 +154,7 @@ def parsed(content: Content, texts: Texts, *, is_new: bool = True) -> Schema:
 
 
 def formatted(content: Content, texts: Texts, form: str) -> str:
-    """Return a schema in a form, or its stored form if its type lacks that form (as Confluent's registry).
+    """Return a schema in a form, or in its stored form if its type lacks that form (as in Confluent's registry).
 
     "resolved" is an Avro schema that contains the schemas that it references; "serialized" is the descriptor of a
     Protobuf file, in base64. Raises RegistryError.
@@ -198,7 +204,7 @@ def check_additions(metadata: Iterable[Any], rule_sets: Iterable[Any]) -> None:
 
 
 def normal_addition(name: str, value: Any) -> Any:
-    """Return metadata or a rule set of a config in normal form; return the value of another field unchanged."""
+    """Return a field of a config: metadata or a rule set in normal form, any other value unchanged."""
     if name.endswith("Metadata"):
         return normal_metadata(value)
     return normal_rule_set(value) if name.endswith("RuleSet") else value
@@ -215,7 +221,7 @@ async def drafted(state: State, subject: str, request: Request, *, normalize: bo
     except RegistryError:
         if state.revision(subject) == revision:
             raise
-        return None  # the missing schema may belong to a version that is gone too
+        return None  # the missing schema may belong to a version that was deleted meanwhile
 
 
 async def _drafted(
@@ -258,8 +264,8 @@ async def drafted_question(
 ) -> Draft | None:
     """Return a draft for a look-up; raises RegistryError. Awaits `turn`.
 
-    With `inherits`, the draft has the metadata and rules that a registration would add, or is None if it would add
-    none.
+    With `inherits`, the draft has the metadata and rules that a registration would add; return None if a registration
+    would add nothing.
     """
     config = state.config_in_scope(subject)
     content = _content(request)
@@ -290,7 +296,7 @@ async def drafted_question(
 async def drafted_comparison(
     state: State, subject: str, request: Request, *, normalize: bool, against: Sequence[Version]
 ) -> Draft:
-    """Return a draft that is only compared, with those versions of `against` that the subject's config selects.
+    """Return a draft for a comparison alone, with those versions of `against` that the subject's config selects.
 
     The draft inherits nothing. Raises RegistryError. Awaits `turn`.
     """
@@ -331,7 +337,7 @@ async def _twins(resolver: _Resolver, versions: Sequence[Version], content: Cont
         holds = content.schema_type == each.content.schema_type == AVRO and not content.references and references
         try:
             texts = await resolver.texts(references) if holds and left > 0 else None
-        except RegistryError:  # another registry deleted a reference, or there are too many
+        except RegistryError:  # another registry deleted a reference, or there are too many references
             texts = None
         if texts is not None:
             left -= len(each.content.schema) + sum(map(len, texts.values()))
@@ -341,7 +347,10 @@ async def _twins(resolver: _Resolver, versions: Sequence[Version], content: Cont
 
 
 class _Resolver:
-    """Finds the schemas that the versions of one subject reference; limits their total, since versions may be many."""
+    """Finds the schemas that the versions of one subject reference.
+
+    Limits their number, because a subject may have many versions.
+    """
 
     def __init__(self, state: State, subject: str) -> None:
         self._state = state
@@ -403,7 +412,10 @@ def _completed(content: Content, previous: Content | None, config: Config, versi
 
 
 def _with_additions(content: Content, previous: Content, config: Config) -> Content:
-    """Return a schema with the config's metadata and rules, and with the latest version's if it has none itself."""
+    """Return a schema with the config's metadata and rules.
+
+    A schema without its own also gets those of the latest version.
+    """
     metadata = content.metadata if content.metadata is not None else previous.metadata
     rules = content.rule_set if content.rule_set is not None else previous.rule_set
     metadata = merged_metadata(merged_metadata(config.get("defaultMetadata"), metadata), config.get("overrideMetadata"))
@@ -452,14 +464,17 @@ def without_rules(rules: Json | None, names: Iterable[str]) -> Json | None:
 
 
 async def resolved(state: State, subject: str, references: Iterable[Reference]) -> Texts:
-    """Return the schemas that references lead to; raises RegistryError if one is missing. Awaits `turn`."""
+    """Return the referenced schemas, and those that they reference.
+
+    Raises RegistryError if one is missing. Awaits `turn`.
+    """
     texts: dict[str, str] = {}
     begun: set[tuple[str, str, int]] = set()
     steps: list[tuple[str, Reference, str | None]] = [(subject, each, None) for each in reversed([*references])]
     while steps:
         parent, reference, text = steps.pop()
         name, wanted, number = reference
-        if text is not None:  # all schemas that it references are added already
+        if text is not None:  # all schemas that this schema references are added already
             texts.setdefault(name, text)
             continue
         at = normalised(beside(parent, wanted))

@@ -1,8 +1,8 @@
 """The operations of a registry's API, by name, for any server that offers them.
 
 Owns the steps of a registration: create a draft from the state, check it on another thread, decide, and repeat all of
-this if the subject has changed in the meantime. Registrations of one subject that disturb each other take turns. Owns
-the content of the lists. Does not use HTTP.
+this if the subject has changed in the meantime. If concurrent registrations of one subject make each other fail, they
+take turns. Owns the content of the lists. Does not use HTTP.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class Store(Protocol):
     """A registry's state, independent of where it is stored. All methods raise RegistryError."""
 
     async def ask(self, question: Callable[[State], T]) -> T:
-        """Return the answer to a short question about the state, when all records that it depends on are safe."""
+        """Return the answer to a short question about the state.
+
+        First wait until all records that it depends on are safe.
+        """
 
     async def look(self, question: Callable[[State], T]) -> T:
         """Return the same as `ask` for a question that looks up single entries; it may run in any thread."""
@@ -82,7 +85,7 @@ class Registry:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """The locks of subjects whose registrations disturb each other: without a lock, one could lose each time."""
+        """The locks of subjects whose registrations make each other fail: without a lock, one could fail each time."""
 
     async def resolved(self, subject: str) -> str:
         """Return the subject that a name refers to."""
@@ -104,7 +107,7 @@ class Registry:
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE_S
         async with self._turns.setdefault(subject, asyncio.Lock()):
-            while version is None and loop.time() < until:  # other instances have locks of their own
+            while version is None and loop.time() < until:  # other registries have their own locks
                 version = await self._try(subject, request, normalize=normalize, force=force)
         if version is None:
             raise Refusal.TIMED_OUT("Register operation timed out")
@@ -124,7 +127,7 @@ class Registry:
         return None if isinstance(reply, Stale) else reply
 
     async def look_up(self, subject: str, request: Request, *, normalize: bool, deleted: bool) -> Version:
-        """Return the version that has a schema, in a subject or in a subject of the same name in any context."""
+        """Return the version that has a schema: in this subject, or in a subject of the same name in any context."""
         names = await self._store.ask(lambda state: _in_contexts(state, state.aliased(normalised(subject))))
         for name in names if request.schema.strip() else ():
             try:
@@ -132,7 +135,7 @@ class Registry:
             except RegistryError as error:
                 if name == names[0] or error.code != 42201:
                     raise
-                found = None  # in another context its references may be missing
+                found = None  # in another context the schema's references may be missing
             if found is not None:
                 return found
         if await self._store.ask(lambda state: state.has_subject(names[0], deleted=deleted)):
@@ -158,7 +161,7 @@ class Registry:
         return None
 
     async def compare(self, subject: str, version: int | None, request: Request, *, normalize: bool) -> Sequence[str]:
-        """Return why a schema is incompatible with one version, or with the versions that the config selects."""
+        """Return the reasons why a schema is incompatible with one version, or with those that the config selects."""
 
         async def draft(state: State) -> Draft:
             name = state.aliased(normalised(subject))
@@ -209,7 +212,7 @@ class Registry:
         return await self.register(held.subject, wanted, normalize=False)
 
     async def tags(self, version: Version, wanted: Sequence[str]) -> list[Tagged]:
-        """Return the entities of a version that have one of these tags, or all tagged ones if `wanted` contains "*"."""
+        """Return the entities of a version with one of these tags, or all tagged entities if `wanted` contains "*"."""
         if version.content.schema_type != AVRO:
             return []
         found = await self._store.aside(lambda: tagged(version.content.schema))
@@ -304,7 +307,7 @@ class Registry:
         return found
 
     def by_id_at_once(self, schema_id: int) -> Version | None:
-        """Return the same as `by_id` without a subject; None if that fails or has to wait."""
+        """Return the same as `by_id` without a subject. Return None if `by_id` would fail or wait."""
         found = self._store.at_once(lambda state: (state.find_by_id(schema_id, state.aliased("")),))
         return None if found is None else found[0]
 
@@ -353,8 +356,8 @@ class Registry:
     ) -> list[tuple[Version, list[str]]]:
         """Return the first versions of subjects whose names begin with a prefix, with each subject's aliases.
 
-        With `aliases`, subjects of which an alias begins with the prefix are included. Subjects and aliases that
-        `shows` does not accept are left out.
+        With `aliases`, also return subjects with an alias that begins with the prefix. Omit subjects and aliases that
+        `shows` does not accept.
         """
 
         async def listed(state: State) -> list[tuple[Version, list[str]]]:

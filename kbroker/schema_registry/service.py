@@ -31,7 +31,7 @@ _PASSING: Final = (
     ErrorCode.NOT_COORDINATOR,
 )
 _AT_ONCE: Final = 2
-"""How many schemas are parsed at the same time: more would only wait for the interpreter's lock."""
+"""The number of schemas that are parsed at the same time: more would only wait for the interpreter's lock."""
 NOBODY: Final = -1
 T = TypeVar("T")
 
@@ -44,11 +44,11 @@ class Place(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A state that contains only safe records; two are equal if nothing has changed between them."""
+    """A state that contains only safe records. Two objects are equal if nothing has changed between them."""
 
     state: State
     decisions: int
-    """How many decisions have begun so far."""
+    """The number of decisions that have begun so far."""
     end: int
     """The end offset of the state's records: records of other writers change it without a decision."""
 
@@ -72,7 +72,7 @@ class RegistryService(CoordinatorService[RegistryShard]):
 
     `create` creates the topic if it is missing, and raises RegistryError if the existing topic cannot keep schemas.
 
-    If it is not `alone`, a request is refused immediately while another broker may lead, so that its caller can ask
+    If it is not `alone`, it refuses a request immediately while another broker may lead, so that the caller can ask
     that broker.
     """
 
@@ -127,7 +127,7 @@ class RegistryService(CoordinatorService[RegistryShard]):
                 )
             return reply
 
-        self._undecided += 1  # before `_decisions`: `settled` reads the two in the reverse order
+        self._undecided += 1  # change this before `_decisions`: `settled` reads the two in the reverse order
         self._decisions += 1
         try:
             reply = await self._served(decided)
@@ -138,7 +138,7 @@ class RegistryService(CoordinatorService[RegistryShard]):
         return reply
 
     def settled(self) -> Settled | None:
-        decisions = self._decisions  # first: a later decision changes it, or is still undecided below
+        decisions = self._decisions  # read this first: a later decision changes it, or is still undecided below
         if self._undecided:
             return None
         replayed = self._runtime.replayed(0)
@@ -178,9 +178,9 @@ class OnItsLoop(Protocol):
     """A store without `aside`, for calls on the loop that owns its state. All methods raise RegistryError."""
 
     def settled(self) -> Settled | None:
-        """Return the state and its progress while it contains only safe records; may be called in any thread.
+        """Return the state and its progress if the state contains only safe records. Any thread may call this method.
 
-        Returns None if a question has to wait, or may have to.
+        Return None if a question has to wait, or may have to wait.
         """
 
     async def ask(self, question: Callable[[State], T]) -> T:

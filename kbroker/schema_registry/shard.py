@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 LATEST: Final = -1
 """A version number that means the newest version."""
 LARGEST_RECORD: Final = 1024 * 1024 - 1024
-"""The most bytes of a schema's record: the default of `max.message.bytes`, minus a batch's overhead for a record."""
+"""The maximum size in bytes of a schema's record: the default of `max.message.bytes`, minus a batch's overhead."""
 
 
 class Stale:
@@ -59,16 +59,19 @@ class More(NamedTuple):
 
 
 MOST_AT_ONCE: Final = 200
-"""How many versions or modes one decision deletes: all are written and replayed in one step of the broker's loop."""
+"""The maximum number of versions or modes that one decision deletes.
+
+All are written and replayed in one step of the broker's loop.
+"""
 
 
 class Checked(NamedTuple):
     """A schema that was parsed, and compared with the versions of its subject.
 
     `content` includes what the schema inherits from the latest version and the config. `given` is the schema of the
-    request alone, or None if it need not be looked up. `version` and `id` are the requested ones, or 0 and -1.
-    `same_as` is a version that means the same as `content`, and `given_as` one that means the same as `given`; each is
-    0 if there is none. `incompatible` are the reasons against its registration.
+    request alone, or None if no look-up is needed. `version` and `id` are the requested ones, or 0 and -1. `same_as` is
+    a version that means the same as `content`, `given_as` is a version that means the same as `given`; each is 0 if
+    there is no such version. `incompatible` are the reasons against its registration.
     """
 
     subject: str
@@ -113,7 +116,7 @@ class RegistryShard:
         if state.revision(subject) != wanted.revision or not self._has_all(subject, content):
             return Outcome(reply=STALE)
         found = self._as_given(wanted)
-        if found is not None:  # allowed in every mode, because nothing is written
+        if found is not None:  # this is allowed in every mode, because nothing is written
             return Outcome(reply=found)
         refusal = self._not_writable(subject, has_id=wanted.id >= 0)
         if refusal is not None:
@@ -158,7 +161,7 @@ class RegistryShard:
         return Outcome(reply=version, records=records)
 
     def _has_all(self, subject: str, content: Content) -> bool:
-        """Whether all references of a schema still exist; references of these schemas cannot be deleted."""
+        """Whether all referenced schemas still exist. The references of existing schemas are never deleted."""
         state = self.state
         for _, name, number in content.references:
             at = beside(subject, name)
@@ -190,7 +193,7 @@ class RegistryShard:
         return older if older is not None and (older.id, older.content) == (found.id, found.content) else None
 
     def _replaced(self, version: Version, every: Sequence[Version]) -> list[CoordinatorRecord]:
-        """Return tombstones of earlier, softly deleted versions of the schema that no schema references."""
+        """Return tombstones of those earlier versions of the schema that are softly deleted and have no referrers."""
         return [
             schema_tombstone(each.subject, each.version)
             for each in every
@@ -238,8 +241,8 @@ class RegistryShard:
     def delete_subject(self, subject: str, *, permanent: bool, goes_on: bool = False) -> Outcome:
         """Reply with the numbers of the deleted versions.
 
-        If there are many versions, delete only the last ones and reply `More`; a call with `goes_on` deletes earlier
-        ones.
+        If there are many versions, delete only the last versions and reply `More`. A call with `goes_on` deletes
+        earlier versions.
         """
         state = self.state
         if goes_on and not state.has_subject(subject, deleted=True):

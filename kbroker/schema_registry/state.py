@@ -52,7 +52,7 @@ class _Context:
 
     def __init__(self) -> None:
         self.by_id: dict[int, dict[str, int]] = {}
-        """The newest version of each subject, by id."""
+        """By id: the newest version of each subject with this id."""
         self.by_digest: dict[bytes, int] = {}
         """The last assigned id of each content, by digest."""
         self.others: dict[bytes, list[int]] = {}
@@ -116,7 +116,7 @@ class State:
         self._ids: dict[str, _Context] = {}
         self._referrers: dict[tuple[str, int], set[tuple[str, int]]] = {}
         self._elsewhere: dict[str, list[str]] = {}
-        """For each name of a subject, the sorted contexts, except the default one, that have a subject of this name."""
+        """By a subject's name: the sorted contexts that have a subject of this name, without the default context."""
         self.contexts: list[str] = []
         """The sorted contexts, without the default context."""
         self.configs: dict[str | None, Config] = {}
@@ -129,7 +129,7 @@ class State:
     # -- questions
 
     def version(self, subject: str, number: int, *, deleted: bool = False) -> Version | None:
-        """Return a version of a subject; a softly deleted version only with `deleted`."""
+        """Return a version of a subject. Return a softly deleted version only with `deleted`."""
         found = self._subjects.get(subject, {}).get(number)
         return found if found is not None and (deleted or not found.deleted) else None
 
@@ -154,7 +154,10 @@ class State:
                 yield from self.versions(name, deleted=True)
 
     def has_subject(self, subject: str | None, *, deleted: bool = False) -> bool:
-        """Whether a subject has versions; for a context, or None (all contexts), whether any of its subjects has."""
+        """Whether a subject has versions.
+
+        For a context, or None (all contexts): whether any of the subjects has versions.
+        """
         if subject is not None and not parse(subject).is_context:
             return any(deleted or not each.deleted for each in self._subjects.get(subject, {}).values())
         context = GLOBAL_CONTEXT if subject is None else parse(subject).context
@@ -174,7 +177,7 @@ class State:
             try:
                 subject, number = next(iter(found.items()), ("", 0))
             except RuntimeError:
-                continue  # this is another thread, and a record was applied meanwhile
+                continue  # this runs in another thread, and a record was applied meanwhile
             return self.version(subject, number, deleted=True)
 
     def find_by_id(self, schema_id: int, subject: str = "") -> Version | None:
@@ -286,7 +289,7 @@ class State:
 
     @property
     def changes(self) -> int:
-        """How many changes of versions of any subject have been applied."""
+        """The number of applied changes of versions, for all subjects together."""
         return self._change
 
     def revision(self, subject: str) -> tuple[int, int]:
@@ -316,7 +319,7 @@ class State:
                     else:
                         insort(self.contexts, context)
             case _:
-                pass  # NOOP, and keys of newer registries
+                pass  # ignore NOOP, and keys of newer registries
 
     def _apply_setting(self, settings: dict[str | None, Any], subject: str | None, value: Any) -> None:
         where = None if subject is None else normalised(subject) or None
@@ -351,7 +354,7 @@ class State:
             self._referrers.setdefault(at, set()).add((context, version.id))
 
     def _put(self, subject: str, number: int, version: Version | None) -> None:
-        """Set or remove a version; count the versions that are not deleted, and the change."""
+        """Set or remove a version. Update the number of versions that are not deleted, and the number of changes."""
         versions = self._subjects.setdefault(subject, {})
         before = versions.get(number)
         context, name = parse(subject)

@@ -50,7 +50,7 @@ def normalised(text: str) -> str:
 
 
 def beside(parent: str, text: str) -> str:
-    """Return a referenced subject; without its own context it is in the context of the schema with the reference."""
+    """Return a referenced subject. A subject without a context gets the context of the schema with the reference."""
     subject = parse(text)
     if subject.context == DEFAULT_CONTEXT:
         subject = Subject(parse(parent).context, subject.name)

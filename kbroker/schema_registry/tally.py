@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 ELSEWHERE = "none"
-"""The endpoint of requests that another broker answered, or that were refused before they reached an endpoint."""
+"""The endpoint in the counts for requests that another broker answered, or that were refused before any endpoint."""
 
 
 class Tally:

@@ -25,7 +25,10 @@ Texts = Mapping[str, str]
 
 
 class Twin(NamedTuple):
-    """A version that may mean the same as a schema; `texts` only if the schema may contain its references inline."""
+    """A version that may mean the same as a schema.
+
+    It has `texts` only if the schema may contain its references inline.
+    """
 
     version: Version
     settled: tuple[Reference, ...]
@@ -83,7 +86,7 @@ def _digest_of(text: str) -> bytes:
 def _are_additions_same(new: Content, held: Version) -> bool:
     """Whether metadata and rules are equal; a version number that only one of them contains is ignored.
 
-    But a number in the new metadata must be the number of the version.
+    If the new metadata contain a number, it must be the number of the version.
     """
     old = held.content
     if new.rule_set != old.rule_set:

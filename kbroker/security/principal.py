@@ -14,7 +14,7 @@ USER: Final = "User"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated identity. Type and name are compared exactly; upper and lower case differ."""
+    """An authenticated identity. Comparisons of type and name are exact: upper and lower case differ."""
 
     kind: str
     name: str

@@ -2,7 +2,7 @@
 
 Owns the number of instances, their expiry, and Kafka's rules for both APIs (ClientMetricsManager,
 ClientMetricsInstance). Never does I/O, and never reads the time: the caller passes the time, in ms of a monotonic
-clock. The receiver decompresses pushes, so a receiver that ignores the content of pushes causes no cost.
+clock. The receiver decompresses pushes, so a receiver that ignores the content of pushes does not decompress them.
 
     asked          a client may ask once an interval; at once after a push that was refused for its subscription id or
                    codec, and after a change of subscriptions: then it counts as new
@@ -50,31 +50,31 @@ class Push:
     terminating: bool
     """Whether this is the client's last push."""
     most_bytes: int
-    """The most bytes that the push may have after decompression."""
+    """The maximum size in bytes of the decompressed push."""
 
 
 class Receiver(Protocol):
     """Processes the pushes of clients. A broker has at most one receiver."""
 
     def export(self, client: Client, push: Push) -> Awaitable[None]:
-        """Process a push. The client receives the code of an ApiError, and INVALID_RECORD for other exceptions."""
+        """Process a push. The client receives the code of a raised ApiError, or INVALID_RECORD for other exceptions."""
 
     def forget(self, instance_id: bytes) -> None:
         """Remove a client that has announced its last push."""
 
 
 MOST_INSTANCES: Final = 16_384
-"""The most instances, as in Kafka. Another instance replaces the one with the longest inactivity."""
+"""The maximum number of instances, as in Kafka. Another instance replaces the one with the longest inactivity."""
 EXPIRY_MS: Final = 60 * 1000
-"""An instance without a request expires after this time, in ms, or after three intervals if that is longer."""
+"""The time in ms after which an instance without a request expires, or three intervals if they are longer."""
 LONGEST_TEXT: Final = 1_000
-"""The most characters of a client's own texts that are compared. Further characters are ignored."""
+"""The maximum number of compared characters of a client's own texts. Further characters are ignored."""
 _MAY_ASK_AGAIN: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 _LAST_CODEC: Final = 4
 
 
 def _known(instance_id: bytes, texts: Texts) -> Texts:
-    """Return the part of a client's texts that is stored, because the texts may be long."""
+    """Return the stored part of a client's texts. The texts may be long."""
     short = {name: None if text is None else text[:LONGEST_TEXT] for name, text in texts.items()}
     return {**short, CLIENT_INSTANCE_ID: uuid_text(instance_id)}
 
@@ -121,10 +121,10 @@ class ClientTelemetry:
         self._new_id = new_id
         self.subscriptions = Subscriptions()
         self.receiver: Receiver | None = None
-        """The receiver of pushed metrics; None if there is none, and then the APIs are not advertised."""
+        """The receiver of pushed metrics. If it is None, the APIs are not advertised."""
         self._instances: OrderedDict[bytes, Instance] = OrderedDict()  # the most recently active instance comes last
         self.unknown_subscriptions = self.throttled = self.exported = self.failed = 0
-        """The counts of refused pushes, of early requests, and of pushes that the receiver accepted or failed on."""
+        """The counts of refused pushes, early requests, and pushes that the receiver accepted or could not process."""
 
     def __len__(self) -> int:
         return len(self._instances)
@@ -139,7 +139,7 @@ class ClientTelemetry:
         return made
 
     async def of(self, instance_id: bytes, texts: Texts, now_ms: float) -> tuple[Instance, bool]:
-        """Return a client's instance, and whether it was created now, for a new client or for new subscriptions."""
+        """Return a client's instance, and whether this call created it, for a new client or for new subscriptions."""
         found = self._live(instance_id, now_ms)
         made = found is None or found.wanted.version < self.subscriptions.version
         if made:

@@ -24,7 +24,7 @@ ALL: Final = "*"
 DEFAULT_INTERVAL_MS: Final = 5 * 60 * 1000
 """The time between two pushes, in ms. It also applies to a client without a subscription."""
 MOST_SUMS: Final = 256
-"""The most combinations of subscriptions that are cached."""
+"""The maximum number of combinations of subscriptions that are cached."""
 _AT_ONCE: Final = 5_000
 """The number of names that are joined before other tasks get a turn."""
 Texts = Mapping[str, str | None]
@@ -67,7 +67,7 @@ class Subscriptions:
         return len(self._known)
 
     def follow(self, stored: Stored) -> None:
-        """Replace all configs. A config that is still the same object is not parsed again."""
+        """Replace all configs. Do not parse a config again if it is still the same object."""
         before, known = self._stored, self._known
         if stored is before:
             return
@@ -123,7 +123,7 @@ def _match(patterns: Value) -> Match:
     assert isinstance(patterns, tuple)
     try:
         return parse_match(patterns)
-    except InvalidConfig:  # a later version stored it: to match no client is safer than to match all clients
+    except InvalidConfig:  # a later version stored the config: matching no client is safer than matching all clients
         return {"": lambda _text: None}
 
 

@@ -1,1 +1,1 @@
-"""Tiered storage in the broker (KIP-405): closed segments go to remote storage, and are read from there."""
+"""Tiered storage in the broker (KIP-405): the broker copies closed segments to remote storage, and reads them there."""

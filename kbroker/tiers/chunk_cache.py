@@ -1,7 +1,8 @@
 """Chunks of remote segments in files on the local disk, so that they are fetched once and sent from the page cache.
 
 Owns the directory, its bound in bytes, the fetches in progress, and the read-ahead. A chunk that does not fit on the
-disk is served from memory. Starts empty: what a process before left is removed. Never knows what a chunk contains.
+disk is served from memory. Starts empty: the files of an earlier process are removed. Never knows what a chunk
+contains.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from kbroker.log.files import FileHandle
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 4 << 20
-"""The size of a chunk; the last one of a segment is shorter."""
+"""The size of a chunk in bytes. The last chunk of a segment may be shorter."""
 _MOST_CHUNKS: Final = 20_000
 _MOST_IN_MEMORY: Final = 4
-"""The most chunks that are kept in memory while the disk does not take them."""
+"""The maximum number of chunks that are kept in memory while they cannot be written to the disk."""
 AHEAD: Final = 2
-"""The chunks that are fetched ahead of a reader."""
+"""The number of chunks that are fetched ahead of a reader."""
 
 
 class ChunkKey(NamedTuple):
@@ -37,7 +38,7 @@ class ChunkKey(NamedTuple):
 
 
 class LostChunkError(OSError):
-    """Raised if the file of a chunk was removed. The chunk is fetched again when it is wanted again."""
+    """Raised if the file of a chunk was removed. The chunk is fetched again when it is needed."""
 
 
 class Chunk:
@@ -50,8 +51,8 @@ class Chunk:
         self.data = data
         self._path = path
         self.is_lost = False
-        """Whether the file was found missing."""
-        self._handle: ref[FileHandle] | None = None  # slices that are being sent keep the file open, the cache does not
+        """Whether an open has failed because the file is missing."""
+        self._handle: ref[FileHandle] | None = None  # only slices that are being sent keep the file open
 
     @property
     def is_file(self) -> bool:
@@ -101,16 +102,16 @@ class ChunkCache:
         shutil.rmtree(directory, ignore_errors=True)
 
     def limit(self, at_once: int) -> None:
-        """Set the most fetches at the same time; those that wait keep the limit before."""
+        """Set the maximum number of concurrent fetches. Waiting fetches keep the previous limit."""
         self._places = asyncio.Semaphore(at_once)
 
     @property
     def coming(self) -> int:
-        """The number of chunks that are being fetched, or wait for that."""
+        """The number of chunks that are being fetched, or wait to be fetched."""
         return len(self._coming)
 
     def get(self, key: ChunkKey) -> Chunk | None:
-        """Return a chunk that is here."""
+        """Return a chunk in the cache; None if it is not in the cache."""
         found = self._kept.get(key)
         if found is not None and found.is_lost:
             del self._kept[key]
@@ -121,7 +122,10 @@ class ChunkCache:
         return found or self._in_memory.get(key)
 
     def bring(self, key: ChunkKey, fetch: Fetch) -> asyncio.Task[Chunk]:
-        """Return the task that fetches a chunk, which may be one that others wait for; it goes on without them."""
+        """Return the task that fetches a chunk.
+
+        Several callers may share a task. It continues even if all of them give up.
+        """
         task = self._coming.get(key)
         if task is None:
             task = self._coming[key] = asyncio.get_running_loop().create_task(self._brought(key, fetch))
@@ -129,14 +133,14 @@ class ChunkCache:
         return task
 
     def bring_ahead(self, key: ChunkKey, fetch: Fetch) -> None:
-        """Fetch a chunk for which nobody waits yet, unless many are coming already."""
+        """Fetch a chunk that no reader needs yet, unless many chunks are being fetched already."""
         if self.get(key) is None and key not in self._coming and len(self._coming) <= AHEAD:
             self.bring(key, fetch)
 
     def _came(self, key: ChunkKey, done: asyncio.Task[Chunk]) -> None:
         self._coming.pop(key, None)
         if not done.cancelled():
-            done.exception()  # whoever waits gets it, too
+            done.exception()  # marks the exception as retrieved: waiting callers get it, too
 
     async def _brought(self, key: ChunkKey, fetch: Fetch) -> Chunk:
         async with self._places:
@@ -152,7 +156,7 @@ class ChunkCache:
         return chunk
 
     async def _stored(self, key: ChunkKey, data: memoryview) -> Chunk:
-        """Write a chunk into a file. If that fails, it stays in memory for those that wait now."""
+        """Write a chunk into a file. If this fails, keep the chunk in memory for the callers that wait now."""
         if len(data) > self._most:
             return Chunk(len(data), data=data)
         if self._pool is None:

@@ -1,7 +1,7 @@
 """The copy of one closed segment to remote storage: announced, sent, and then readable.
 
-Owns the order of the steps, so that a crash or a failure at any of them leaves either a readable copy or one that is
-known to be garbage. Every try has an id and an object of its own. Never chooses what to copy (tiered_partition.py).
+Owns the order of the steps, so that a crash or a failure at any step leaves either a readable copy or a copy that is
+known to be garbage. Each try has its own id and its own object. Never chooses what to copy (tiered_partition.py).
 
     COPY_SEGMENT_STARTED in the log -> the object is whole in the store -> COPY_SEGMENT_FINISHED in the log
 """
@@ -26,19 +26,19 @@ from kbroker.tiers.shared import Shared
 
 _SNAPSHOT_SUFFIX: Final = ".snapshot"
 _LEAST_RATE: Final = 1 << 20
-"""The bytes per second with which a copy must proceed, beside the deadline of a small one."""
+"""The minimum rate of a copy in bytes per second. The time at this rate is added to the deadline of a small copy."""
 
 
 async def copy_segment(shared: Shared, owner: Owner, log: PartitionLog, segment: Segment, end: int) -> bool:
     """Copy a closed segment that ends before the offset `end`; return whether the copy can be read.
 
-    Raises StoreError, OSError and ApiError. What was sent then remains, as a segment whose copy has started.
+    Raises StoreError, OSError and ApiError. After an error the sent data remain, as a segment whose copy has started.
     """
     aborted = await in_slices(_aborted_in(log, segment.base_offset, end))
     described = describe(shared.broker_id, log, segment, end, shared.clock.now_ms(), has_aborted=bool(aborted))
     if not await shared.metadata.decide(owner, lambda shard, _now: shard.begin_copy(owner, described)):
         return False
-    # Otherwise a loss of power could leave an object that no record names.
+    # Without this sync, a loss of power could leave an object that no record names.
     await shared.sync_metadata(shared.metadata.place(owner))
     passed("tiers.announced")
     name = ObjectName(owner.topic_id, owner.partition, segment.base_offset, described.id).text(shared.prefix)
@@ -56,7 +56,7 @@ async def copy_segment(shared: Shared, owner: Owner, log: PartitionLog, segment:
     if not done:
         await shared.store.delete(name, deadline_s=shared.deadline_s)
         return False
-    # Before the disk may lose the segment, the record that names its copy must survive a loss of power.
+    # Before the segment may be deleted from the disk, the record about its copy must survive a loss of power.
     await shared.sync_metadata(shared.metadata.place(owner))
     return True
 
@@ -94,8 +94,8 @@ async def _aborted_in(log: PartitionLog, start: int, end: int) -> bytes:
 def parts_of(log: PartitionLog, segment: Segment, end: int, aborted: bytes) -> Parts:
     """Return the parts of a closed segment's object. Files that only save time may be missing. Raises OSError.
 
-    The transaction index `aborted` has all aborted transactions with records in the segment, also those whose markers
-    are in later segments, so that a reader needs no other object.
+    The transaction index `aborted` has all aborted transactions with records in the segment. Their markers may be in
+    later segments. So a reader needs no other object.
     """
     epochs = [entry for entry in log.leader_epochs.entries if entry[1] < end]
     parts: dict[Part, FilePart | bytes] = {

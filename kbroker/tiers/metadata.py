@@ -1,7 +1,7 @@
 """The remote segments of all partitions: a coordinator's shard for each partition of `__remote_log_metadata`.
 
 Owns the decisions about the next state of a segment or of a deleted partition, and the wait while the topic is created
-or loaded. A decision that is no legal transition is refused, so that a copy that was given up cannot become readable.
+or loaded. A decision that is not a legal transition is refused. So an abandoned copy cannot become readable.
 Never talks to a store: copying.py and tiered_partition.py do.
 """
 
@@ -50,7 +50,7 @@ _PASSING: Final = (
 
 
 class Owner(NamedTuple):
-    """The partition of a user's topic that segments belong to."""
+    """The partition of a user's topic to which segments belong."""
 
     topic: str
     topic_id: bytes
@@ -80,7 +80,7 @@ class MetadataShard:
         self._broker_id = broker_id
         self.partitions: dict[Key, RemoteSegments] = {}
         self.names: dict[Key, str] = {}
-        """The topics' names when their first records were written."""
+        """The names of the topics at the time of their first records."""
 
     # -- what the runtime calls
 
@@ -102,7 +102,7 @@ class MetadataShard:
 
     def _apply(self, record: MetadataRecord) -> None:
         if isinstance(record, RemoteLogSegmentMetadataSnapshotRecord):
-            return  # only in the snapshot files of Kafka's brokers
+            return  # these are only in the snapshot files of Kafka's brokers
         if isinstance(record, RemotePartitionDeleteMetadataRecord):
             entry = record.topic_id_partition
             segments = self._of((entry.id, entry.partition), entry.name)
@@ -166,7 +166,7 @@ def _writing(owner: Owner, record: MetadataRecord) -> Outcome:
 
 
 class TierMetadata(CoordinatorService[MetadataShard]):
-    """The remote segments of the partitions that this broker keeps the records of."""
+    """The remote segments of the partitions whose records this broker keeps."""
 
     def __init__(self, broker_id: int, writer: Writer, clock: Clock, partitions: int = PARTITIONS) -> None:
         self._clock = clock
@@ -180,7 +180,10 @@ class TierMetadata(CoordinatorService[MetadataShard]):
         )
 
     def place(self, owner: Owner) -> int:
-        """Return the partition of the topic that has the records of a partition; raises ApiError without the topic."""
+        """Return the topic's partition with the records about a partition.
+
+        Raises ApiError if the topic does not exist.
+        """
         return self._place(owner[1:])
 
     def _place(self, key: Key) -> int:
@@ -190,7 +193,7 @@ class TierMetadata(CoordinatorService[MetadataShard]):
         return metadata_partition(*key, count)
 
     def segments(self, owner: Owner) -> RemoteSegments:
-        """Return the remote segments of a partition. Raises ApiError while they are not known."""
+        """Return the remote segments of a partition. Raises ApiError while the segments are not known."""
         if not self._writer.partition_count():
             return RemoteSegments()
         shard = self._runtime.shard(self._place(owner[1:]))
@@ -198,11 +201,11 @@ class TierMetadata(CoordinatorService[MetadataShard]):
         return RemoteSegments() if found is None else found
 
     def owners(self) -> list[Owner]:
-        """Return the partitions that have records, as far as they are loaded."""
+        """Return the partitions with loaded records."""
         return [Owner(shard.names[key], *key) for shard in self.loaded() for key in shard.partitions]
 
     async def decide(self, owner: Owner, decision: Callable[[MetadataShard, int], Outcome]) -> bool:
-        """Write a decision, and return whether it was legal. Raises ApiError if it could not be written in time."""
+        """Write a decision, and return whether it was legal. Raises ApiError if the write did not succeed in time."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE_S
         while True:

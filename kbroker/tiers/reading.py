@@ -1,8 +1,9 @@
 """Reads partitions from remote storage: batches from an offset on, aborted transactions, and offsets by their time.
 
-Owns the way from an offset to the bytes: the segment by leader epoch and offset, the place in it by its offset index,
-the chunk by the cache. A request waits for a chunk for a limited time; the fetch of the chunk goes on without it, so
-that the next request finds it. Never decides what a client may read.
+Owns the steps from an offset to the bytes: leader epoch and offset determine the segment, the segment's offset index
+determines the place in it, and the cache returns the chunk. A request waits for a chunk for a limited time. Then the
+fetch of the chunk continues without the request, so that the next request finds the chunk. Never decides what a client
+may read.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _T = TypeVar("_T")
 
 
 class RemoteData(NamedTuple):
-    """What a read found: batches, of which the last one may be cut off, and the aborted transactions in them."""
+    """The result of a read: batches, and the aborted transactions in them. The last batch may be incomplete."""
 
     records: LogSlice | bytes
     aborted: list[tuple[int, int]]
@@ -55,7 +56,7 @@ class _Known(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of the indexes in memory."""
+        """The size in bytes of the indexes in memory."""
         return len(self.offsets) + len(self.times) + len(self.aborted) + 500
 
 
@@ -63,7 +64,7 @@ class RemoteReader:
     """Reads remote segments for all partitions of a broker."""
 
     def __init__(self, shared: Shared, directory: str) -> None:
-        """`directory` is that of the cached chunks."""
+        """`directory` is the directory of the cached chunks."""
         settings = shared.settings
         self._shared = shared
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
@@ -73,7 +74,7 @@ class RemoteReader:
         self._opening = asyncio.Semaphore(settings.reads_at_once)
 
     def limit(self, at_once: int) -> None:
-        """Set the most fetches from the store at the same time."""
+        """Set the maximum number of concurrent fetches from the store."""
         self._opening = asyncio.Semaphore(at_once)
         self.chunks.limit(at_once)
 
@@ -90,11 +91,11 @@ class RemoteReader:
         committed: bool,
         until: float,
     ) -> RemoteData:
-        """Return batches from the one on that contains an offset, or `NOT_YET`.
+        """Return batches, beginning with the batch that contains an offset; or return `NOT_YET`.
 
         The result has at most `most` bytes; with `min_one` it has at least one batch. Waits until a time of the loop's
         clock. Raises ApiError: OFFSET_OUT_OF_RANGE if the records are deleted, KAFKA_STORAGE_ERROR if the store fails
-        or has lost them.
+        or has lost the records.
         """
         try:
             found = await self._read(owner, log, offset, most, until, min_one=min_one, committed=committed)
@@ -124,10 +125,13 @@ class RemoteReader:
         return RemoteData(records, await _aborted_in(known.aborted, offset, end))
 
     def find(self, owner: Owner, log: PartitionLog, offset: int) -> RemoteSegment:
-        """Return the segment that contains an offset. Raises ApiError, and TimeoutError while that is unknown."""
+        """Return the segment that contains an offset.
+
+        Raises ApiError, and TimeoutError while the segment is unknown.
+        """
         try:
             segments = self._shared.metadata.segments(owner)
-        except ApiError:  # it is being loaded
+        except ApiError:  # the metadata are being loaded
             raise TimeoutError from None
         found = segments.find(log.leader_epochs.epoch_for_offset(offset), offset)
         if found is None:
@@ -139,7 +143,7 @@ class RemoteReader:
     async def _bytes_from(
         self, known: _Known, position: int, header: BatchHeader, most: int, until: float
     ) -> LogSlice | bytes:
-        """Return the bytes from a batch on, from one chunk; or one batch that is in several of them."""
+        """Return the bytes from a batch on: the rest of a chunk, or one batch that is in several chunks."""
         number, start = divmod(position, CHUNK_BYTES)
         if start + header.size > CHUNK_BYTES:
             return await self._bytes(known, position, header.size, until)
@@ -168,7 +172,7 @@ class RemoteReader:
         raise DamagedObjectError(f"a remote segment of {segment.size} bytes has no batch with offset {offset}")
 
     async def _header(self, known: _Known, position: int, until: float) -> BatchHeader | None:
-        """Return the header of the batch at a place; None if there is none."""
+        """Return the header of the batch at a place; None if there is no batch."""
         end = known.of.layout.lengths[Part.LOG]
         if position + HEADER_SIZE > end:
             return None
@@ -261,16 +265,16 @@ class RemoteReader:
     async def first_at(
         self, owner: Owner, log: PartitionLog, timestamp: int, until: float
     ) -> tuple[int, int, int] | None:
-        """Return (offset, timestamp, leader epoch) of the first remote record that is not older, or None.
+        """Return (offset, timestamp, leader epoch) of the first remote record that is not older than `timestamp`.
 
-        Raises ApiError and TimeoutError.
+        Return None if there is no such record. Raises ApiError and TimeoutError.
         """
         tier = log.tier
         if tier is None:
             return None
         offset = log.earliest_offset
         try:
-            while offset < min(tier.end_offset, log.log_start_offset):  # both grow meanwhile
+            while offset < min(tier.end_offset, log.log_start_offset):  # both offsets grow meanwhile
                 segment = self.find(owner, log, offset)
                 if segment.max_timestamp_ms >= timestamp:
                     known = await self._open(owner, segment, until)
@@ -315,7 +319,7 @@ class RemoteReader:
 
 
 def _indexed(index: bytes, relative_offset: int) -> int:
-    """Return the position of the last entry of an offset index at or before an offset; 0 without one."""
+    """Return the position of the last entry of an offset index at or before an offset; 0 without such an entry."""
     count = len(index) // OFFSET_ENTRY.size
     place = bisect_right(
         range(count), relative_offset, key=lambda each: OFFSET_ENTRY.unpack_from(index, each * OFFSET_ENTRY.size)[0]
@@ -324,7 +328,7 @@ def _indexed(index: bytes, relative_offset: int) -> int:
 
 
 def _offset_after(index: bytes, position: int) -> int:
-    """Return a relative offset that no record before a position has reached; a very large one if none is known."""
+    """Return a relative offset that no record before a position reaches; a very large number if none is known."""
     count = len(index) // OFFSET_ENTRY.size
     place = bisect_left(
         range(count), position, key=lambda each: OFFSET_ENTRY.unpack_from(index, each * OFFSET_ENTRY.size)[1]
@@ -348,7 +352,7 @@ async def _aborted_in(index: bytes, start: int, end: int) -> list[tuple[int, int
 
 
 def _by_time(index: bytes, timestamp: int) -> int:
-    """Return the relative offset of the last entry of a time index that is older than a timestamp; 0 without one."""
+    """Return the relative offset of the last entry of a time index that is older than a timestamp; otherwise 0."""
     count = len(index) // TIME_ENTRY.size
     place = bisect_right(
         range(count), timestamp - 1, key=lambda each: TIME_ENTRY.unpack_from(index, each * TIME_ENTRY.size)[0]
@@ -357,7 +361,7 @@ def _by_time(index: bytes, timestamp: int) -> int:
 
 
 async def _within(task: asyncio.Task[_T], until: float) -> _T:
-    """Return a task's result, or raise TimeoutError at a time of the loop's clock. The task goes on."""
+    """Return a task's result, or raise TimeoutError at a time of the loop's clock. The task then continues."""
     if not task.done():
         loop = asyncio.get_running_loop()
         waiting = loop.create_future()

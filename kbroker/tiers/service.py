@@ -1,7 +1,8 @@
-"""The partitions with remote storage on a broker: their rounds, and the deletion of what nobody needs any more.
+"""The partitions with remote storage on a broker: their rounds, and the deletion of unneeded remote segments.
 
 Owns the choice of the partitions, the time of their rounds, and the reader. Also owns the deletion of remote segments
-whose topic is deleted, or does not use remote storage any more and is not led here. Never copies: copying.py does.
+whose topic is deleted. It also deletes the segments of topics that no longer use remote storage and are not led by this
+broker. Never copies: copying.py does.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from kbroker.tiers.tiered_partition import TieredPartition, delete_segment
 log = logging.getLogger(__name__)
 
 _LOOK_MS: Final = 5_000
-"""The time in ms between two looks for remote segments that nobody needs; longer after failures."""
+"""The time in ms between two searches for unneeded remote segments. After failures it is longer."""
 _AT_ONCE: Final = 200
-"""The most partitions that a tick looks at."""
+"""The maximum number of partitions that a tick checks."""
 _BEGUN_AT_ONCE: Final = 20
-"""The most rounds that a tick begins."""
+"""The maximum number of rounds that a tick begins."""
 
 
 class Tiers:
@@ -45,7 +46,7 @@ class Tiers:
         self._followed: dict[tuple[str, int], TieredPartition] = {}
         self._rounds: dict[TieredPartition, asyncio.Task[None]] = {}
         self._turns: deque[TieredPartition] = deque()
-        """The followed partitions in the order in which ticks look at them."""
+        """The followed partitions in the order in which ticks check them."""
         self._cleaning: asyncio.Task[None] | None = None
         self._cleaned: Owner | None = None
         self._clean_ms = 0.0
@@ -56,7 +57,7 @@ class Tiers:
         return iter(self._followed.values())
 
     def configure(self, settings: TierSettings) -> None:
-        """Use other settings from now on; what runs keeps its place."""
+        """Use other settings from now on. Running copies and deletions keep their places."""
         before, shared = self.shared.settings, self.shared
         shared.settings = settings
         if settings.copies_at_once != before.copies_at_once:
@@ -83,7 +84,7 @@ class Tiers:
             followed.retry()
 
     async def lag(self) -> tuple[int, int]:
-        """Return the bytes that are not copied yet, and the age in ms of the oldest of them, over all partitions."""
+        """Return the size in bytes and the greatest age in ms of data that are not copied yet, for all partitions."""
         total, oldest_ms = 0, 0
         for followed in list(self):
             if followed.is_current():
@@ -93,7 +94,7 @@ class Tiers:
         return total, oldest_ms
 
     def tick(self) -> None:
-        """Begin the rounds that are due, some at a time."""
+        """Begin a limited number of the rounds that are due."""
         if self._is_closed:
             return
         loop = asyncio.get_running_loop()
@@ -153,7 +154,7 @@ class Tiers:
         return owner.topic_id not in self._state().topic_names
 
     def _is_wanted(self, owner: Owner) -> bool:
-        """Whether a partition uses remote storage, or its own round still has to leave it."""
+        """Whether a partition uses remote storage, or its own round must still remove it from remote storage."""
         state = self._state()
         topic = state.topics.get(state.topic_names.get(owner.topic_id, ""))
         return topic is not None and (

@@ -1,4 +1,4 @@
-"""The broker's settings of tiered storage, and what a store needs to be opened.
+"""The broker's settings of tiered storage, and the options with which a store is opened.
 
 Owns their meaning and their check at the start. Never opens a store.
 """
@@ -19,7 +19,7 @@ OPTIONS: Final = "remote.storage.options"
 
 @dataclass(frozen=True, slots=True)
 class TierSettings:
-    """Sizes in bytes, rates in bytes per second, times in ms."""
+    """The settings of tiered storage. Sizes are in bytes, rates in bytes per second, times in ms."""
 
     url: str
     options: dict[str, str]
@@ -36,7 +36,7 @@ class TierSettings:
 
 
 def uses_remote_storage(configs: Mapping[str, str]) -> bool:
-    """Whether a topic's own configs switch remote storage on."""
+    """Whether a topic's own configs enable remote storage."""
     return configs.get("remote.storage.enable", "false").strip().lower() == "true"
 
 

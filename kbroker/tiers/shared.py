@@ -1,4 +1,4 @@
-"""What the tiered partitions of a broker share: the store, the metadata, the clock, and the counters.
+"""The objects that the tiered partitions of a broker share: the store, the metadata, the clock, and the counters.
 
 Owns these objects. Never decides anything.
 """
@@ -18,11 +18,11 @@ from kbroker.tiers.settings import TierSettings
 
 @dataclass(slots=True)
 class Counts:
-    """What happened on this broker; sizes in bytes."""
+    """The counters of this broker. Sizes are in bytes."""
 
     copied_bytes: int = 0
     failures: int = 0
-    """The rounds of a partition that failed."""
+    """The number of failed rounds of partitions."""
     deleted: int = 0
     read_bytes: int = 0
     read_errors: int = 0
@@ -30,7 +30,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Shared:
-    """The surroundings of a tiered partition."""
+    """The objects that a tiered partition uses."""
 
     broker_id: int
     settings: TierSettings
@@ -41,13 +41,13 @@ class Shared:
     clock: Clock
     is_hosted: Callable[[Partition], bool]
     save_log_starts: Callable[[], None]
-    """Stores where logs begin, so that deleted records do not come back after a crash."""
+    """Stores the start offsets of logs, so that deleted records do not reappear after a crash."""
     sync_metadata: Callable[[int], Awaitable[None]]
-    """Brings a partition of the metadata to the disk; raises OSError and ApiError."""
+    """Syncs a partition of the metadata to the disk; raises OSError and ApiError."""
     copies: asyncio.Semaphore
     deletions: asyncio.Semaphore
     deadline_s: float = 30.0
-    """The time for a call of the store that sends or returns little."""
+    """The time limit in seconds for a call of the store with little data."""
     counts: Counts = field(default_factory=Counts)
     copy_after: float = 0.0
-    """The monotonic time in ms before which no copy begins (`remote.log.manager.copy.max.bytes.per.second`)."""
+    """The monotonic time in ms before which no copy begins, by `remote.log.manager.copy.max.bytes.per.second`."""

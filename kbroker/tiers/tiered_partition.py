@@ -1,9 +1,9 @@
-"""One partition with remote storage, at its leader: what is copied next, and what leaves remote storage.
+"""One partition with remote storage, at its leader: the choice of segments to copy and to delete.
 
-Owns the rounds: learn what remote storage has, remove what unfinished work has left there, copy closed segments, and
-apply retention to both tiers. Also owns the pauses after failures. A round never begins while another runs. The local
-disk loses only segments whose copy can be read: the log applies that rule itself (log/partition_log.py), with the
-offset that is learnt here.
+Owns the rounds. A round reads the metadata of remote segments, removes the remains of unfinished work, copies closed
+segments, and applies retention to both tiers. Also owns the pauses after failures. A round never begins while another
+runs. The local disk loses only segments with a readable copy. The log itself applies this rule (log/partition_log.py),
+with the end offset that a round sets.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kbroker.tiers.shared import Shared
 log = logging.getLogger(__name__)
 
 NOWHERE: Final = 2**63 - 1
-"""The start of a remote part that has no record."""
+"""The start offset of a remote part without any record."""
 _COPIES_A_ROUND: Final = 20
 _LINGERING_MS: Final = 3_000
-"""How long the store may go on with a call that was given up, in ms."""
+"""The time in ms for which the store may continue an abandoned call."""
 _FINISHED: Final = SegmentState.COPY_SEGMENT_FINISHED
 
 
@@ -45,7 +45,7 @@ class TieredPartition:
         self._pause_ms = 0.0
         self._is_wanted_again = False
         self.error = ""
-        """Why the last round failed."""
+        """The error of the last round; empty after a success."""
 
     @property
     def is_due(self) -> bool:
@@ -57,12 +57,12 @@ class TieredPartition:
         return self.partition.leading and self._shared.is_hosted(self.partition) and self.partition.log.tier is not None
 
     def retry(self) -> None:
-        """Let a round begin at once; another one after that which runs."""
+        """Let a round begin immediately. If a round is running, the new round begins after its end."""
         self._not_before = 0.0
         self._is_wanted_again = True
 
     async def round(self) -> None:
-        """Do all that is due. A failure is logged, and the next round waits longer after each."""
+        """Run one round. A failure is logged, and increases the wait until the next round."""
         self._is_wanted_again = False
         self._pause_ms = self._shared.settings.interval_ms
         try:
@@ -80,7 +80,7 @@ class TieredPartition:
             self._not_before = self._shared.clock.monotonic_ms() + pause_ms
 
     def lag(self) -> tuple[int, int]:
-        """Return the bytes of closed segments that are not copied, and the age in ms of the first of them."""
+        """Return the size in bytes of closed segments that are not copied, and the age in ms of the first one."""
         partition_log = self.partition.log
         if partition_log.tier is None or not partition_log.config.copies:
             return 0, 0
@@ -123,7 +123,7 @@ class TieredPartition:
         await self._expire()
 
     async def _leave(self, segments: RemoteSegments) -> None:
-        """Delete everything from remote storage, because the topic does not use it any more."""
+        """Delete all segments from remote storage, because the topic does not use remote storage any more."""
         partition_log = self.partition.log
         tier = partition_log.tier
         assert tier is not None
@@ -133,13 +133,13 @@ class TieredPartition:
         self.partition.poke()
         for segment in segments.all():
             if partition_log.config.remote_storage_enable:
-                return  # it is used again: the next round learns what is left
+                return  # the topic uses remote storage again: the next round reads what is left there
             await delete_segment(self._shared, self.owner, segment)
         if not partition_log.config.remote_storage_enable:
             partition_log.tier = None
 
     async def _learn(self, segments: RemoteSegments) -> None:
-        """Tell the log what remote storage has."""
+        """Set the start offset, the end offset and the size of the log's remote part."""
         partition_log = self.partition.log
         tier = partition_log.tier
         assert tier is not None
@@ -155,22 +155,22 @@ class TieredPartition:
                 end = min(last.end_in_epoch(epoch) + 1, epoch_end)
                 break
         if first is None or first.start_offset > partition_log.log_start_offset:
-            end = 0  # there are local records before all that is copied
+            end = 0  # there are local records before the copied records
         if end > max(tier.end_offset, 0):
-            # Before the disk may lose a segment, the record that names its copy must survive a loss of power.
+            # Before a segment may be deleted from the disk, the record about its copy must survive a loss of power.
             await self._shared.sync_metadata(self._shared.metadata.place(self.owner))
-        # Without remote records the local log is all that there is: what was before it does not come back.
+        # Without remote records only the local log exists: earlier records do not reappear.
         known = partition_log.log_start_offset if tier.start_offset == NOWHERE else tier.start_offset
         tier.end_offset = end
         tier.size = segments.size(_FINISHED)
-        # Leader epochs may be wrong: what they do not lead to stays, too.
+        # Leader epochs may be wrong, so also keep segments that the log's epochs do not reach.
         starts = [found.start_offset for found in (first, segments.first()) if found is not None]
         tier.start_offset = max(known, min(starts)) if starts else NOWHERE
 
     async def _first(self, segments: RemoteSegments) -> RemoteSegment | None:
         """Return the first readable segment with records of this log.
 
-        After a loss of power the log may have lost the end that was copied, and continues with another leader epoch.
+        After a loss of power the log may lack its copied end, and continue with another leader epoch.
         """
         partition_log = self.partition.log
         entries = partition_log.leader_epochs.entries
@@ -183,7 +183,7 @@ class TieredPartition:
         return None
 
     async def _restore_epochs(self, segments: RemoteSegments) -> None:
-        """Take the epochs of remote records from their segments if the log's file of them was lost."""
+        """Restore the leader epochs of remote records from the segments, if the log's file of epochs was lost."""
         first, earliest = segments.first(), self.partition.log.earliest_offset
         if first is None or first.end_offset < earliest:
             return
@@ -204,7 +204,7 @@ class TieredPartition:
         left = _COPIES_A_ROUND
         while self.is_current() and partition_log.config.copies:
             if not left:
-                self._pause_ms = 0  # retention has a turn
+                self._pause_ms = 0  # end this round, so that retention runs
                 return
             left -= 1
             tier, segments = partition_log.tier, partition_log.segments
@@ -215,7 +215,7 @@ class TieredPartition:
             if segment is segments.active or end > partition_log.last_stable_offset or not self._is_late(place):
                 return
             if end > partition_log.recovery_point:
-                return  # a loss of power could replace the records that were copied by others
+                return  # after a loss of power, other records could get the offsets of the copied records
             wait_ms = shared.copy_after - shared.clock.monotonic_ms()
             if wait_ms > 0:
                 self._pause_ms = min(wait_ms, self._pause_ms)
@@ -231,7 +231,7 @@ class TieredPartition:
             tier.size += segment.size
 
     def _is_late(self, place: int) -> bool:
-        """Whether a closed segment has been here for as long as the topic wants before it is copied (KIP-1241)."""
+        """Whether a closed segment has reached the age or the lag that the topic requires before a copy (KIP-1241)."""
         partition_log = self.partition.log
         config, segments = partition_log.config, partition_log.segments
         lag_ms = config.kept_locally_ms if config.remote_copy_lag_ms < 0 else config.remote_copy_lag_ms
@@ -241,7 +241,7 @@ class TieredPartition:
         if lag_bytes < 0:
             return False
         later, index = 0, len(segments) - 1
-        while later < lag_bytes and index > place:  # from the end: a store that was away for long has left many
+        while later < lag_bytes and index > place:  # from the end: after a long outage, many segments wait
             later += segments[index].size
             index -= 1
         return later >= lag_bytes
@@ -249,9 +249,12 @@ class TieredPartition:
     # -- deleting
 
     async def _remove_useless(self, segments: RemoteSegments) -> None:
-        """Delete what earlier copies and deletions have left, and replaced copies. No copy is in progress here."""
+        """Delete the remains of earlier copies and deletions, and replaced copies.
+
+        No copy of this partition is in progress.
+        """
         for found in await in_slices(each(segments.useless(), lambda segment: segment)):
-            # What is of several leader epochs comes several times.
+            # A segment of several leader epochs is found several times.
             if self.is_current() and segments.get(found.id) is not None:
                 await delete_segment(self._shared, self.owner, found)
         partition_log = self.partition.log
@@ -259,7 +262,7 @@ class TieredPartition:
             await delete_segment(self._shared, self.owner, first)
 
     async def _expire(self) -> None:
-        """Delete the first segments that are before the log's start, too old, or too much."""
+        """Delete the first segments while they are before the log's start, are too old, or exceed the retained size."""
         partition_log = self.partition.log
         while self.is_current():
             tier = partition_log.tier
@@ -291,12 +294,12 @@ class TieredPartition:
 
 
 async def delete_segment(shared: Shared, owner: Owner, segment: RemoteSegment) -> None:
-    """Delete a segment that nobody may read any more. Raises StoreError and ApiError; it is then tried again."""
+    """Delete a segment that no client may read any more. Raises StoreError and ApiError; a later round then retries."""
     if segment.state is not SegmentState.DELETE_SEGMENT_STARTED:
         started = SegmentState.DELETE_SEGMENT_STARTED
         if not await shared.metadata.decide(owner, lambda shard, now: shard.advance(owner, segment.id, started, now)):
-            return  # it has another state by now
-    # Otherwise a loss of power could bring back the segment, without its object.
+            return  # the segment has another state by now
+    # Without this sync, a loss of power could restore the segment's record without its object.
     await shared.sync_metadata(shared.metadata.place(owner))
     passed("tiers.deletion_announced")
     async with shared.deletions:

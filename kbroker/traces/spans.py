@@ -25,7 +25,7 @@ from kbroker.protocol.errors import ErrorCode
 log = logging.getLogger(__name__)
 
 STOP_S: Final = 5.0
-"""How many seconds the export of the last spans may take."""
+"""The maximum time in seconds for the export of the last spans."""
 _PATH: Final = "/v1/traces"
 
 
@@ -46,7 +46,7 @@ class Spans:
             log.exception("a span could not be made")
 
     def close(self) -> None:
-        """Export the remaining spans for at most some seconds. Spans that are left then are lost."""
+        """Export the remaining spans for at most some seconds. Spans that are not exported by then are lost."""
         ending = threading.Thread(target=self._provider.shutdown, name="kbroker-traces-end", daemon=True)
         ending.start()
         ending.join(STOP_S)

@@ -25,13 +25,13 @@ from kbroker.network.request_log import Measured
 log = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 4_096
-"""The most measurements that wait for the writing thread."""
+"""The maximum number of measurements that wait for the writing thread."""
 AT_ONCE: Final = 256
-"""The most measurements in one write, which blocks the interpreter for 0.2 ms."""
+"""The maximum number of measurements in one write, which blocks the interpreter for 0.2 ms."""
 _ROOT: Final = os.path.abspath(f"{os.path.dirname(__file__)}/../..")  # the folder of this package
 _EVERY_S: Final = 0.2
 _STOP_S: Final = 7.0
-"""How long to wait for the process's end, in seconds: longer than its own limit for the last spans (spans.py)."""
+"""The time in seconds to wait for the process's end. It is longer than the limit for the last spans (spans.py)."""
 _LONGEST_LINE: Final = 2_000
 
 
@@ -77,7 +77,7 @@ class Traces:
         self._waiting.append((time.time_ns(), measured))
 
     def close(self) -> None:
-        """Wait a few seconds at most until the queued measurements are exported. Do not call this in the event loop."""
+        """Wait at most a few seconds until the queued measurements are exported. Do not call this in the event loop."""
         self._ending.set()
         try:
             self._process.wait(_STOP_S)

@@ -1,9 +1,8 @@
 """AlterPartition: a leader requests another set of in-sync replicas.
 
-Owns the decision which requests are granted, in the order of Apache Kafka's checks
-(KafkaController.tryProcessAlterPartition), with KRaft's checks for impossible requests: the sender leads the partition,
-is in sync, and names only replicas. A granted change keeps the leader epoch; every broker gets it by UpdateMetadata,
-and the leader by the response.
+Owns the decision about each request, in the order of Apache Kafka's checks (KafkaController.tryProcessAlterPartition).
+KRaft's checks refuse impossible requests: the sender must lead the partition, be in sync, and name only replicas. A
+granted change keeps the leader epoch; every broker gets it by UpdateMetadata, and the leader by the response.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def _alter(term: Term, broker: int, partition: Partition, wanted: AlterPartition
 def _check(
     term: Term, broker: int, partition: Partition, state: State, wanted: AlterPartitionData, isr: tuple[int, ...]
 ) -> _Outcome | None:
-    """Return why a change is refused, the state if it equals the requested one, or None if the change is allowed."""
+    """Return the error of a refused change, the state if it equals the requested one, or None for an allowed change."""
     current = state.value
     recovering = wanted.leader_recovery_state == RECOVERING
     if wanted.partition_epoch > state.version or wanted.leader_epoch > current.leader_epoch:

@@ -39,7 +39,7 @@ class Batch:
         self.metadata((partition,))
 
     def metadata(self, partitions: Iterable[Partition] = (), brokers: Iterable[int] | None = None) -> None:
-        """Send the live brokers, and the metadata of partitions, to the given brokers or to all."""
+        """Send the list of live brokers, and the metadata of partitions, to the given brokers or to all brokers."""
         self._informed.update(self._context.brokers if brokers is None else brokers)
         self._metadata.update(dict.fromkeys(partitions))
 
@@ -49,7 +49,7 @@ class Batch:
         of_broker[partition] = delete or of_broker.get(partition, False)
 
     async def send(self) -> None:
-        """Pass the requests to the channels; unregistered brokers get none."""
+        """Pass the requests to the channels; unregistered brokers get no requests."""
         context = self._context
         for broker, of_broker in self._leaderships.items():
             if broker in context.brokers and (parts := await self._leadership_parts(of_broker)):

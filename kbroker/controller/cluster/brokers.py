@@ -1,8 +1,8 @@
 """Handles brokers that start, fail, register again under another epoch, or change their addresses.
 
 Owns the consequences for partitions: elections, in-sync replicas, and the requests to brokers, in this order
-(KafkaController.onBrokerStartup, onBrokerFailure). Each registration counts as another broker. Its broker epoch is the
-number of the transaction that created its znode.
+(KafkaController.onBrokerStartup, onBrokerFailure). Each registration counts as another broker. The broker epoch of a
+registration is the number of the transaction that created its znode.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def read_brokers(term: Term) -> dict[int, LiveBroker]:
 
 
 async def _get(term: Term, number: int) -> Znode | None:
-    """Read a broker's znode, and watch it only once: every further watch would stay until it fires."""
+    """Read a broker's znode, and set only one watch: every further watch would remain until it fires."""
     path, watched = f"{BROKER_IDS}/{number}", term.context.watched_brokers
     if number in watched:
         return await term.tree.get(path)
@@ -150,7 +150,7 @@ async def _failed(term: Term, dead: Collection[int]) -> None:
 
 
 async def replicas_offline(term: Term, replicas: dict[int, list[Partition]]) -> None:
-    """Handle lost replicas, by broker: replace those that were leaders, and remove all from the in-sync replicas."""
+    """Handle lost replicas, by broker: elect other leaders, and remove the lost replicas from the in-sync replicas."""
     context = term.context
     await mark_leaderless(term, context.states)
     elected = await bring_online(term)
@@ -170,12 +170,12 @@ async def _again(term: Term, number: int) -> None:
     """Apply changed addresses of a broker."""
     known = term.context.brokers.get(number)
     if known is None:
-        await check(term)  # its znode may be readable now
+        await check(term)  # the broker's znode may be readable now
         return
     path = f"{BROKER_IDS}/{number}"
     found = await _get(term, number)
     if found is None or found.stat.created != known.epoch:
-        return  # it is failing, or has registered again: the watch on /brokers/ids handles both
+        return  # the broker is failing, or has registered again: the watch on /brokers/ids handles both
     try:
         registration = read(path, found.data, Registration.decode)
     except Unreadable as error:

@@ -4,8 +4,8 @@ Owns the queue of one broker's channel. While few requests wait, each is sent un
 for a long time gets merged requests with only the newest state of each partition. So the controller's memory has a
 bound, even if a registered broker is slow or dead. Pure.
 
-Merged requests have this order: the metadata (later requests may need an older leader's address), replicas that were
-stopped before they were assigned again, leadership, and replicas that were stopped last.
+Merged requests have this order: first the metadata, because later requests may need an older leader's address; then the
+stops of replicas that were assigned again afterwards; then the leaderships; then the other stops of replicas.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The channels from a controller to brokers: each sends one request at a time, and retries it until it is answered.
+"""The channels from a controller to brokers.
 
-Owns a queue and a task for each live broker. If a request gets no response, its channel sends it again after 100 ms, as
-long as the broker is registered under the channel's epoch. A request that a broker receives twice has no further
-effect. Never chooses the requests, and never interprets responses: it passes them on. (ControllerChannelManager.)
+Each channel sends one request at a time, and retries it until the broker answers. Owns a queue and a task for each live
+broker. If a request gets no response, its channel sends it again after 100 ms, as long as the broker is registered
+under the channel's epoch. A request that a broker receives twice has no further effect. Never chooses the requests, and
+never interprets responses: it passes them on. (ControllerChannelManager.)
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ class Channels:
     async def _messages(self, channel: _Channel, item: Outgoing) -> AsyncIterator[tuple[Any, int, Any]]:
         """Yield the messages of a request: one, or several if it has the metadata of very many partitions.
 
-        LeaderAndIsr is never split: Apache Kafka's broker expects all its replicas in the first one, and then writes
-        its checkpoint of high watermarks.
+        LeaderAndIsr is never split: Apache Kafka's broker expects all its replicas in the first LeaderAndIsr, and then
+        writes its checkpoint of high watermarks.
         """
         sender, context = channel.sender, self._context
         if isinstance(item, Leaderships):

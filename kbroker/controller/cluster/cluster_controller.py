@@ -179,10 +179,10 @@ class ClusterController:
     async def elect_leaders(
         self, kind: int, wanted: Collection[Partition]
     ) -> Mapping[Partition, elect_leaders.Elected]:
-        """Elect leaders of partitions: preferred ones (kind 0), or any, including unclean ones (1). Return the results.
+        """Elect leaders of partitions: preferred leaders (kind 0), or any leaders, including unclean leaders (1).
 
-        The result of each partition is its new leader, or an ApiError: NOT_CONTROLLER for all if this broker is not
-        active.
+        Return the results. The result of each partition is its new leader, or an ApiError: NOT_CONTROLLER for all
+        partitions if this broker is not the active controller.
         """
         try:
             return await self._ask(lambda term: elect_leaders.elect_leaders(term, kind, wanted))
@@ -276,10 +276,10 @@ class ClusterController:
         return False
 
     async def _take_away(self) -> None:
-        """Remove /controller if an ended term of this session left it, but never the znode of a later term.
+        """Remove /controller if it is from an ended term of this session, but never the znode of a later term.
 
         Each election also changes /controller_epoch, and this write checks its version (KIP-237). So a later controller
-        keeps its znode, even if the first attempt succeeded and this is a retry.
+        keeps its znode, even if this write is a retry and the first attempt succeeded.
         """
         epoch = await self._steady.get(CONTROLLER_EPOCH)
         found = await self._steady.get(CONTROLLER)
@@ -314,7 +314,10 @@ class ClusterController:
         self.unclean_elections += count
 
     def _put_for(self, tree: FencedTree) -> Callable[[Hashable, Callable[[], Coroutine[Any, Any, None]]], None]:
-        """Return the function with which a term's parts queue work. After the term's end, it drops the work."""
+        """Return the function with which a term's parts queue work.
+
+        After the term's end, the function drops the work.
+        """
 
         def put(key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
             async def if_still() -> None:

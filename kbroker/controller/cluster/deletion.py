@@ -24,7 +24,7 @@ Replica = tuple[Partition, int]
 
 
 async def check(term: Term) -> None:
-    """Read the topics to be deleted, and watch for more. Requests for missing topics are dropped."""
+    """Read the topics to be deleted, and watch for more. Drop the requests for missing topics."""
     asked = await term.tree.children(DELETE_TOPICS, lambda: term.put("deletions", lambda: check(term)))
     known = [topic for topic in asked if topic in term.context.topics]
     refused = set(asked).difference(known)
@@ -40,7 +40,7 @@ async def check(term: Term) -> None:
 
 
 async def begin(term: Term) -> None:
-    """Continue the known deletions when a term begins, and search for new ones like `check`."""
+    """Continue the known deletions when a term begins, and search for new deletions like `check`."""
     await _go_on(term, list(term.context.deletions))
     await check(term)
 
@@ -78,7 +78,7 @@ async def _go_on(term: Term, topics: Iterable[str]) -> None:
         deletion = term.context.deletions[topic]
         left = await _left(term, topic, deletion)
         if not left:
-            if not deletion.begun:  # of a view, which no broker hosts
+            if not deletion.begun:  # the topic is a view, which no broker hosts
                 await term.notify([(topic, index) for index in term.context.topics[topic].partitions])
             await _finish(term, topic)
         elif not deletion.asked and not deletion.halted:
@@ -138,7 +138,7 @@ async def answered(term: Term, broker: int, outcome: dict[Partition, bool]) -> N
 
 
 async def on_broker_failure(term: Term, broker: int, partitions: Collection[Partition]) -> None:
-    """Halt the deletions of these partitions, whose broker or log directory has failed."""
+    """Halt the topic deletions that need these partitions: their broker or log directory has failed."""
     deletions = term.context.deletions
     async for partition in paced(partitions):
         deletion = deletions.get(partition[0])

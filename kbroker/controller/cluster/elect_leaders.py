@@ -108,7 +108,7 @@ Later checks follow leader.imbalance.check.interval.seconds.
 
 
 async def rebalance(term: Term) -> None:
-    """Return leadership to the preferred replicas of brokers that lead too few of their partitions."""
+    """Return leadership to brokers that lead too few of the partitions whose preferred replicas they have."""
     context = term.context
     preferred: dict[int, int] = {}
     missed: dict[int, list[Partition]] = {}

@@ -1,7 +1,7 @@
 """The controller's work, one event at a time and in order.
 
 Owns the queue and the futures of waiting callers. Work may wait for the tree without a time limit. No other work of the
-controller runs meanwhile, so it has no races. (ControllerEventManager.)
+controller runs meanwhile, so there are no races. (ControllerEventManager.)
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def supported_by(registration: Registration) -> Supported:
 async def learn(term: Term) -> bool:
     """Read the finalized levels, which live brokers must support; return whether /feature exists.
 
-    With an inter.broker.protocol.version before 2.7, Kafka disables /feature. Its levels are then ignored, and it is
-    enabled. Raises Unreadable.
+    With an inter.broker.protocol.version before 2.7, Kafka disables /feature. This method then ignores the levels in
+    /feature, and enables it. Raises Unreadable.
     """
     while True:
         found = await term.tree.get(FEATURE)

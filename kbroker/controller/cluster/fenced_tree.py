@@ -134,7 +134,10 @@ class FencedTree:
             raise Refused(refused.index - 1, refused.path, refused.reason) from None
 
     async def set(self, path: str, data: bytes, version: int) -> int | None:
-        """Write a node that has the given version; return its new version, or None if it has another or is missing."""
+        """Write a node that has the given version.
+
+        Return its new version, or None if it has another version or is missing.
+        """
         try:
             (done,) = await self.commit(SetData(path, data, version))
         except Refused:

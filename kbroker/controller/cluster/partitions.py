@@ -74,7 +74,7 @@ async def read_state(tree: FencedTree, partition: Partition) -> State | None:
 
 
 async def change(term: Term, partition: Partition, decide: Decide) -> State | None:
-    """Write a partition's next state. Return it, or None if `decide` or a missing state prevents a change.
+    """Write a partition's next state. Return this state, or None if `decide` or a missing state prevents a change.
 
     Raises ControllerMoved.
     """
@@ -112,7 +112,10 @@ async def change_all(term: Term, partitions: Collection[Partition], decide: Deci
 
 
 async def write_together(term: Term, partitions: Sequence[Partition], decide: Decide) -> list[State | None] | None:
-    """Write the next states of partitions in one transaction. If one is refused, write none and return None."""
+    """Write the next states of partitions in one transaction.
+
+    If one state is refused, write no state and return None.
+    """
     context = term.context
     states: list[State | None] = []
     writes: list[Change] = []
@@ -227,7 +230,7 @@ async def _elect(
 async def bring_online(
     term: Term, partitions: Collection[Partition] | None = None, *, unclean: bool = False, batch: Batch | None = None
 ) -> dict[Partition, State]:
-    """Create the states of new partitions and elect leaders for offline ones: all of them, or the given ones.
+    """Create the states of new partitions, and elect leaders for all offline partitions or for the given ones.
 
     With `unclean`, a leader may also be a replica that is not in sync, whatever the topics' configs say. If `batch` is
     given, add the requests to it; otherwise send them immediately. Return the partitions for which a leader was
@@ -249,7 +252,7 @@ async def _bring_online(
         if context.is_deleted(partition[0]):
             continue
         if not context.assigned(partition):
-            batch.metadata((partition,))  # of a view: its source has the replicas
+            batch.metadata((partition,))  # the topic is a view: its source has the replicas
         elif partition not in context.states:
             new.append(partition)
         elif partition in context.offline:
@@ -290,7 +293,10 @@ async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:
 
 
 async def take_out(term: Term, replica: int, partitions: Collection[Partition], batch: Batch) -> None:
-    """Remove an unusable replica from leadership and the in-sync replicas. If its broker is live, stop the replica."""
+    """Remove an unusable replica: it no longer leads and is no longer in sync.
+
+    If its broker is live, stop the replica.
+    """
     context = term.context
 
     def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:

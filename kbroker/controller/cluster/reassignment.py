@@ -122,7 +122,7 @@ async def check(term: Term) -> None:
 
 
 async def take_up(term: Term) -> set[Partition]:
-    """Start the reassignments in /admin/reassign_partitions, and watch for more; return the started ones."""
+    """Start the reassignments in /admin/reassign_partitions, and watch for more. Return the started reassignments."""
     found = await term.tree.get(REASSIGNMENTS, lambda: term.put("reassignments", lambda: check(term)))
     if found is None:
         return set()
@@ -316,7 +316,7 @@ async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[in
         change = SetData(REASSIGNMENTS, encode_reassignments(left), version) if left else Delete(REASSIGNMENTS, version)
         try:
             await term.tree.commit(change)
-        except Refused:  # a tool has written meanwhile
+        except Refused:  # a tool has written the znode meanwhile
             continue
         if not left:  # the znode is gone, so another tool may now write a request
             term.put("reassignments", lambda: check(term))

@@ -63,12 +63,12 @@ def leadership(index: int, state: State, replicas: Replicas, *, is_new: bool) ->
 def metadata(context: Context, partition: Partition) -> UpdateMetadataPartitionState | None:
     """Return the part of an UpdateMetadata for a partition; None if the partition has no state yet.
 
-    A view's only partition has no state and no replicas: members know those of its source.
+    A view's only partition has no state and no replicas: members know the state and replicas of its source.
     """
     state = context.states.get(partition)
     deleted = context.is_deleted(partition[0])
     known = context.replicas(partition)
-    if known is not None and not known.replicas:  # of a view
+    if known is not None and not known.replicas:  # the topic is a view
         leader = DELETED_LEADER if deleted else NO_LEADER
         return UpdateMetadataPartitionState(partition_index=partition[1], leader=leader)
     if state is None:

@@ -1,7 +1,7 @@
 """ControlledShutdown: moves the leaderships of a broker to other brokers before the broker stops.
 
-Owns the choice of partitions (KIP-9; KafkaController.doControlledShutdown): those with another replica that is in sync.
-The broker also stops following. The controller does not elect the broker again until it registers again.
+Owns the choice of partitions: those that have another in-sync replica (KIP-9; KafkaController.doControlledShutdown).
+The broker also stops its follower replicas. The controller does not elect the broker again until it registers again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def controlled_shutdown(term: Term, request: ControlledShutdownRequest) ->
 
 
 async def _leaderships(term: Term, broker: int) -> tuple[list[Partition], list[Partition]]:
-    """Return the partitions that a broker leads, and those that it follows; skip those without other replicas."""
+    """Return the partitions that a broker leads, and those that it follows. Skip partitions without other replicas."""
     context = term.context
     led: list[Partition] = []
     followed: list[Partition] = []

@@ -1,8 +1,8 @@
 """Begins a term: reads and watches the cluster's znodes, sends all brokers the state, and continues started operations.
 
-Owns the order (KafkaController.onControllerFailover). The live brokers are sent first, because a broker follows a
-leader only if it knows that the leader is live. The leaderships follow after all possible elections; then
-reassignments, deletions and requested elections.
+Owns the order (KafkaController.onControllerFailover). The controller sends the list of live brokers first, because a
+broker follows a leader only if it knows that the leader is live. It sends the leaderships after all possible elections.
+Then it continues reassignments, deletions and requested elections.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ async def take_over(term: Term) -> None:
 async def _elect_and_notify(term: Term, partitions: list[Partition]) -> None:
     """Remove offline replicas; then send the leaderships to all other replicas, once.
 
-    Apache Kafka sends before and after each step, and increments the leader epoch of a partition without a live leader
-    twice.
+    Apache Kafka sends the leaderships before and after each step. It increments the leader epoch of a partition twice
+    if the partition has no live leader.
     """
     context = term.context
     batch = term.batch()
@@ -70,7 +70,7 @@ async def _elect_and_notify(term: Term, partitions: list[Partition]) -> None:
 
 
 async def _remember_deletions(term: Term) -> None:
-    """Load the deletions in progress, before any broker gets their topics as existing ones."""
+    """Load the deletions in progress, before the controller sends their topics to brokers as existing topics."""
     for topic in await term.tree.children(DELETE_TOPICS):
         if term.config.delete_topics and topic in term.context.topics:
             await deletion.enqueue(term, topic)

@@ -1,8 +1,8 @@
 """One term: the state that the parts of an active controller share.
 
 Owns only these shared objects, the configs that the controller reads, and the way in which a part queues its next work.
-A term ends with the election of another controller, with the session, or with the broker. No part of it is used after
-that.
+A term ends with the election of another controller, with the session, or with the broker. After its end, no part of the
+term is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ControllerConfig:
     inter_broker_listener: str = "PLAINTEXT"
     """inter.broker.listener.name: the listener between brokers."""
     control_plane_listener: str | None = None
-    """control.plane.listener.name: the listener for the controller's requests, if it is a separate one."""
+    """control.plane.listener.name: the listener for the controller's requests, if there is a separate listener."""
     unclean_leader_election: bool = False
     """unclean.leader.election.enable, for topics without their own setting."""
     delete_topics: bool = True
@@ -74,7 +74,7 @@ class Term:
         return Batch(self.context, self.channels)
 
     async def notify(self, partitions: Iterable[Partition] = (), brokers: Iterable[int] | None = None) -> None:
-        """Send the live brokers, and the metadata of partitions, to the given brokers or to all."""
+        """Send the list of live brokers, and the metadata of partitions, to the given brokers or to all brokers."""
         batch = self.batch()
         batch.metadata(partitions, brokers)
         await batch.send()

@@ -32,12 +32,13 @@ log = logging.getLogger(__name__)
 GROUPS = "groups"
 """A kind of entity that only kbroker has.
 
-Brokers write configs of groups only in clusters without Java brokers (check_keeps_groups): 3.9 does not know this kind.
+Brokers write configs of groups only in clusters without Java brokers (check_keeps_groups): Apache Kafka 3.9 does not
+know this kind.
 """
 FOLLOWED = ("topics", "brokers", GROUPS, *KINDS)
 Configs = Mapping[str, str]
 Revise = Callable[[Configs], dict[str, str]]
-"""Returns the new configs for the old ones; raises ApiError."""
+"""Returns the new configs for the old configs; raises ApiError."""
 Listener = Callable[[str, str, Configs], None]
 
 
@@ -143,7 +144,7 @@ class EntityConfigs:
     async def change(self, kind: str, name: str, revise: Revise, controller_version: int | None = None) -> None:
         """Store the result of `revise` for an entity's configs, notify all brokers, and update this broker's copy.
 
-        The current configs are read first. The new ones are written only if the current ones have not changed
+        The current configs are read first. The new configs are written only if the current configs have not changed
         meanwhile; otherwise `revise` is called again. Raises the exceptions of `revise`, ApiError after too many
         attempts, and, if `controller_version` is given, Refused if the controller has changed.
         """

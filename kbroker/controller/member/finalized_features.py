@@ -1,7 +1,7 @@
 """The finalized features of the cluster in ZooKeeper, kept current by a watch.
 
-Owns the content of /feature, and the check whether this broker supports it. With an unsupported feature the broker does
-not start, and stops if it is running. Never writes: the controller does. (Apache Kafka 3.9:
+Owns the content of /feature, and the check whether this broker supports the features. With an unsupported feature the
+broker does not start; a running broker stops. Never writes: the controller does. (Apache Kafka 3.9:
 FinalizedFeatureChangeListener.)
 """
 

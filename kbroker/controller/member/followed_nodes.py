@@ -1,4 +1,4 @@
-"""Content of ZooKeeper that a broker follows: watches and notifications show when to read it again.
+"""Content of ZooKeeper that a broker follows: after a watch or a notification, the broker reads the content again.
 
 Owns the reading task, the last processed notifications, and the change of a znode together with its notification. The
 broker also reads after each new connection: a lost connection loses its watches, even in the same session. A
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 AT_ONCE: Final = 50
 """The number of concurrent reads, and the maximum number of old notifications to remove at a time."""
 EXPIRED_MS: Final = 15 * 60 * 1000
-"""The age in ms at which a notification is removed: all live brokers have processed it by then."""
+"""The age in ms at which a notification is removed. All live brokers have processed it before this age."""
 TRIES: Final = 100
 """The maximum number of attempts of a change.
 
@@ -48,7 +48,10 @@ V = TypeVar("V")
 
 
 class Rereading:
-    """Calls `read`, which reads everything that may have changed. After Unreachable, the next connection repeats it."""
+    """Calls `read`, which reads all content that may have changed.
+
+    After Unreachable, the next connection repeats the call.
+    """
 
     def __init__(self, tree: MetadataTree, read: Callable[[], Awaitable[None]], name: str) -> None:
         """Set the function that reads; `name` is its name in the log."""
@@ -116,7 +119,7 @@ class Notifications(Generic[K]):
         self._last = max(map(_number, await self._tree.children(self._path)), default=-1)
 
     async def process(self, on_change: Callable[[], None], reread: Callable[[Iterable[K]], Awaitable[None]]) -> None:
-        """Reread the keys of new notifications, and watch for more. After Unreachable, the next call repeats this."""
+        """Reread the keys of new notifications, and watch for more. After Unreachable, the next call retries."""
         last = self._last
         try:
             names = sorted(await self._tree.children(self._path, on_change), key=_number)
@@ -137,7 +140,10 @@ class Notifications(Generic[K]):
             raise
 
     async def _remove_old(self, names: Sequence[str]) -> None:
-        """Remove notifications that all brokers have processed. If they are many, remove only the oldest ones."""
+        """Remove notifications that all brokers have processed.
+
+        If there are many, remove only the oldest notifications.
+        """
         for name in names[:AT_ONCE]:
             path = f"{self._path}/{name}"
             node = await self._tree.get(path)
@@ -199,8 +205,8 @@ class NotifiedValues(ABC, Generic[K, V]):
     async def change(self, key: K, revise: Callable[[V], V]) -> V:
         """Store the result of `revise` for a value, notify all brokers, and update this broker's copy; return it.
 
-        Raises the exceptions of `revise`, ApiError if other brokers' changes win each attempt, Unreachable, Denied,
-        Unreadable.
+        Raises the exceptions of `revise`, ApiError if another broker's change comes first in every attempt,
+        Unreachable, Denied, Unreadable.
         """
         path = self._path(key)
         for _ in range(TRIES):

@@ -1,8 +1,8 @@
 """The cluster's state as a member knows it, and the changes that it requests for its clients.
 
 Owns this broker's view of the cluster: the controller's updates (metadata_cache.py), with the configs in ZooKeeper
-(entity_configs.py). A client's change is written to ZooKeeper (topic_changes.py). The controller carries it out and
-updates all brokers, and the client gets its answer when this broker knows the result. Never decides.
+(entity_configs.py). A member writes a client's change to ZooKeeper (topic_changes.py). The controller carries it out
+and updates all brokers, and the client gets its answer when this broker knows the result. Never decides.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class OwnController(Protocol):
 
 
 class MemberMetadata(TopicPlans):
-    """A member's ClusterMetadata, beside its own `controller`."""
+    """A member's ClusterMetadata. It also has the member's own `controller`."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class MemberMetadata(TopicPlans):
         )
         self.state = self.decided = state.with_all_configs(self._known_configs)
         self._listeners = Listeners()
-        self._asked: dict[asyncio.Task[Any], None] = {}  # a dict keeps their order for simulated worlds
+        self._asked: dict[asyncio.Task[Any], None] = {}  # a dict keeps the order of tasks for simulated worlds
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._expected: dict[str, int] = {}
         """Topics, with their numbers of partitions, that the controller must send before clients get metadata."""
@@ -110,7 +110,7 @@ class MemberMetadata(TopicPlans):
         self._features_turn = asyncio.Lock()
         """The lock for one change at a time.
 
-        Requests of clients that gave up must not accumulate at a busy controller.
+        The requests of clients that gave up must not accumulate at a busy controller.
         """
         self._places = random.Random()
 
@@ -125,8 +125,9 @@ class MemberMetadata(TopicPlans):
     def expect(self, partitions: Mapping[str, int]) -> None:
         """Expect the controller to send these topics, with these numbers of partitions.
 
-        The controller sends a new broker its topics in several requests. Before the last request, a topic would seem to
-        be missing, or to have fewer partitions, and clients would drop their unsent records for it.
+        The controller sends a new broker its topics in several requests. Before the last of these requests, a topic
+        would seem to be missing, or to have fewer partitions. Clients would then drop their unsent records for the
+        topic.
         """
         self._expected = dict(partitions)
         self._unsent = dict(partitions)
@@ -134,7 +135,7 @@ class MemberMetadata(TopicPlans):
     def may_be_unsent(self, name: str) -> bool:
         """Whether a topic may have partitions that the controller has not sent yet.
 
-        If so, the client has to retry. Meanwhile this broker looks up whether the topic was deleted before the
+        If so, clients have to retry. Meanwhile this broker looks up whether the topic was deleted before the
         controller sent it.
         """
         if name not in self._unsent:
@@ -213,7 +214,7 @@ class MemberMetadata(TopicPlans):
             base = self.state
             state = await updated(base, request, lambda name: self._configs.of("topics", name))
             if self.state is base:
-                break  # otherwise configs have changed meanwhile: compute the state again
+                break  # if the state has changed meanwhile, compute it again
         if is_newest():
             self._publish(state)
             return True
@@ -331,7 +332,10 @@ class MemberMetadata(TopicPlans):
         return None if task is None else asyncio.shield(task)
 
     def _log_not_created(self, name: str, error: ApiError) -> None:
-        """Log why a topic could not be created yet, once per reason, because clients retry every second."""
+        """Log the reason for which a topic could not be created yet.
+
+        Log each reason once: clients retry every second.
+        """
         if self._not_created.get(name) != str(error):
             self._not_created[name] = str(error)
             log.warning("topic %s is not created yet: %s", name, error)
@@ -379,7 +383,7 @@ class MemberMetadata(TopicPlans):
     async def change_configs(self, kind: str, name: str, revise: Revise) -> None:
         if kind not in FOLLOWED:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"This cluster keeps no configs of {kind}.")
-        if kind == GROUPS:  # an id may be anything
+        if kind == GROUPS:  # a group id may be any text
             name = quote(name, safe="").replace(".", "%2E")
         error = await self._asking(_outcome(self._set_configs(kind, name, revise)))
         if error is not None:

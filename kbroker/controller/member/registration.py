@@ -1,4 +1,4 @@
-"""A broker's own znode, which shows the controller and the other brokers that the broker is live.
+"""A broker's own znode. While it exists, the broker is live for the controller and the other brokers.
 
 Owns /brokers/ids/N: its creation at a start and with every new session, and the possible conflicts. Never reads other
 brokers' nodes except to refuse a duplicate address. (Apache Kafka 3.9: KafkaZkClient.registerBroker.)
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _LEAST_PATIENCE_MS = 10_000
-"""ZooKeeper's shortest session timeout (twice its tick time) may exceed the requested timeout."""
+"""The minimum in ms: ZooKeeper's shortest session timeout (twice its tick time) may exceed the requested one."""
 
 
 def patience_ms(session_timeout_ms: int) -> int:
@@ -69,7 +69,7 @@ class BrokerRegistration:
                 raise ConfigError(text)
 
     async def renew(self, registration: Registration) -> int:
-        """Register in the current session, or in a later one if it expires; return the session.
+        """Register in the current session, or in a later session if it expires. Return the session.
 
         Retry after most errors. Raises ConfigError, Denied and Refused, which are permanent.
         """

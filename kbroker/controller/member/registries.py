@@ -1,4 +1,4 @@
-"""The schema registries of a cluster: each broker with a registry publishes its address in a znode for the others.
+"""The schema registries of a cluster: each broker with a registry publishes the registry's address in a znode.
 
 Owns /kbroker/registries/N, an ephemeral znode of broker N, which is created again with each new session. Also owns the
 addresses of other registries that this broker has read. Never connects to a registry.
@@ -50,7 +50,10 @@ class Registries:
         self._begin()
 
     async def url_of(self, broker: int) -> str | None:
-        """Return the address of a broker's registry; None if it has none. Raises Unreachable and Denied."""
+        """Return the address of a broker's registry; None if the broker has no registry.
+
+        Raises Unreachable and Denied.
+        """
         if broker not in self._known:
             node = await self._tree.get(f"{REGISTRIES}/{broker}")
             url = None if node is None else _decoded(node.data)
@@ -68,7 +71,7 @@ class Registries:
         return {int(each) for each in names if each.isdecimal()}
 
     def forget(self, broker: int) -> None:
-        """Forget a broker's address, so that it is read again: there was no answer at it, or no leader."""
+        """Forget a broker's address, so that it is read again: no registry answers there, or it is not the leader."""
         self._known.pop(broker, None)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from kbroker.controller.znodes import DELETE_TOPICS, TOPICS, Assignment, Unreada
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 VIEWS_REPLICAS: Final[Mapping[int, tuple[int, ...]]] = {0: ()}
-"""The replicas in a view's znode. The partitions of a view are those of its source."""
+"""The replicas in a view's znode: none, because a view uses the partitions of its source."""
 Holds = Callable[[TopicState | None], bool]
 """Returns whether a topic is in the expected state. A missing topic is None."""
 

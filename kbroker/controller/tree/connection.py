@@ -22,7 +22,10 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 
 class Others(Enum):
-    """The rights of other users on a znode that this session created. Sessions with its credentials have all rights."""
+    """The rights of other users on a znode that this session created.
+
+    Sessions with the same credentials have all rights.
+    """
 
     CHANGE = tuple(OPEN_ACL_UNSAFE)
     READ = (*CREATOR_ALL_ACL, *READ_ACL_UNSAFE)
@@ -71,11 +74,11 @@ class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no 
         self.trouble = ""
 
     def start(self) -> None:
-        """Start the threads for watches and responses, both or none: kazoo would leave the first one running."""
+        """Start the threads for watches and responses, both or none: kazoo would leave the first thread running."""
         try:
             super().start()
         except BaseException:
-            self._running = True  # otherwise `stop` does nothing
+            self._running = True  # without this, `stop` would do nothing
             self.stop()
             raise
 

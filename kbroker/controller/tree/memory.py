@@ -2,7 +2,7 @@
 
 Owns an ensemble's nodes and its sessions, with ZooKeeper's behaviour: versions, multi, ephemerals that are removed with
 their session, sequence numbers, one-time watches. The owner of a session may expire it, and cut its connection. Never
-uses a clock, and never answers in the same turn of the event loop, because ZooKeeper cannot either.
+uses a clock. Never answers in the same turn of the event loop, because ZooKeeper cannot do so.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ The caller should read again.
 
 
 class Reason(Enum):
-    """Why a change was refused."""
+    """The reason for which a change was refused."""
 
     NO_NODE = "there is no such node"
     NODE_EXISTS = "the node exists"
@@ -52,7 +52,7 @@ class SessionExpired(Unreachable):
 
 
 class Denied(Exception):  # noqa: N818
-    """The tree's access rules do not allow the request to this session; the message names the path."""
+    """The tree's access rules do not permit this session's request. The message names the path."""
 
 
 class Session(Enum):
@@ -144,7 +144,10 @@ class MetadataTree(Protocol):
         """The number of the current session, or of the last one."""
 
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
-        """Return the node at `path`; None if it is missing. Its next write, creation or deletion calls `changed`."""
+        """Return the node at `path`; None if it is missing.
+
+        The next write, creation or deletion of the node calls `changed`.
+        """
 
     async def children(self, path: str, changed: Changed | None = None) -> list[str]:
         """Return the names below `path`, sorted; the next new or removed name calls `changed`. Raises Refused."""

@@ -4,10 +4,10 @@ Owns the client, its threads, and the calls from these threads to the event loop
 runs the caller's code only on the event loop, never on kazoo's threads. Never interprets a znode.
 
 kazoo fires all watches when it loses the connection. It then begins a new session by itself if the old one has expired.
-Meanwhile kazoo would queue requests, and block the event loop when a few hundred wait. Therefore this module fails
-requests without a connection, and limits the number of concurrent requests. kazoo's thread ends when ZooKeeper refuses
-the credentials. The same happens if a ZooKeeper that is shutting down drops clients during their login. Therefore
-another client replaces the ended one.
+Without a connection kazoo would queue requests, and block the event loop when a few hundred wait. Therefore this module
+fails requests without a connection, and limits the number of concurrent requests. kazoo's thread ends when ZooKeeper
+refuses the credentials. The same happens if a ZooKeeper that is shutting down drops clients during their login.
+Therefore another client replaces the ended one.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _MOST_ASKED = 200
 While ZooKeeper is frozen, kazoo's 279th unsent request would block the event loop.
 """
 _NO_PATH = re.compile(r"/\.\.?(?:/|$)|//|[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
-"""Paths that ZooKeeper's PathUtils refuses. ZooKeeper's response does not distinguish this from other faults.
+"""Paths that ZooKeeper's PathUtils refuses. ZooKeeper's response does not distinguish a refused path from other faults.
 
 PathUtils sees a character beyond 16 bits as two surrogates.
 """
@@ -121,7 +121,10 @@ class ZooKeeperTree:
     def __init__(
         self, make: Callable[[Callable[[], None]], KazooClient], loop: asyncio.AbstractEventLoop, hosts: str, acl: _Acl
     ) -> None:
-        """Create it; `make(ended)` creates a client, not started yet, which calls `ended` when a thread of it ends."""
+        """Create the tree.
+
+        `make(ended)` creates a client without starting it. The client calls `ended` when one of its threads ends.
+        """
         self._make = make
         self._loop = loop
         self._hosts = hosts
@@ -134,11 +137,11 @@ class ZooKeeperTree:
         self._is_kept = False
         """Whether to replace a client that has ended.
 
-        This is so after the first client was accepted, and before `close`.
+        True from the acceptance of the first client until `close`.
         """
         self._reviving: asyncio.Task[None] | None = None
         self._ended: KazooClient | None = None
-        """The last client whose thread has ended. kazoo's state does not show this: a new client is CLOSED, too."""
+        """The last client whose thread has ended. kazoo's state does not show the end: a new client is CLOSED, too."""
         self._client = self._new_client()
 
     @classmethod
@@ -191,7 +194,10 @@ class ZooKeeperTree:
         return tree
 
     def _begin(self, patience_s: float) -> None:
-        """Start the client, and send a request to find out if ZooKeeper accepts the client. Runs on a thread."""
+        """Start the client, and send a request: its response shows whether ZooKeeper accepts the client.
+
+        Runs on a thread.
+        """
         client = self._client
         client.start(patience_s)
         self._session_id = client.client_id[0] if client.client_id else 0
@@ -215,7 +221,7 @@ class ZooKeeperTree:
 
     def _new_client(self) -> KazooClient:
         def ended() -> None:
-            """Report a thread's end. kazoo's thread calls this function when it ends.
+            """Report a thread's end. The ending thread of kazoo calls this function.
 
             Usually all threads end together, but the connection's thread may end alone.
             """
@@ -364,7 +370,7 @@ class ZooKeeperTree:
                 await asyncio.sleep(_REVIVAL_DELAY_S)
                 try:
                     await self._replace()
-                except Exception:  # for example without free descriptors or threads
+                except Exception:  # for example, there are no free descriptors or threads
                     log.exception("there is no client of ZooKeeper at %s yet; it tries again", self._hosts)
                 else:
                     break

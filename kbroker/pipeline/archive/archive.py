@@ -45,7 +45,10 @@ class ArchiveOptions:
     partition_by: str = "date"
     allow_gaps: bool = False
     batch_records: int = 1_000_000
-    """The most offsets in one batch. It limits the work that is lost after a kill, and the size of a file."""
+    """The maximum number of offsets in one batch.
+
+    This limits the work that is lost after a kill, and the size of a file.
+    """
     group: str = ""
     """The consumer group whose committed offsets show the progress; empty for no group."""
 
@@ -165,7 +168,7 @@ class Archive:
             raise PipelineError(f"the checkpoint {where} is not the one of {self._options.to}; take a new one")
 
     def _check_topics(self, known: set[str], *, under_way: bool) -> None:
-        """Refuse a checkpoint that contains other topics, unless these are deleted and gaps are allowed."""
+        """Refuse a checkpoint that contains other topics, unless these topics are deleted and gaps are allowed."""
         others = known - self._topics.keys()
         deleted = others - self._cluster.topics().keys() if others else set()
         if others - deleted:
@@ -313,7 +316,7 @@ class Archive:
         return ranges, by_file
 
     def _gaps(self, staged: Any, ranges: list[Range]) -> tuple[Range, ...]:
-        """Return the gaps in a batch: offsets that were deleted in the topic before they could be read.
+        """Return the gaps in a batch: offsets whose records were deleted in the topic before the job could read them.
 
         Records that were read before their deletion are not gaps. Transaction markers and compacted records cannot be
         distinguished from deleted records afterwards, so they count as deleted.
@@ -350,7 +353,10 @@ class Archive:
         self._progress.step(records, self._lag(), batch=batch, gaps=len(entry.gaps))
 
     def _lag(self) -> int | None:
-        """Return how many offsets are not archived yet, and update the progress group. None if no broker answers."""
+        """Return the number of offsets that are not archived yet, and update the progress group.
+
+        Return None if no broker answers.
+        """
         try:
             existing = self._cluster.topics()
             bounds = self._cluster.bounds({name: existing[name] for name in self._topics if name in existing})
@@ -375,7 +381,7 @@ def _deleted(partition: Partition, start: int, end: int) -> PipelineError:
 
 
 def _visible_below(inner: str, outer: str) -> bool:
-    """Whether a folder is the same as another, or is inside it and visible to readers (not below `_` or `.`)."""
+    """Whether `inner` is the folder `outer`, or is inside it and visible to readers (not below `_` or `.`)."""
     if inner == outer:
         return True
     return inner.startswith(f"{outer}/") and inner[len(outer) + 1] not in "_."

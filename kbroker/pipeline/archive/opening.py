@@ -1,4 +1,4 @@
-"""The form in which an archive is stored: which one is at a path, and its place.
+"""The form in which an archive is stored at a path, and the archive's place.
 
 Owns the recognition of a form by its files. Never reads records.
 """
@@ -21,7 +21,7 @@ _SIGNS: Final = {FORMAT: MANIFEST, "iceberg": HINT, "delta": LOG}
 
 
 def kind_at(exists: Callable[[str], bool]) -> str | None:
-    """Return the format of an archive, of which `exists` tells whether it has a file or folder. None without one."""
+    """Return the format of an archive, or None without an archive. `exists` returns whether a file or folder exists."""
     return next((kind for kind, sign in _SIGNS.items() if exists(sign)), None)
 
 

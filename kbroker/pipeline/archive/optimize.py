@@ -1,6 +1,6 @@
 """`optimize` merges an archive's small files, and summarizes its manifest in one document.
 
-Owns the choice of files to merge: the files of one folder that are smaller than half of the target size. The records
+Owns the choice of files to merge: the files of one folder with less than half of the target size. The records
 stay the same: the job compares their checksums before it commits the change.
 """
 

@@ -1,4 +1,4 @@
-"""What jobs need from an archive, in whatever form it is stored: files and a manifest (store.py), or a table (tables/).
+"""The operations on an archive in any of its forms: files and a manifest (store.py), or a table (tables/).
 
 Owns the interface. Each form has its own way to commit a batch completely or not at all.
 """
@@ -36,7 +36,7 @@ class Place(Protocol):
         """Return an existing archive's manifest. With `whole`, refuse a manifest with faults."""
 
     def layout(self, manifest: Manifest) -> str | None:
-        """Return the columns of `--partition-by`. None if the archive is empty."""
+        """Return the columns of `--partition-by`. Return None if the archive is empty."""
 
     def unfinished(self, manifest: Manifest) -> list[str]:
         """Return the changes that are committed but not yet visible to all readers."""
@@ -51,7 +51,10 @@ class Place(Protocol):
         """Lock the archive for writing, complete earlier changes, and yield the manifest."""
 
     def stage_all(self, name: str, frames: Iterable[Any], partition_by: str) -> Any:
-        """Prepare the records of a change, each frame with other topics. Return them without decoded columns."""
+        """Prepare the records of a change.
+
+        Each frame has its own topics. Return the records without decoded columns.
+        """
 
     def parts(self, name: str, staged: Any) -> list[Part]:
         """Return the content of a staged change."""

@@ -1,6 +1,6 @@
 """The storage of an archive. Files become visible only after their entry is written.
 
-Owns the order of a change, which makes it atomic whenever the process ends:
+Owns the order of a change. This order makes the change atomic, even if the process ends at any time:
 
  1. Spark writes the files below `_staging/<entry>/`, with their final names;
  2. the entry is written to `_manifest/`: this commits the change;
@@ -78,7 +78,7 @@ class Store:
         return sorted(staged & {entry.name for entry in manifest.entries})
 
     def layout(self, manifest: Manifest) -> str | None:
-        """Return the columns, besides the topic, by which the archive is partitioned. None if it is empty."""
+        """Return the columns, besides the topic, by which the archive is partitioned. Return None if it is empty."""
         return layout(manifest)
 
     def file_faults(self, manifest: Manifest) -> list[str]:
@@ -157,7 +157,7 @@ class Store:
     def stage_all(self, name: str, frames: Iterable[Any], partition_by: str, file_format: str = FORMAT) -> Any:
         """Write the records of a change. Return the records as read from the files, without decoded columns.
 
-        Each frame has other topics, and its own decoded columns.
+        Each frame has its own topics and its own decoded columns.
         """
         self.files.delete(f"{STAGING}/{name}")
         url = self.files.url(f"{STAGING}/{name}")
@@ -228,7 +228,10 @@ class Store:
 
 
 def layout(manifest: Manifest) -> str | None:
-    """Return the columns, besides the topic, by which an archive is partitioned. None if the archive is empty."""
+    """Return the columns, besides the topic, by which an archive is partitioned.
+
+    Return None if the archive is empty.
+    """
     path = next(iter(manifest.files), None)
     if path is None:
         return None

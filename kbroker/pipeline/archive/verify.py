@@ -80,7 +80,7 @@ class Verification:
     def run(self) -> Report:
         """Compare the archive with the topics. Raises PipelineError if the archive or a topic does not exist.
 
-        If a job writes to the archive meanwhile, an apparent fault is checked again.
+        If another job writes to the archive meanwhile, an apparent fault is checked again.
         """
         for _ in range(_TRIES):
             manifest = self._store.require(whole=False)
@@ -98,7 +98,10 @@ class Verification:
         return self._report
 
     def _compare_or_fail(self, manifest: Manifest) -> str | None:
-        """Compare all. Return the text of Spark's error, if any: a job that merges files may delete files meanwhile."""
+        """Compare everything.
+
+        Return the text of Spark's error, if any: a job that merges files may delete files meanwhile.
+        """
         try:
             self._compare_all(manifest)
         except Exception as err:
@@ -108,7 +111,7 @@ class Verification:
         return None
 
     def _written(self, manifest: Manifest) -> tuple[list[str], list[str]]:
-        """Return facts that another job's writes change: the entries, and the changes that are not yet in place."""
+        """Return facts that another job's writes change: the entries, and the changes not yet in place."""
         return sorted(entry.name for entry in manifest.entries), self._store.unfinished(manifest)
 
     def _compare_all(self, manifest: Manifest) -> None:
@@ -214,7 +217,10 @@ class Verification:
             self._judge_missing(states, different)
 
     def _still_upstream(self, bounds: Bounds, states: dict[Partition, PartitionState]) -> Bounds:
-        """Return the bounds without offsets that retention has just deleted. These count as deleted upstream."""
+        """Return the bounds without offsets that retention has just deleted.
+
+        These offsets count as deleted upstream.
+        """
         existing = self._cluster.topics()
         numbers = {p.topic: existing[p.topic] for p in bounds if p.topic in existing}
         now = self._cluster.bounds(numbers)

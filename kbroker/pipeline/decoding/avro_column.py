@@ -221,7 +221,7 @@ def _none(_: Any) -> None:
 
 
 def _from_union(writer: Type, node: _Node, place: str) -> Convert:
-    """Return a conversion that depends on the value's branch. An unreadable branch is an error of its values."""
+    """Return a conversion that depends on the value's branch. Only values of an unreadable branch raise an error."""
     found: dict[str, Convert] = {}
     for branch in writer.inner:
         try:
@@ -477,5 +477,5 @@ def _simple_json(kind: Type, value: Any) -> Any:
         if logical in _LOCAL_MICROS:
             return (_EPOCH + datetime.timedelta(microseconds=value * _LOCAL_MICROS[logical])).isoformat()
     except OverflowError:
-        return value  # Python's dates do not reach so far
+        return value  # Python supports no date so far from 1970
     return value

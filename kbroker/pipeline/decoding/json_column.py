@@ -21,7 +21,7 @@ from kbroker.schema_registry.formats.json_schema_model import Model, Node
 _NOTHING: Final = "nothing"
 _UNKNOWN: Final = "unknown"
 _MOST_PARTS: Final = 1_000
-"""The most alternatives that are examined to find the type of one part."""
+"""The maximum number of alternatives that are examined to find the type of one part."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ def _all(parts: Iterable[_Said]) -> _Said:
 
 
 def _any(parts: Iterable[_Said]) -> _Said:
-    """Return the combined information of schemas of which one must be valid for a value. Null is always allowed."""
+    """Return the combined information of alternative schemas, one of which must be valid. Null is always allowed."""
     told = [each for each in parts if each.kind != "null"]
     kinds = {each.kind for each in told}
     if len(told) == 1:

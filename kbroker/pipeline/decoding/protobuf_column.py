@@ -1,8 +1,8 @@
 """A column for a Protobuf message. Messages are structs; Timestamp, the wrappers and Struct have special types.
 
-Owns the type of each field, and its value. A field is found by its number, because the reader's message decodes the
-bytes, after the writer's message has checked them. A field without a value is null if Protobuf can detect this, else it
-has its default.
+Owns the type of each field, and its value. The writer's message checks the bytes, then the reader's message decodes
+them; so fields are found by their numbers. A field without a value is null if Protobuf can detect the missing value,
+else it has its default.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Decodes keys and values of records in Spark's tasks, and adds the results as columns of a frame.
 
-Owns the two functions that Spark calls for each record. They never raise for the content of a record: for invalid
-content the value is null, with the reason. If the registry does not answer, they raise an error, which ends the job.
+Owns the two functions that Spark calls for each record. They never raise an error for the content of a record: for
+invalid content they return a null value with the reason. If the registry does not answer, they raise an error, which
+ends the job.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kbroker.schema_registry.formats import framing
 from kbroker.schema_registry.formats.common import Schema
 
 _LONGEST: Final = 500
-"""The most characters of a reason."""
+"""The maximum number of characters of a reason."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Decoder:
         except Exception as err:  # noqa: BLE001 - bytes of others may raise anything, and are no reason to end a job
             return None, _reason(str(err) or type(err).__name__)
 
-    # Looked up once by each task, and kept by the task's process for the next task.
+    # Each task looks this up once. The task's process keeps it for the next task.
 
     @cached_property
     def _lookup(self) -> Lookup:
@@ -62,7 +63,7 @@ class EventDecoder:
     patience_s: float = PATIENCE_S
 
     def __call__(self, data: bytes | None, header: bytes | None) -> tuple[str | None, ...]:
-        """Return the fields and, as the last element, the reason why they cannot be read."""
+        """Return the fields and, as the last element, the reason for which they cannot be read."""
         nothing = (None,) * len(self.names)
         if data is None:
             return (*nothing, None)
@@ -120,7 +121,8 @@ def _called(function: Any, kind: types.SparkType) -> Any:
     from pyspark.sql import functions as f
 
     ready = ReadyType(StructType.fromJson(json.loads(json.dumps(kind))).fields)
-    # Without Arrow, which would need pyarrow in the tasks. Called once for each row, however often its fields are used.
+    # Arrow is off, because it would need pyarrow in the tasks. The function is called once for each row, even if
+    # several columns use its fields.
     return f.udf(function, ready, useArrow=False).asNondeterministic()
 
 

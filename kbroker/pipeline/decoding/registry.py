@@ -1,6 +1,6 @@
 """The part of a schema registry that decoding needs, and the schemas that each process caches.
 
-Owns the retries while a registry does not answer to a running job. The caller of a job passes the registry
+Owns the retries while a registry does not answer a running job. The caller of a job passes the registry
 (`Registry`); this package never opens a connection of its own.
 """
 
@@ -18,7 +18,7 @@ from kbroker.schema_registry.formats.common import Schema
 Result = TypeVar("Result")
 
 PATIENCE_S: Final = 60.0
-"""How long a running job waits for a registry that does not answer, in seconds."""
+"""The time in seconds for which a running job waits for a registry that does not answer."""
 _PAUSE_S: Final = 0.5
 _MOST_KEPT: Final = 1_000
 PARTS: Final = ("key", "value")
@@ -70,7 +70,7 @@ class Lookup:
     _known: dict[bytes, Schema] = field(default_factory=dict)
 
     def of_token(self, token: bytes) -> Schema | str:
-        """Return a schema, or the reason why there is none. Raises PipelineError if the registry does not answer."""
+        """Return a schema, or the reason for its absence. Raises PipelineError if the registry does not answer."""
         known = self._known.get(token)
         if known is not None:
             return known

@@ -34,11 +34,11 @@ DATE: Final = "date"
 TIMESTAMP: Final = "timestamp"
 LOCAL_TIMESTAMP: Final = "timestamp_ntz"
 MOST_DIGITS: Final = 38
-"""The most digits that Spark's decimals can have."""
+"""The maximum number of digits that Spark's decimals can have."""
 MOST_FIELDS: Final = 3_000
-"""The most fields of a column's type, including inner fields: a schema may name one type in many places."""
+"""The maximum number of fields of a column's type, with inner fields: a schema may name one type in many places."""
 DEEPEST: Final = 30
-"""The most levels of nested structs, arrays and maps."""
+"""The maximum number of levels of nested structs, arrays and maps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def as_text(kind: SparkType, value: Any) -> str | None:
 
 _EPOCH: Final = datetime.date(1970, 1, 1)
 _FAR: Final = 700_000
-"""In days since 1970. Beyond this limit, Python has no date."""
+"""In days before or after 1970: beyond this limit, Python might not support the date."""
 
 
 def _named(kind: SparkType, value: Any) -> Any:

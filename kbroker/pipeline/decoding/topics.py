@@ -62,7 +62,7 @@ class DecodedTopics:
         if len(columns) <= 1:
             yield [_with(frame, each) for each in columns.values()] or [frame]
             return
-        kept = frame.persist()  # so that the batch is fetched from the brokers only once
+        kept = frame.persist()  # Spark then fetches the batch from the brokers only once
         try:
             yield [_with(kept.where(kept["topic"].isin(named[key])), each) for key, each in columns.items()]
         finally:

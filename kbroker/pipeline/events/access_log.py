@@ -25,10 +25,10 @@ from hashlib import blake2b
 from typing import BinaryIO, Final, NamedTuple
 
 LONGEST_LINE: Final = 65_536
-"""The most bytes of a line that is read. Web servers accept requests of about 8 kB."""
+"""The maximum number of bytes of a line that is read. Web servers accept requests of about 8 kB."""
 
 _FIRST_YEAR: Final = 1970
-_LAST_YEAR: Final = 9998  # so that the time is before the year 10000 in UTC, too
+_LAST_YEAR: Final = 9998  # the time in UTC is then also before the year 10000
 _MONTHS: Final = {
     name: number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)
 }
@@ -121,7 +121,7 @@ class AccessLog:
         return LogEvent(time_ms, visitor.encode(), json.dumps(event).encode())
 
     def _url(self, request: str) -> str | None:
-        """Return the requested target, without the host of a proxy request. None if there is no request."""
+        """Return the requested target, without the host of a proxy request. Return None if there is no request."""
         words = request.split(" ")
         if len(words) < 2 or not _METHOD.fullmatch(words[0]) or not words[1]:
             return None

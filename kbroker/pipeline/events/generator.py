@@ -69,7 +69,7 @@ class EventOptions:
     days: float | None = None
     """The number of days with events. With None, there is no end. Late events arrive after these days."""
     count: int | None = None
-    """The most records to generate."""
+    """The maximum number of records to generate."""
     late: float = 0.02
     duplicates: float = 0.01
     malformed: float = 0.002
@@ -235,7 +235,10 @@ class EventSource:
             self._leave(self._options.start_ms, visit)
 
     def _next_start(self, after: float) -> float:
-        """Return the start of the next visit: a Poisson process at the busiest time's rate, with starts removed."""
+        """Return the start of the next visit.
+
+        The starts are a Poisson process at the busiest time's rate. At quieter times, random starts are dropped.
+        """
         daily, rate, random = self._options.daily, self._starts_a_ms, self._random
         if not daily:
             return after - math.log(1 - random()) / rate
@@ -285,7 +288,7 @@ class EventSource:
         else:
             kind, delay = _ON_TIME, self._delays[int(random() * tables.DELAYS)]
         self._push(now + delay, key, value, kind)
-        # The share of these records may be several times the share of the events, so repeat.
+        # There may be several such records for each event, so repeat.
         for _ in range(int(self._duplicates + random())):
             self._push(now + delay + self._resent_after(), key, value, _DUPLICATE)
         for _ in range(int(self._malformed + random())):
@@ -354,7 +357,7 @@ class EventSource:
 
 
 def _shift(busy: float, visitors: int) -> float:
-    """Return the least shift of the ranks with which each visitor has time for all visits and absences.
+    """Return the smallest shift of the ranks with which each visitor has time for all visits and absences.
 
     By Zipf's law alone, the first of a million visitors would make every fifteenth visit.
     """

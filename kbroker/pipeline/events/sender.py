@@ -16,7 +16,7 @@ from kbroker.pipeline.kafka.cluster import Clients
 
 _DELIVERY_S: Final = 60
 _QUEUED: Final = 50_000
-_LONGEST_WAIT_S: Final = 0.1  # so that a stop is noticed
+_LONGEST_WAIT_S: Final = 0.1  # short, so that the loop notices a stop
 _POLL_EVERY: Final = 256
 _GIVING_UP_S: Final = 5
 

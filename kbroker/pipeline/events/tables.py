@@ -23,7 +23,7 @@ LATE_MS: Final = ((MINUTE_MS, 10 * MINUTE_MS), (10 * MINUTE_MS, 6 * HOUR_MS))
 RESEND_MS: Final = ((1_000, MINUTE_MS), (MINUTE_MS, 2 * HOUR_MS))
 """The bounds of the extra delays of duplicates. Most duplicates are in the first range."""
 TOP_DELAY_MS: Final = 10_000
-"""The longest delay of an event that is not late."""
+"""The maximum delay of an event that is not late."""
 
 PAGES: Final = 4096
 STEPS: Final = 16_384
@@ -97,7 +97,10 @@ def _page(random: Random, state: int, kind: str) -> Page:
 
 
 def step_table(random: Random) -> list[int]:
-    """Return the steps after an event: 0 for the end, else the ms to the next event. Above BREAK_MS a visit begins."""
+    """Return the steps after an event: 0 for the end, else the ms to the next event.
+
+    A step above BREAK_MS begins a visit.
+    """
     return [_step(random) for _ in range(STEPS)]
 
 

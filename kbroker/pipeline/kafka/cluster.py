@@ -86,7 +86,7 @@ class Cluster:
         return {str(topic["name"]): str(topic["topic_id"]) for topic in found if not topic["error_code"]}
 
     def compacted(self, topics: Iterable[str]) -> set[str]:
-        """Return those of the topics whose `cleanup.policy` includes compact."""
+        """Return the topics whose `cleanup.policy` includes compact."""
         return {name for name in topics if "compact" in self.config(name, "cleanup.policy")}
 
     def bounds(self, topics: Mapping[str, int], isolation: str = "read_committed") -> dict[Partition, tuple[int, int]]:

@@ -1,7 +1,7 @@
 """The slices of a replay. Each slice is a range of offsets of every partition.
 
-Cuts a replay into slices, with pure functions. Slices follow one another without a gap, so that each partition's
-records are sent in order of their offsets, even if their timestamps are not in order.
+Owns the division of a replay into slices, with pure functions. Slices follow one another without a gap. So each
+partition's records are sent in order of their offsets, even if their timestamps are not in order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Bounds = dict[Partition, tuple[int, int]]
 
 
 class Slice(NamedTuple):
-    """The offsets to send together (`end` is exclusive), and when to send them, in seconds after the first slice."""
+    """The offsets to send together (`end` is exclusive), and their time in seconds after the first slice."""
 
     bounds: Bounds
     due: float

@@ -1,8 +1,8 @@
 """A writer for records that keep their timestamps, because Spark's sink cannot write timestamps.
 
 Owns the work of a Spark task on its rows: one idempotent producer of librdkafka sends them in order and waits for all
-acknowledgements. (kafka-python refuses records that Kafka accepts: without key and value, or with a null header.) Runs
-in the executors' Python, which needs confluent-kafka and gets the code from the driver.
+acknowledgements. (kafka-python refuses records that Kafka accepts: without key and value, or with a null header.) The
+task runs in the executors' Python, which needs confluent-kafka and gets the code from the driver.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kbroker.pipeline.kafka.cluster import Clients
 from kbroker.pipeline.spark.tasks import DONE_AGAIN
 
 _WAIT_S: Final = 600
-_QUEUED: Final = 20_000  # the most records in the producer's queue
+_QUEUED: Final = 20_000  # the maximum number of records in the producer's queue
 
 
 def write_with_timestamps(frame: Any, clients: Clients, topic: str, *, once: bool) -> None:

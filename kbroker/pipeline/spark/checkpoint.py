@@ -28,7 +28,10 @@ class Checkpoint:
         return self._files.url()
 
     def holds(self, name: str) -> bool:
-        """Whether the checkpoint has a file or folder of this name. The name shows which kind of job wrote it."""
+        """Whether the checkpoint has a file or folder of this name.
+
+        The name shows the kind of job that wrote the checkpoint.
+        """
         return self._files.exists(name)
 
     def query(self) -> str | None:

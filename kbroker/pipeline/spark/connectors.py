@@ -1,4 +1,4 @@
-"""What Spark needs besides the Kafka connector: jars and settings for tables and for object stores.
+"""Jars and settings that Spark needs besides the Kafka connector, for tables and for object stores.
 
 Owns the coordinates and the settings. A connector is chosen by the format of an archive, or by the scheme of a path.
 Never starts Spark.
@@ -21,7 +21,7 @@ class Connector:
     packages: tuple[str, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
     excludes: tuple[str, ...] = ()
-    """What these jars name as needed, but the jobs do not need."""
+    """The dependencies of these jars that the jobs do not need."""
     tried: str = "4.0.0"
     """The version of pyspark with which these versions were tried."""
 

@@ -1,7 +1,7 @@
 """The SparkSession of a job: its options, the Kafka connector, and the errors of its start.
 
-Owns the start and the stop of Spark. A user's `--conf` overrides all settings except those on which results depend.
-Never runs a query.
+Owns the start and the stop of Spark. A user's `--conf` overrides all settings except the settings on which results
+depend. Never runs a query.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _PATIENCE_S: Final = 10.0
 def address_towards(master: str) -> str | None:
     """Return the address of this machine that reaches the master `spark://HOST:PORT[,HOST:PORT]`, in Spark's form.
 
-    None for another kind of master, or a name that Spark will refuse. Raises PipelineError if no master answers.
+    Return None for another kind of master, or for a name that Spark will refuse. Raises PipelineError if no master
+    answers.
     """
     found = _URL.fullmatch(master)
     places = [place.rpartition(":") for place in found[1].split(",")] if found else []
@@ -54,7 +55,7 @@ def address_towards(master: str) -> str | None:
     raise PipelineError(f"no Spark master answers at {'; '.join(reasons)}")
 
 
-# Spark prints a page of warnings at its start; an error that matters becomes an exception anyway.
+# Spark prints a page of warnings at its start. This hides them; an important error becomes an exception anyway.
 _QUIET: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -108,14 +109,14 @@ NOT_WHOLE: Final = ("4.1.0", "4.0.1")
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """The options about Spark that every command has: how to reach or start Spark."""
+    """The options of every command that determine the connection to Spark or its start."""
 
     master: str = _LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
     """The jars of all connectors. Without jars, Spark downloads those for the installed pyspark."""
     connectors: tuple[Connector, ...] = ()
-    """What the job needs besides the Kafka connector."""
+    """The connectors that the job needs besides the Kafka connector."""
     retries: bool = True
     """Whether Spark may retry a failed task. False if tasks send records that must arrive only once."""
     debug: bool = False
@@ -209,7 +210,7 @@ def _used(session: Any, jvm: Jvm, ending: Ending) -> Iterator[None]:
         raise
     finally:
         ending.jobs_are_over()
-        if jvm.status() is None:  # otherwise pyspark would warn about a missing JVM
+        if jvm.status() is None:  # without a JVM, pyspark would warn
             _stop(session, quietly=failed or ending.number != 0)
 
 
@@ -302,12 +303,12 @@ def _on_a_cluster(master: str) -> dict[str, str]:
     }
     host = address_towards(master)
     if host is not None and "SPARK_LOCAL_IP" not in os.environ:
-        settings["spark.driver.host"] = host  # otherwise Spark would choose any of this machine's addresses
+        settings["spark.driver.host"] = host  # without it, Spark would choose any local address
     return settings
 
 
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:
-    """Set the executors' Python: the requested one, or this process's Python if they run on this machine."""
+    """Set the executors' Python: the requested Python, or this process's Python if they run on this machine."""
     if (executable := settings.get("spark.pyspark.python")) is not None:
         os.environ["PYSPARK_PYTHON"] = executable  # after Python has started, pyspark reads only this variable
     elif master.startswith("local") or settings.get("spark.driver.host") == _LOOPBACK:
@@ -315,7 +316,7 @@ def _choose_python(master: str, settings: Mapping[str, str]) -> None:
 
 
 def _await_executor(session: Any, master: str) -> None:
-    """Wait for the first executor. Print a message if this takes long, because Spark prints none."""
+    """Wait for the first executor. Print a message if the wait is long, because Spark prints no message."""
     context = session.sparkContext
     if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         return  # with dynamic allocation, executors start with the first tasks
@@ -324,7 +325,7 @@ def _await_executor(session: Any, master: str) -> None:
     while True:
         if context._jsc.sc().isStopped():  # noqa: SLF001
             raise PipelineError(f"{master} has ended the job before it began")
-        if len(tracker.getExecutorInfos()) > 1:  # one is the driver
+        if len(tracker.getExecutorInfos()) > 1:  # one of these is the driver
             return
         if time.monotonic() > report_at:
             memory = context.getConf().get("spark.executor.memory", "1g")

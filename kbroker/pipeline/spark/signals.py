@@ -1,7 +1,7 @@
 """SIGINT and SIGTERM: after a signal a job ends soon, prints nothing, and exits with 128 + the signal's number.
 
 Owns the handlers while Spark runs. If a handler raised an exception in the middle of the main thread's exchange with
-the JVM, later calls would read the answers to earlier calls. Such a process hung, or ended with pages of errors.
+the JVM, later calls would read the answers to earlier calls. The process would hang, or end with pages of errors.
 
 So another thread starts Spark, while the main thread waits for that thread or for a signal; a signal then ends the JVM.
 After the start, a signal does not interrupt a main thread that waits for the JVM: another thread stops streams and
@@ -71,7 +71,7 @@ class Ending:
             thread.start()
             while thread.is_alive():
                 thread.join(_AGAIN_S)
-                if self.number:  # repeated, because the JVM may be starting just now
+                if self.number:  # repeat this, because the JVM may be starting just now
                     self._jvm.terminate()
         finally:
             self._session = made[0] if made else None

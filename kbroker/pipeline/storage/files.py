@@ -140,12 +140,12 @@ class Files:
 
     @property
     def swaps(self) -> bool:
-        """Whether the store can replace a file on condition that nobody else has replaced it: `tagged`, `swap`."""
+        """Whether the store supports `tagged` and `swap`: it can replace a file only if nobody else has replaced it."""
         return isinstance(self._there, S3Files)
 
     @_in_words
     def tagged(self, relative: str) -> tuple[str, str] | None:
-        """Return a text file's content and its tag. None if there is no file. Only for a store that `swaps`."""
+        """Return a text file's content and its tag. Return None if there is no file. Only for a store that `swaps`."""
         assert isinstance(self._there, S3Files)
         return self._there.tagged(relative)
 
@@ -153,7 +153,7 @@ class Files:
     def swap(self, relative: str, text: str, tag: str | None) -> str | None:
         """Replace a text file if it still has this tag, or create it if the tag is None. Return the new tag.
 
-        Return None if another writer came before. Only for a store that `swaps`.
+        Return None if another writer has replaced the file before. Only for a store that `swaps`.
         """
         assert isinstance(self._there, S3Files)
         return self._there.swap(relative, text, tag)

@@ -154,7 +154,10 @@ class LocalFiles:
         return scratch
 
     def _sync_folders(self, *folders: Path) -> None:
-        """Sync folders up to the root, and once the folders above: another process may just have created these."""
+        """Sync folders up to the root.
+
+        Sync the folders above the root once: another process may just have created them.
+        """
         below = {each for folder in folders for each in (folder, *folder.parents) if each.is_relative_to(self._root)}
         for folder in sorted(below, reverse=True):
             _sync(folder)

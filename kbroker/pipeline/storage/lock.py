@@ -1,9 +1,10 @@
 """The lock that allows one writer at a time: a file in an archive that names the writer.
 
 Owns the file `_lock.json`: its owner, and when it was last renewed. Only one of several writers can create it, and
-renewal is atomic. A writer may replace a lock whose owner's process has ended. It can check this only in the same boot
-and pid namespace. Otherwise, and if the lock cannot be read, it may replace the lock after minutes without renewal. An
-owner that has lost its lock detects that before it commits the next change. Never waits for a lock.
+renewal is atomic. A writer may replace a lock whose owner's process has ended. It can check the process only in the
+same boot and pid namespace. In all other cases, or if the lock cannot be read, it may replace the lock after minutes
+without renewal. An owner that has lost its lock detects the loss before it commits the next change. Never waits for a
+lock.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class WriterLock:
             if not self._files.claim(NAME, self._text()) or not self._is_ours():
                 raise self._refusal(self._read())
             for each in self._files.listing():
-                if each.name.startswith((f"{NAME}.", f".{NAME}.")):  # its owner was killed during a renewal
+                if each.name.startswith((f"{NAME}.", f".{NAME}.")):  # the lock's owner was killed during a renewal
                     self._files.delete(each.name)
         self._renewal.start()
         return self
@@ -156,7 +157,7 @@ def _place() -> dict[str, str]:
 
 
 def _begun(pid: Any) -> str | None:
-    """Return a value that distinguishes a process from later processes with its pid. None if it is not alive."""
+    """Return a value that distinguishes a process from later processes with its pid. Return None if it is not alive."""
     try:
         os.kill(int(pid), 0)
     except PermissionError:

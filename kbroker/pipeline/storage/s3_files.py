@@ -1,9 +1,9 @@
 """Files below a path on S3, by Hadoop's S3A and by S3A's own client.
 
-Owns what S3 does otherwise than a file system. A file is written by one conditional PUT (`If-None-Match: *`), so that
-of several writers one creates it, and nobody sees half of it. A rename is a copy and a deletion, so a move that was
-interrupted is completed. A file can be replaced on condition that it is still the same (`If-Match`), which a lock
-needs. Credentials, endpoint and region are those of S3A (`fs.s3a.*`). Data files go through S3A only.
+Owns the operations for which S3 differs from a file system. One conditional PUT (`If-None-Match: *`) writes a file, so
+that only one of several writers creates it, and no reader sees a part of it. A rename is a copy and a deletion; an
+interrupted move is completed later. A lock needs a conditional replacement: a file is replaced only if it is still the
+same (`If-Match`). Credentials, endpoint and region are those of S3A (`fs.s3a.*`). Data files go through S3A only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class S3Files(HadoopFiles):
 
     def move(self, source: str, target: str) -> None:
         here, goal = self._at(source), self._at(target)
-        if self._fs.exists(goal):  # copied by a job that was killed before it deleted the source
+        if self._fs.exists(goal):  # a job copied the file, and was killed before it deleted the source
             if self._fs.getFileStatus(here).getLen() != self._fs.getFileStatus(goal).getLen():
                 raise PipelineError(f"cannot move {here.toString()} to {goal.toString()}: there is another file")
             self._fs.delete(here, False)
@@ -75,7 +75,7 @@ class S3Files(HadoopFiles):
 
     def _put(self, path: Any, text: str, header: str, value: str) -> str | None:
         """Write an object under a condition. Return its tag, or None if the condition does not hold."""
-        # Not by the builder's own methods, which older versions of the SDK lack.
+        # Do not use the builder's own methods, which older versions of the SDK lack.
         condition = self._with_headers.builder().putHeader(header, value).build()
         request = self._models.PutObjectRequest.builder().bucket(self._bucket).key(self._key(path))
         try:

@@ -1,8 +1,9 @@
 """The lock that allows one writer at a time, on a store that can replace a file under a condition, such as S3.
 
-Owns the same file as lock.py, `_lock.json`, without a rename: a store like S3 has none. Each change of the file is
-conditional on its tag, so that of several writers that take over the lock of a dead one, one succeeds, and an owner
-that was believed dead cannot renew a lock that is another's by now. A released lock stays, and says so.
+Owns the same file as lock.py, `_lock.json`. It does not rename the file, because a store like S3 has no rename. Each
+change of the file is conditional on its tag. So if several writers try to replace the lock of a dead owner, only one
+succeeds. An owner that was wrongly believed dead cannot renew a lock that now belongs to another owner. The file of a
+released lock stays, and records the release.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class SwapLock(WriterLock):
 
     def __exit__(self, *_: object) -> None:
         self._stop_renewal()
-        # As in the base class: the job's result matters more, and the lock of an ended process can be replaced.
+        # Ignore errors, as in the base class: the job's result matters more, and other writers can replace the lock of
+        # an ended process.
         with contextlib.suppress(PipelineError):
             self._files.swap(NAME, _RELEASED, self._tag)
 
@@ -52,5 +54,5 @@ class SwapLock(WriterLock):
 
 
 def writer_lock(files: Files, **options: Any) -> WriterLock:
-    """Return the lock for these files that their store can hold best."""
+    """Return the kind of lock that suits the store of these files."""
     return SwapLock(files, **options) if files.swaps else WriterLock(files, **options)

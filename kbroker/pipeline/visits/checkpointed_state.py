@@ -35,7 +35,7 @@ class VisitsState:
     clocks: dict[str, int] = field(default_factory=dict)
     """The largest timestamp so far, in ms, by partition."""
     set_clocks: list[Clock] = field(default_factory=list)
-    """Clocks that were set without a record: those of idle partitions, and of partitions that were added later."""
+    """The clocks that were set without a record, for idle partitions and for partitions that were added later."""
     counts: dict[str, int] = field(default_factory=dict)
 
     def slowest(self) -> int | None:
@@ -57,13 +57,13 @@ def joined(clocks: Iterable[Clock]) -> list[Clock]:
 
 
 class Idle:
-    """The partitions that were read to the end, are idle, and delay the final results. Their clocks are set."""
+    """The idle partitions that were read to the end and delay the final results. The stream sets their clocks."""
 
     def __init__(self, kept_ms: int, idle_s: float) -> None:
         self._kept_ms = kept_ms
         self._idle_s = idle_s
         self._since: dict[int, tuple[int, float]] = {}
-        """By partition: its end offset, and the time at which it was first found to be read up to this offset."""
+        """By partition: its end offset, and the time at which the stream first found it read up to this offset."""
 
     def set_clocks(
         self, ends: Mapping[str, int], clocks: Mapping[str, int], last: Callable[[], Mapping[int, int]], now: float

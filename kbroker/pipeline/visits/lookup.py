@@ -19,7 +19,7 @@ _STRICT: Final = {
     "csv": {"header": "true", "escape": '"', "multiLine": "true", "mode": "FAILFAST"},
     "json": {"mode": "FAILFAST"},
 }
-"""The reading options by format. An invalid line must not count as a visitor without an organisation."""
+"""The options of the reader, by format. An invalid line must not count as a visitor without an organisation."""
 
 
 def read_lookup(session: Any, path: str) -> Any:
@@ -27,7 +27,7 @@ def read_lookup(session: Any, path: str) -> Any:
     kind = kind_of(path)
     if not Files(session, path).exists(""):
         raise PipelineError(f"there is no lookup {path}")
-    session.catalog.refreshByPath(path)  # otherwise the session would use cached content
+    session.catalog.refreshByPath(path)  # without this call, the session would use cached content
     reader = session.read
     try:
         found = getattr(reader.options(**_STRICT.get(kind, {})), kind)(path)

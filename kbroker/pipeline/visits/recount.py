@@ -36,7 +36,7 @@ _NUMBERS = ("visits", "events", "late")
 def require_same(
     session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, checkpoint: str, state: VisitsState
 ) -> None:
-    """Refuse the checkpoint of a stream with another topic, other rules or another lookup. Raises PipelineError."""
+    """Refuse a checkpoint whose stream has another topic, other rules or another lookup. Raises PipelineError."""
     known = open_place(session, root).require().topics.get(topic)
     if known not in (None, state.topic_id):
         raise PipelineError(f"the checkpoint {checkpoint} is of another topic than the {topic} in {root}")
@@ -137,7 +137,7 @@ def differences(counted: list[Row], streamed: list[Row], day: str | None, *, lat
     """Return one line for each difference between a recount and a stream's rows on final days.
 
     All days up to a final day are final. The number of `late` events of a final day still grows. It is compared only if
-    both have read the same records.
+    the recount and the stream have read the same records.
     """
     names = _NUMBERS if late else _NUMBERS[:2]
     last = max(final_days(streamed), default="")

@@ -7,8 +7,8 @@ Owns the rules; times in ms since the epoch. Never reads or writes.
 - Any other value is malformed. An event is malformed if a field is missing, or if its time is later than its record's
   timestamp by more than an hour: such an event would begin a day in the future.
 - The clock of a partition is the largest timestamp of its records so far. An event is late when its time is before the
-  clock by more than `lateness`. It is counted as late, and as nothing else. Lateness depends only on the partition's
-  records, not on a stream's batches, so a batch job finds the same late events.
+  clock by more than `lateness`. It counts only as late. Lateness depends only on the partition's records, not on a
+  stream's batches, so a batch job finds the same late events.
 - Events with the same visitor, id and time are one event.
 - An event begins a visit if its visitor had no earlier event within `gap`. The visit belongs to the day, in UTC, on
   which it begins, and to the organisation of its visitor.
@@ -27,7 +27,10 @@ from kbroker.pipeline.spark.tasks import small_frame
 FUTURE_MS: Final = 3_600_000
 GAP_MS: Final = 1_800_000
 LATENESS_MS: Final = 600_000
-"""Defaults, also of the commands: the longest pause within a visit, and the longest delay. Both are whole minutes."""
+"""The defaults of the rules and of the commands: the maximum pause within a visit, and the maximum delay.
+
+Both are whole minutes.
+"""
 DAY_MS: Final = 86_400_000
 JSON: Final = "json"
 BY_REGISTRY: Final = "registry"
@@ -51,18 +54,18 @@ class VisitRules:
     event_format: str = JSON
 
     def facts(self) -> dict[str, Any]:
-        """Return the rules in the form for a state. The format JSON is omitted, as in older states."""
+        """Return the rules in the form that a state contains. The format JSON is omitted, as in older states."""
         found = asdict(self)
         if self.event_format == JSON:
             del found["event_format"]
         return found
 
     def final_before(self, slowest_ms: int | None) -> int:
-        """Return the time before which all results are final, in ms, given the slowest partition's clock."""
+        """Return the time in ms before which all results are final. `slowest_ms` is the slowest partition's clock."""
         return 0 if slowest_ms is None else slowest_ms - self.lateness_ms
 
     def kept_ms(self) -> int:
-        """Return how long, in ms, an event can still matter before the slowest partition's clock."""
+        """Return the time in ms before the slowest partition's clock in which an event can still matter."""
         return self.gap_ms + self.lateness_ms
 
 
@@ -70,7 +73,7 @@ def events(records: Any, rules: VisitRules, registry: Registry | None = None) ->
     """Return (partition, offset, clock, visitor, id, time, reason) of records. Malformed records have a `reason`.
 
     `clock` is the record's own timestamp; `with_clocks` replaces it with the partition's clock. Events in a format of a
-    registry need a registry.
+    schema registry need `registry`.
     """
     from pyspark.sql import functions as f
 
@@ -143,7 +146,10 @@ def _texts(columns: list[str]) -> list[Any]:
 
 
 def with_clocks(found: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> Any:
-    """Set `clock` to the partition's clock at each event, and set `late`. `clocks` are those set without a record."""
+    """Set `clock` to the partition's clock at each event, and set `late`.
+
+    `clocks` are the clocks set without a record.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

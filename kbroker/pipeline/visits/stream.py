@@ -7,10 +7,10 @@ Spark writes to its checkpoint before it reads them. A batch is counted when its
 only published again, which changes nothing. Spark's own session windows are not used: they would drop events that are
 late by Spark's watermark, which depends on the batches. Here lateness depends only on the records (rules.py).
 
-An event can matter until the slowest partition's clock is later than the event by `gap` plus `lateness`. If a partition
-has been read to its end, is idle, and its clock is behind the fastest clock by more than this sum, the stream sets its
-clock. Otherwise the state would grow forever. The stream also sets the clock of a partition that is added to the topic
-later. The state records each such setting, so that a recount sets the clock at the same offset.
+An event can matter until the slowest partition's clock is later than the event by `gap` plus `lateness`. The stream
+sets the clock of an idle partition that has been read to its end, if this clock is behind the fastest clock by more
+than this sum. Otherwise the state would grow forever. The stream also sets the clock of a partition that is added to
+the topic later. The state records each such setting, so that a recount sets the clock at the same offset.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class VisitsOptions:
     batch_records: int = 500_000
     group: str = ""
     idle_ms: int = 60_000
-    """How many ms a partition must be idle before its clock is set. Used only with `every`."""
+    """The time in ms for which a partition must be idle before its clock is set. Used only with `every`."""
 
     def __post_init__(self) -> None:
         names = self.topic, self.out_topic, self.dead_letters
@@ -140,7 +140,7 @@ class Visits:
             raise self._explained(self._failure)
 
     def stop(self) -> None:
-        """Make `run`, in another thread, return. The running batch may be abandoned."""
+        """Let `run` return. `run` runs in another thread. The running batch may be abandoned."""
         self._stopped = True
         if self._query is not None:
             self._query.stop()
@@ -186,7 +186,10 @@ class Visits:
             raise PipelineError("the visits so far were counted by other rules; take a new checkpoint")
 
     def _fits(self, planned: int) -> bool:
-        """Whether the state is of the stream's last batch or the batch before. With an older state, a batch is lost."""
+        """Whether the state belongs to the stream's last batch or the batch before it.
+
+        With an older state, a batch is lost.
+        """
         batch = self.state.batch
         if not self._checkpoint.committed() <= batch <= planned:
             return False
@@ -313,7 +316,7 @@ class Visits:
         )
 
     def _set_clocks(self, ends: Mapping[str, int], clocks: Mapping[str, int]) -> list[Clock]:
-        """Return the clocks to set: those of idle partitions that delay the final results."""
+        """Return the clocks to set, for idle partitions that delay the final results."""
         topic = self._options.topic
 
         def last() -> dict[int, int]:

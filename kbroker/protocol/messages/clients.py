@@ -85,7 +85,7 @@ class AlterClientQuotasResponse:
     entries: list[AlteredEntryData] = f()
 
 
-# GetTelemetrySubscriptions (key 71): the metrics that a client should push, and how often (KIP-714).
+# GetTelemetrySubscriptions (key 71): the metrics that a client should push, and the interval (KIP-714).
 
 
 @message(key=71, versions="0", flexible="0+")

@@ -82,7 +82,10 @@ class ConsumerGroupMetadataValue:
 
 @message(key=4, versions="0")
 class ConsumerGroupPartitionMetadataKey:
-    """The key of consumer group partition metadata. It was written before Apache Kafka 4.1, and is now only deleted."""
+    """The key of consumer group partition metadata.
+
+    Apache Kafka wrote such keys before 4.1. Now they are only deleted.
+    """
 
     group_id: str = f("0")
 

@@ -1,4 +1,4 @@
-"""Groups: how to find, list, describe and delete them, and the membership in a classic group."""
+"""Groups: requests to find, list, describe and delete groups, and the membership in a classic group."""
 
 from kbroker.protocol.schema import f, i8, i16, i32, i64, message, struct
 
@@ -13,7 +13,7 @@ class ListGroupsRequest:
 
 @struct
 class StuckPartition:
-    """A record that a group does not get past; only kbroker sends it, in a tag that Kafka does not use."""
+    """A record at which a group is stuck. Only kbroker sends it, in a tag that Kafka does not use."""
 
     topic: str = f()
     partition: i32 = f()
@@ -51,7 +51,7 @@ class DescribeGroupsRequest:
 
 @struct
 class Reread:
-    """A client that fetches the same record again and again; only kbroker sends it, to other brokers of a cluster."""
+    """A client that repeatedly fetches the same record. Only kbroker sends it, to other brokers of a cluster."""
 
     topic: str = f()
     partition: i32 = f()

@@ -1,4 +1,4 @@
-"""The records of `__remote_log_metadata`: which segments of partitions are in remote storage (KIP-405).
+"""The records of `__remote_log_metadata`, about the segments of partitions in remote storage (KIP-405).
 
 They have no keys. A value begins with three varints: see kbroker/remote/metadata_records.py.
 """
@@ -55,7 +55,7 @@ class RemoteLogSegmentMetadataUpdateRecord:
 
 @message(key=2, versions="0", flexible="0+")
 class RemotePartitionDeleteMetadataRecord:
-    """The deletion of a partition, and with it of all its segments in remote storage."""
+    """The deletion of a partition, which includes all its segments in remote storage."""
 
     topic_id_partition: TopicIdPartitionEntry = f()
     broker_id: i32 = f()
@@ -65,7 +65,7 @@ class RemotePartitionDeleteMetadataRecord:
 
 @message(key=3, versions="0", flexible="0+")
 class RemoteLogSegmentMetadataSnapshotRecord:
-    """A segment in a snapshot of one partition, which the record therefore does not name."""
+    """A segment in a snapshot of one partition. The record does not name the partition, because the snapshot does."""
 
     segment_id: Uuid = f()
     start_offset: i64 = f()

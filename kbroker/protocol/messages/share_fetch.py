@@ -1,4 +1,4 @@
-"""ShareFetch (key 78): acquire records for a member of a share group, and acknowledge earlier ones (KIP-932).
+"""ShareFetch (key 78): acquire records for a member of a share group, and acknowledge earlier records (KIP-932).
 
 A session epoch of 0 opens a share session, -1 closes it. Version 2 adds acquire modes (KIP-1206) and the renewal of
 locks (KIP-1222).

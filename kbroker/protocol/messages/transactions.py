@@ -1,4 +1,4 @@
-"""Transactions: how they begin, grow and end, and lists of transactions and producers (KIP-664)."""
+"""Transactions: their start, their growth and their end, and lists of transactions and producers (KIP-664)."""
 
 from kbroker.protocol.schema import f, i8, i16, i32, i64, message, struct
 

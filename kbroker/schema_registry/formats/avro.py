@@ -1,8 +1,8 @@
 """Avro: parsing, the two printed forms, values, compatibility.
 
-The `avro` library decides about compatibility: each pair of types that differ, and names, sizes and symbols. Its result
-merges all reasons into sets, but Confluent's messages name the place of each reason. So this module walks the pairs
-itself, in the order of Confluent's messages. fastavro reads values.
+The `avro` library decides about compatibility: for each pair of different types, and for names, sizes and symbols. Its
+result merges all reasons into sets, but Confluent's messages name the place of each reason. So this module visits the
+pairs itself, in the order of Confluent's messages. fastavro reads values.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class AvroSchema(Schema):
         return self._reader(self._of_fastavro(logical=False), named=True)
 
     def stored_value(self, data: bytes) -> Any:
-        """Return the stored value without logical types; a union's named branch as (full name, value)."""
+        """Return the stored value without logical types. A value of a union's named branch is (full name, value)."""
         return self._read_stored(data)
 
     def data_of(self, text: str) -> bytes:
@@ -189,7 +189,7 @@ def _decoded(read: Callable[..., Any], schema: Any, data: bytes, *, named: bool)
 
 
 def has_free_items(root: avro_model.Type) -> bool:
-    """Whether a list has items that take no bytes: then five bytes can encode a billion items."""
+    """Whether a list has items without bytes: then five bytes can encode a billion items."""
     free = _free_types(root)
     return any(each.kind == "array" and _is_free(each.inner[0], free) for each in _types(root))
 
@@ -209,7 +209,7 @@ def _types(root: avro_model.Type) -> list[avro_model.Type]:
 
 
 def _free_types(root: avro_model.Type) -> set[str]:
-    """Return the names of types whose values take no bytes, or that have no finite value."""
+    """Return the names of types whose values have no bytes, or that have no finite value."""
     named = [each for each in _types(root) if each.full]
     free: set[str] = {each.full for each in named if each.kind in ("record", "error", "fixed")}
     changed = True
@@ -246,7 +246,7 @@ def holds_itself(root: avro_model.Type) -> bool:
 
 
 def compatible(reader: AvroSchema, writer: AvroSchema) -> list[Incompatibility]:
-    """Return why the reader's schema cannot read the writer's data, in the order of Avro's Java library."""
+    """Return the reasons why the reader's schema cannot read the writer's data, in the order of Avro's Java library."""
     try:
         found = run(_Pairs().of(reader.library, writer.library, "/", []))
     except RecursionError:

@@ -19,7 +19,7 @@ NAMED: Final = ("record", "error", "enum", "fixed")
 NO_NAMESPACE: Final = "kbroker_no_namespace"
 """The namespace that this package passes to the libraries for names without a namespace."""
 MOST_FIELDS: Final = 10_000
-"""The most fields of a record: the library compares each name with all earlier ones."""
+"""The maximum number of fields of a record: the library compares each name with all earlier ones."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _RESERVED: Final = frozenset(
     ("doc", "fields", "items", "name", "namespace", "size", "symbols", "values", "type", "aliases")
@@ -257,7 +257,7 @@ def _is_value(kind: Type, value: Any, known: dict[tuple[int, int], bool]) -> boo
 def canonical(kind: Type, known: Iterable[str] = (), *, normalize: bool = False) -> str:
     """Return the text that Avro's Java library prints; types whose names are known are printed as names.
 
-    With `normalize`, sorts other properties and aliases and drops empty docs, as Confluent's registry does.
+    With `normalize`, sort other properties and aliases, and drop empty docs, as Confluent's registry does.
     """
     return to_json(_Printer(set(known), normalize).type(kind, ""), java_doubles=True)
 
@@ -385,7 +385,7 @@ def _plain_field(one: Field, kind: Any, *, defaults: bool) -> dict[str, Any]:
 
 
 def plain_numbers(value: Any) -> Any:
-    """Return a default with numbers as int and float, like those of Python's JSON parser."""
+    """Return a default with numbers as int and float, as Python's JSON parser returns numbers."""
     if isinstance(value, dict):
         return {name: plain_numbers(each) for name, each in value.items()}
     if isinstance(value, list):

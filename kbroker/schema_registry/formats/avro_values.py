@@ -14,7 +14,7 @@ from kbroker.schema_registry.formats.common import InvalidValue
 
 
 def from_json(kind: Type, value: Any, place: str = "value") -> Any:
-    """Return a value for fastavro; raises InvalidValue, which names the place that does not match."""
+    """Return a value for fastavro. Raises InvalidValue, which names the place in the value that does not match."""
     kind = kind.named or kind
     if kind.kind == "union":
         return _in_union(kind, value, place)
@@ -90,5 +90,5 @@ def _in_union(kind: Type, value: Any, place: str) -> Any:
 
 
 def _of_branch(branch: Type, value: Any, place: str) -> tuple[str, Any]:
-    """Return the branch's name and the value, so that fastavro need not guess the branch."""
+    """Return the branch's name and the value, so that fastavro does not guess the branch."""
     return (whole(branch.full) if branch.full else branch.kind), from_json(branch, value, place)

@@ -18,13 +18,13 @@ from typing import Any, Final, TypeVar
 from kbroker.extras import how_to_install
 
 LARGEST: Final = 1024 * 1024
-"""The most characters of a schema with all its references."""
+"""The maximum number of characters of a schema with all its references."""
 DEEPEST: Final = 200
-"""The most levels of nesting in a text: braces, brackets, parentheses."""
+"""The maximum number of levels of nesting in a text: braces, brackets, parentheses."""
 LONGEST_NUMBER: Final = 1_000
-"""The most characters of a number (Jackson's limit), and the most digits that its exponent may stand for."""
+"""The maximum number of characters of a number (Jackson's limit), and of digits that its exponent may stand for."""
 MOST_STEPS: Final = 300_000
-"""The most steps of one comparison; a step compares a pair of types, or copies a difference."""
+"""The maximum number of steps of one comparison; a step compares a pair of types, or copies a difference."""
 
 
 class InvalidSchema(Exception):  # noqa: N818 - what it says of the text
@@ -39,8 +39,9 @@ class InvalidValue(ValueError):  # noqa: N818 - what it says of the bytes
 class Incompatibility:
     """One reason why a reader's schema cannot read the data of a writer's schema.
 
-    `text` has Confluent's words, with `{path}`, `{info}`, `{reader}` and `{writer}`; the last two become "new" and
-    "old", or the reverse in the other direction. `form` is the type of schema, which determines quotes and fields.
+    `text` has Confluent's words, with `{path}`, `{info}`, `{reader}` and `{writer}`; in one direction the last two
+    become "new" and "old", in the other direction "old" and "new". `form` is the type of schema, which determines
+    quotes and fields.
     """
 
     form: str
@@ -69,7 +70,10 @@ class Schema(ABC):
     schema_type: str = field(init=False, default="")
     text: str
     references: Mapping[str, str]
-    """The texts of all referenced schemas, by the names in the references; each text after those that it needs."""
+    """The texts of all referenced schemas, by the names in the references.
+
+    Each text follows the texts that it needs.
+    """
 
     @property
     @abstractmethod
@@ -108,7 +112,7 @@ class Schema(ABC):
 
     @abstractmethod
     def check_value(self, data: bytes) -> None:
-        """Raise InvalidValue unless these bytes are a value; they are the bytes after the magic byte and the id.
+        """Raise InvalidValue unless the bytes after the magic byte and the id are a value.
 
         For Protobuf the bytes begin with the indexes of the message.
         """
@@ -117,7 +121,7 @@ class Schema(ABC):
     def value_of(self, data: bytes) -> Any:
         """Return the value of bytes as in `check_value`; raises InvalidValue.
 
-        Types that JSON lacks keep the form of the format's library: bytes, decimals, dates.
+        Bytes, decimals and dates, which JSON lacks, keep the form of the format's library.
         """
 
     @abstractmethod
@@ -166,12 +170,12 @@ def check_nesting(text: str, *, json_text: bool, deepest: int = DEEPEST) -> None
         elif token in _CLOSE:
             depth -= 1
         elif not json_text and token.startswith("/*") and "/*" in token[2:]:
-            # The compiler would report each of them.
+            # The compiler would report each such comment.
             raise InvalidSchema('"/*" inside of a comment')
 
 
 def value_in(text: str, what: str) -> Any:
-    """Parse a value in JSON; raises InvalidValue, which names what the text should be (`what`)."""
+    """Parse a value in JSON; raises InvalidValue, whose message contains `what`, the expected kind of text."""
     try:
         check_nesting(text, json_text=True)
         return json.loads(text)
@@ -235,7 +239,7 @@ def _write_json(value: Any, pieces: list[str], sort_keys: bool, java_doubles: bo
 
 
 def java_double(number: float) -> str:
-    """Return the text of a number as from Java's Double.toString: 1.0E10, not 10000000000.0."""
+    """Return a number's text as Java's Double.toString writes it: 1.0E10, not 10000000000.0."""
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)
     sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
@@ -247,10 +251,10 @@ def java_double(number: float) -> str:
 def java_order(*names: Iterable[str | int]) -> list[Any]:
     """Return names in the order of a Java HashSet that was created from one collection, then extended with others.
 
-    Confluent's messages have this order.
+    The lists in Confluent's messages have this order.
     """
     first, *others = [list(each) for each in names]
-    # Compute how many buckets `new HashSet<>(collection)` has, and double them as Java does when others are added.
+    # Compute the number of buckets of `new HashSet<>(collection)`, and double it as Java does when others are added.
     buckets = 16
     while buckets < len(first) / 0.75 + 1:
         buckets *= 2

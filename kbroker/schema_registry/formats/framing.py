@@ -1,4 +1,4 @@
-"""Confluent's wire format: which schema a key or a value names.
+"""Confluent's wire format, in which a key or a value names its schema.
 
     in front of the data    0, id u32
     in a header             0, id u32  or  1, GUID of 16 bytes; the data then have nothing in front of them
@@ -26,7 +26,7 @@ def split(data: bytes, header: bytes | None) -> tuple[bytes, bytes]:
 
 
 def token_length(header: bytes) -> int:
-    """Return the length in bytes of the token at the begin of a header's content."""
+    """Return the length in bytes of the token at the start of a header's content."""
     return GUID_BYTES if header[:1] == b"\x01" else ID_BYTES
 
 
@@ -41,7 +41,7 @@ def guid_of(token: bytes) -> bytes | None:
 
 
 def fault_of(token: bytes) -> str | None:
-    """Return why a token names no schema, or None if it names one."""
+    """Return the reason for which a token names no schema, or None if it names one."""
     if id_of(token) is not None or guid_of(token) is not None:
         return None
     if not token:

@@ -28,13 +28,13 @@ from kbroker.schema_registry.formats.json_schema_model import Model
 BASE: Final = "https://schema.invalid/"
 """The address of a schema without `$id`: names of references are relative to it. `.invalid` never resolves."""
 LONGEST_PATTERN: Final = 10_000
-"""The most characters of a pattern."""
+"""The maximum number of characters of a pattern."""
 LARGEST_PATTERN: Final = 10 * 1024 * 1024
-"""The most bytes of a compiled pattern."""
+"""The maximum size in bytes of a compiled pattern."""
 LARGEST_PATTERNS: Final = 64 * 1024 * 1024
-"""The most bytes of all compiled patterns of a schema."""
+"""The maximum size in bytes of all compiled patterns of a schema."""
 MOST_BACKTRACKS: Final = 10_000
-"""How often a pattern that is not linear may backtrack in one text."""
+"""The maximum number of backtracks in one text of a pattern that is not linear."""
 _DRAFTS: Final = {
     "json-schema.org/draft-04/schema": 4,
     "json-schema.org/schema": 4,
@@ -224,7 +224,7 @@ def _limits(documents: Iterable[Any]) -> dict[str, int]:
 
 
 MOST_EVALUATIONS: Final = 10_000_000
-"""The most evaluations of one part of a value: nested alternatives multiply their number."""
+"""The maximum number of evaluations of one part of a value: nested alternatives multiply their number."""
 
 
 def _depth(value: Any) -> int:
@@ -241,7 +241,7 @@ def _identity(document: Any, draft: int) -> str | None:
 
 
 def _ready(document: Any) -> Any:
-    """Return a document for the validator: `$schema` only if known; `$defs` also refers to `definitions`."""
+    """Return a document for the validator: it has `$schema` only if known, and `$defs` also refers to `definitions`."""
     if not isinstance(document, dict):
         return document
     ready = dict(document)

@@ -1,4 +1,4 @@
-"""The kinds of changes of a JSON Schema: which are compatible, and Confluent's messages about the others."""
+"""The kinds of changes of a JSON Schema: the compatible ones, and Confluent's messages about the others."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Finds which changes of a JSON Schema are compatible according to Confluent's registry.
+"""Finds the incompatible changes of a JSON Schema, according to Confluent's registry.
 
 `differences` finds the changes from the writer's schema (original) to the reader's (update), each with its kind and its
-place; json_schema_changes.py lists the kinds that are compatible. How properties are compared depends on the content
+place; json_schema_changes.py lists the kinds that are compatible. The comparison of properties depends on the content
 model: open (any further property), closed (`additionalProperties: false`), or partially open (a schema for further
 properties, or patterns).
 
-Schemas may contain themselves. A pair that occurs again within itself counts as compatible there. If it turns out to be
-incompatible, everything is compared again with this result, until nothing changes.
+Schemas may contain themselves. A pair of nodes that occurs again within itself counts as compatible there. If the
+comparison then finds the pair incompatible, the whole comparison is repeated with this result, until the results stay
+the same.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class _Comparison:
         self._turned = False
         self._matchers: dict[str, Callable[[str], bool]] = {}
         self.has_assumed = False
-        """Whether a pair was assumed to be compatible because it occurs within itself."""
+        """Whether this pass assumed that a pair is compatible, because the pair occurs within itself."""
 
     def incompatible_pairs(self) -> dict[_Pair, _Found]:
         """Return the pairs that this pass found to be incompatible."""
@@ -123,7 +124,7 @@ class _Comparison:
             if original.kind == "false" or update.kind == "empty":
                 return []
             if original.labels.get("connect.type") == update.labels.get("connect.type") == '"bytes"':
-                return []  # Connect's decimals: texts earlier, now numbers
+                return []  # Connect's decimals were texts earlier, and are numbers now
             return [Difference("TYPE_CHANGED")]
         changed = [
             Difference(f"{name.upper()}_CHANGED")
@@ -435,7 +436,7 @@ def _partial(node: Node) -> Node | None:
 
 
 def _distinct(nodes: list[Node]) -> list[Node]:
-    """Return nodes without duplicates of the same JSON; parts that are no schemas of their own are all distinct."""
+    """Return nodes without duplicates of the same JSON. Parts that are no separate schemas are never duplicates."""
     kept: dict[object, Node] = {}
     for each in nodes:
         kept.setdefault(each.source or id(each), each)
@@ -443,7 +444,7 @@ def _distinct(nodes: list[Node]) -> list[Node]:
 
 
 def _matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a function that returns whether a pattern occurs in a text, in bounded time."""
+    """Return a function that searches a pattern in a text, in bounded time. It returns whether the pattern occurs."""
     import jsonschema_rs
 
     schema = {"pattern": pattern}
@@ -459,7 +460,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _matching(edges: list[dict[int, _Found]], steps: Steps) -> dict[int, int]:
-    """Return a largest matching of a bipartite graph: the node of the second side for each node of the first."""
+    """Return a maximum matching of a bipartite graph: for each matched node of the first side, its partner."""
     owners: dict[int, int] = {}
     for start in range(len(edges)):
         # Find, without recursion, the shortest path on which swapping the edges adds one match.

@@ -36,7 +36,7 @@ class Node:
     source: int = 0
     """A number that is equal for all nodes of the same JSON: equal members of a combination count once."""
     labels: dict[str, str] = field(default_factory=dict)
-    """The given ones of id, title, description, default and connect.type, each as JSON."""
+    """Those of id, title, description, default and connect.type that the schema has, each as JSON."""
     bounds: dict[str, Any] = field(default_factory=dict)
     is_integer: bool = False
     is_unique: bool = False
@@ -53,14 +53,14 @@ class Node:
     dependent: dict[str, Node] = field(default_factory=dict)
     """The schema that must match if a property is present."""
     extra: bool = True
-    """Whether further properties or items are allowed at all."""
+    """Whether any further properties or items are allowed."""
     extra_schema: Node | None = None
     unevaluated: Node | None = None
     all_items: Node | None = None
     reference: tuple[str, str] = ("", "")
     """The value of a `$ref`, and the address to which it is relative."""
     unseen: list[Node] = field(default_factory=list)
-    """The schemas that only values are checked against, not compatibility: `contains`, `propertyNames`."""
+    """The schemas that apply only to values, not to compatibility: `contains`, `propertyNames`."""
 
 
 class Model:
@@ -90,7 +90,7 @@ class Model:
 
     @cached_property
     def costs(self) -> Costs:
-        """How often a validator evaluates the parts of values."""
+        """The numbers of evaluations that a validator needs for the parts of values."""
         return Costs(self)
 
     def _index(self, document: Any, base: str) -> None:
@@ -154,7 +154,10 @@ class Model:
         return here, base
 
     def _node(self, schema: Any, base: str) -> Node:
-        """Return the node of a schema within a document; created once and filled later, since schemas may be deep."""
+        """Return the node of a schema within a document.
+
+        It is created once and filled later, because schemas may be deep.
+        """
         if isinstance(schema, bool):
             return Node("empty" if schema else "false", source=-1 - schema)
         if not isinstance(schema, dict):
@@ -323,9 +326,10 @@ class Model:
 
 
 class Costs:
-    """How often a validator evaluates a part of a value in the worst case, by the depth of the value.
+    """The number of evaluations of a part of a value in the worst case, by the depth of the value.
 
-    Nested alternatives multiply at each level; without a limit, the validation of a short value could take years.
+    Nested alternatives multiply this number at each level; without a limit, the validation of a short value could take
+    years.
     """
 
     _MOST: Final = 10**9
@@ -337,7 +341,7 @@ class Costs:
         self._until = -1
 
     def of(self, depth: int) -> int:
-        """Return how many evaluations a value of this depth may need, but at most a billion."""
+        """Return the number of evaluations that a value of this depth may need, at most a billion."""
         if self._until < depth:
             nodes = self._reached()
             for level in range(self._until + 1, depth + 1):

@@ -1,4 +1,4 @@
-"""The seven levels of compatibility, composed of one check: why a reader's schema cannot read a writer's data.
+"""The seven levels of compatibility, composed of one check: whether a reader's schema can read a writer's data.
 
 BACKWARD: the new schema reads data of the old one. FORWARD: the old schema reads data of the new one. FULL: both.
 *_TRANSITIVE compares with each earlier version, from the latest to the first, and stops at the first that fails; the
@@ -23,16 +23,16 @@ LEVELS: Final = (
     "FULL_TRANSITIVE",
 )
 LONGEST_SCHEMA_SHOWN: Final = 10 * 1024
-"""The most characters of an old schema that the messages contain."""
+"""The maximum number of characters of an old schema that the messages contain."""
 _OTHER_TYPE: Final = "Incompatible because of different schema type"
 
 
 def check(level: str, new: Schema, previous: Iterable[tuple[int | None, Schema]]) -> list[str]:
-    """Return why a new schema must not follow the previous versions (oldest first); an empty list if it is allowed.
+    """Return the reasons for which a new schema must not follow the previous versions; an empty list if it may.
 
-    `previous` are pairs of a version's number, or None, and its schema. The messages are the verbose messages of
-    Confluent's registry, which end with the old version, its schema and the level. Raises InvalidSchema for schemas
-    that cannot be compared within the limits.
+    The versions are ordered from the oldest. `previous` are pairs of a version's number (or None) and its schema. The
+    messages are the verbose messages of Confluent's registry, which end with the old version, its schema and the level.
+    Raises InvalidSchema for schemas that cannot be compared within the limits.
     """
     if level == "NONE":
         return []

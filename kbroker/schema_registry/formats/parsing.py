@@ -15,9 +15,9 @@ def parse(schema_type: str, text: str, references: Mapping[str, str] | None = No
     """Parse a schema; raises InvalidSchema with the reason, or ImportError without the extra `registry`.
 
     `references` has the texts of all schemas that the schema references, directly or indirectly, by the names in the
-    references; each text comes after those that it needs. Nothing else is read, whatever the text names. `is_new` is
-    False for a schema that a registry already stores: then Avro's defaults are not checked, because Confluent's
-    registry did not always check them.
+    references; each text comes after those that it needs. No other schema or file is read, whatever the text names.
+    `is_new` is False for a schema that a registry already stores: then Avro's defaults are not checked, because
+    Confluent's registry did not always check them.
     """
     given = dict(references or {})
     check_size(text, given)
@@ -37,7 +37,7 @@ def parse(schema_type: str, text: str, references: Mapping[str, str] | None = No
 
 
 def compatible(reader: Schema, writer: Schema) -> list[Incompatibility]:
-    """Return why the reader's schema cannot read the writer's data; an empty list if it can.
+    """Return the reasons for which the reader's schema cannot read the writer's data; an empty list if it can.
 
     Both must be of one type. Raises InvalidSchema for schemas that cannot be compared within the limits.
     """

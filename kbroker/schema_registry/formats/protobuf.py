@@ -52,7 +52,7 @@ def _classes(files: Iterable[Any]) -> Callable[[str], Any]:
     def found(name: str) -> Any:
         try:
             return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
-        except KeyError:  # for options of a file that does not import descriptor.proto
+        except KeyError:  # needed for the options of a file that does not import descriptor.proto
             return getattr(descriptor_pb2, name.rpartition(".")[2])
 
     return found
@@ -201,7 +201,7 @@ class ProtobufSchema(Schema):
 def _indexes(data: bytes) -> tuple[list[int], int]:
     """Return the indexes of a message, outermost first, and the position after them.
 
-    Their encoding is zigzag, and begins with their number.
+    The encoding is zigzag, and begins with the number of indexes.
     """
     count, position = _zigzag(data, 0)
     if count == 0:

@@ -1,9 +1,9 @@
-"""Finds which changes of a Protobuf file are compatible according to Confluent's registry.
+"""Finds the incompatible changes of a Protobuf file, according to Confluent's registry.
 
-Fields are compared by their numbers, messages and enums by their names. Kinds of scalars that Protobuf can read as each
-other are one kind: all varints with enums and bool; zigzag; fixed of one width; strings and bytes. Members of a `oneof`
-exclude each other: fields that did not exclude each other before must not do so afterwards. Types of other files are
-compared where they are used.
+Fields are compared by their numbers, messages and enums by their names. Scalars that Protobuf can read as each other
+are of one kind: all varints with enums and bool; zigzag; fixed of one width; strings and bytes. Members of a `oneof`
+exclude each other. A change must not make fields exclude each other. Types of other files are compared where they are
+used.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TEXTS: Final = {
     " in the {reader} schema does not match its type in the {writer} schema",
     "FIELD_NUMERIC_LABEL_CHANGED": "The label for a NUMERIC field at path '{path}'"
     " in the {reader} schema does not match its label in the {writer} schema",
-    # Confluent's message also has the two blanks.
+    # Confluent's message also has these two blanks.
     "REQUIRED_FIELD_ADDED": "A required field  at path '{path}'"
     " in the {reader} schema is missing in the {writer} schema",
     "REQUIRED_FIELD_REMOVED": "The {reader} schema"
@@ -91,7 +91,7 @@ _Work = Generator[Any, list[Difference], list[Difference]]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A message, and facts of the file that defines it."""
+    """A message, and facts about the file that defines the message."""
 
     message: Any
     package: str
@@ -284,7 +284,7 @@ class _Comparison:
 
 
 class _Fields:
-    """The fields of a message, and which of them exclude each other."""
+    """The fields of a message, and the groups of fields that exclude each other."""
 
     def __init__(self, message: Any, is_proto3: bool) -> None:
         self._is_proto3 = is_proto3
@@ -295,7 +295,7 @@ class _Fields:
         self.oneofs: dict[str, list[int]] = {name: [] for name in names.values()}
         for each in message.field:
             if each.type == _GROUP:
-                continue  # Confluent's registry does not compare them
+                continue  # Confluent's registry does not compare groups
             self.by_number[each.number] = each
             if each.HasField("oneof_index") and each.oneof_index in names:
                 name = names[each.oneof_index]

@@ -1,8 +1,8 @@
 """Compiles Protobuf texts to descriptors with protox (protoxy). Owns the limits of its input and of the files it reads.
 
-The compiler reads only the files of a new directory, into which the texts are written and which is deleted afterwards.
-This module refuses imports that could lead out of the directory (absolute, `..`, `//`). The types of Google and of
-Confluent are built in, as in Confluent's registry.
+The compiler reads only the files of a new directory. This module writes the texts into the directory and deletes it
+afterwards. This module refuses imports that could lead out of the directory (absolute, `..`, `//`). The types of Google
+and of Confluent are built in, as in Confluent's registry.
 
 The compiler recurses, so the nesting of a text is limited beforehand. The full name of a type is repeated in every
 field of that type, so the length of names is limited, too. A text with many errors takes long to compile, so only small
@@ -24,13 +24,16 @@ from typing import Any, Final
 from kbroker.schema_registry.formats.common import InvalidSchema, check_nesting, need
 
 DEEPEST: Final = 50
-"""The most levels of nesting: a descriptor is readable up to 100 levels."""
+"""The maximum number of levels of nesting: a descriptor is readable up to 100 levels."""
 LARGEST_NAMES: Final = 64 * 1024 * 1024
-"""The most characters of all names together in the descriptor."""
+"""The maximum total length, in characters, of all names in the descriptor."""
 LARGEST_HERE: Final = 4_000
-"""The most characters of a text with its references that this process compiles; they take at most 50 ms."""
+"""The maximum length, in characters, of a text with its references that this process compiles.
+
+This takes at most 50 ms.
+"""
 MOST_SECONDS: Final = 20
-"""The most seconds for which another process may compile."""
+"""The maximum time in seconds for which another process may compile."""
 _LONGEST_PATH: Final = 500
 _LONGEST_PART: Final = 200
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -123,7 +126,7 @@ def compiled(text: str, references: Mapping[str, str]) -> tuple[Any, str]:
 
 
 class _CompilerError(Exception):
-    """The compiler's error, and its place, like "default.proto:3:5: "."""
+    """The compiler's error, which begins with its place, such as "default.proto:3:5: "."""
 
     def __init__(self, what: str, details: str) -> None:
         found = re.search(r"\[([^\[\]\n]{1,300}:\d+:\d+)\]", details[:2_000])
@@ -228,7 +231,7 @@ def from_base64(text: str) -> Any:
 
 
 def is_serialized(text: str) -> bool:
-    """Whether a text cannot be a schema's text, but may be a file descriptor in base64."""
+    """Whether a text may be a file descriptor in base64. Such a text cannot be a schema's text."""
     return not len(text) % 4 and re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", text) is not None
 
 

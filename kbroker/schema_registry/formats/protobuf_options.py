@@ -33,7 +33,7 @@ Value = Any
 
 
 class Options:
-    """Prints options; if `extensions`, the full names of all extensions, is given, prints the normalized form."""
+    """Prints options. With `extensions`, which are the full names of all extensions, prints the normalized form."""
 
     def __init__(
         self, package: str, extensions: frozenset[str] | None, classes: Callable[[str], Any] | None = None

@@ -1,8 +1,8 @@
 """A Protobuf file as Confluent's registry prints it: two blanks a level, no comments, types in their own order.
 
-The descriptor lacks some parts of the text: how a type was named, how options were written, which ranges were in one
-statement. This module copies these parts from the places in the text that the compiler reports. A descriptor without a
-text is printed with full names.
+The descriptor lacks some facts about the text: the written names of types, the form of options, and the grouping of
+ranges in statements. This module copies these parts from the places in the text that the compiler reports. A descriptor
+without a text is printed with full names.
 
 The normalized form has full names, everything sorted by number or name, and options sorted by name.
 """
@@ -41,7 +41,7 @@ _GROUP: Final = 10
 _LABELS: Final = {1: "optional", 2: "required", 3: "repeated"}
 Path = tuple[int, ...]
 Place = tuple[int, int, int, int]
-"""The line and column where a part of the text begins, and those where it ends; columns count bytes."""
+"""The line and column of the start of a part of the text, and those of its end. Columns count bytes."""
 
 
 class Source:
@@ -350,7 +350,7 @@ def _around(spot: Place, statements: list[Place]) -> Place:
 
 
 class _Holder:
-    """Replaces a message when the groups of extensions look up their types."""
+    """Stands for a message when the groups of extensions look up their types."""
 
     def __init__(self, nested: Any) -> None:
         self.nested_type = nested

@@ -1,8 +1,8 @@
-"""The Protobuf compiler in a process of its own: run as a script, never imported. For texts that could take long.
+"""The Protobuf compiler in a process of its own: run as a script, never imported.
 
-The compiler holds the interpreter's lock while it works. It reports each error with the lines around it, which takes
-minutes for a text with many errors. In this process it has limits of time and memory, and a crash does not end the
-broker.
+This process compiles the texts that could take long. The compiler holds the interpreter's lock while it works. The
+compiler reports each error with the lines around it, which takes minutes for a text with many errors. In this process
+it has limits of time and memory, and a crash does not end the broker.
 
 Arguments: the directory, and the name of the text's file in it. Prints "+" and the descriptors, or "-" and the error.
 """

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 LONGEST_NAME: Final = 256
-"""The most characters of a rule's name."""
+"""The maximum number of characters of a rule's name."""
 _MIGRATION: Final = ("UPGRADE", "DOWNGRADE", "UPDOWN")
 _DOMAIN: Final = ("WRITE", "READ", "WRITEREAD")
 _PHASES: Final = {
@@ -79,7 +79,7 @@ def normal_metadata(metadata: Any) -> dict[str, Any] | None:
 def normal_rule_set(rule_set: Any) -> dict[str, Any] | None:
     """Return a rule set in normal form.
 
-    Names and modes are not checked: a registry may already store values that it would refuse.
+    Names and modes are not checked: a registry may already store values that it would now refuse.
     """
     if rule_set is None:
         return None

@@ -1,8 +1,8 @@
-"""Tags within the text of an Avro schema: which records and fields have tags, and how to change them.
+"""Tags within the text of an Avro schema: the tagged records and fields, and changes of their tags.
 
 Owns the names of tagged entities, "namespace.Record" and "namespace.Record.field" (Confluent: AvroSchema,
-SchemaEntity). Reads only the types that the text itself defines, not those of references. For schemas of other types
-this module supports no tags.
+SchemaEntity). Reads only the types that the text itself defines, not the types of references. This module supports tags
+only for Avro.
 """
 
 from __future__ import annotations

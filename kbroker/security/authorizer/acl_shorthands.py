@@ -69,7 +69,10 @@ class AclOptions(NamedTuple):
         return list(dict.fromkeys(found))
 
     def filters(self) -> list[AclFilter]:
-        """Return the filters for the options; without principals, for all ACLs of the resources. Raises ValueError."""
+        """Return the filters for the options.
+
+        Without principals, the filters match all ACLs of the resources. Raises ValueError.
+        """
         if self.principals or self.operations or self.producer or self.consumer:
             return [
                 AclFilter(pattern.resource_type, pattern.name, self.pattern, *entry) for pattern, entry in self.acls()

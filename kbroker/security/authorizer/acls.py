@@ -1,9 +1,9 @@
 """Access control lists as values: resources, their patterns, entries and filters, with Kafka's codes and names.
 
-Owns the parts of an ACL, and which ACLs a filter matches. Never decides about permissions (authorizer.py) and never
-stores an ACL.
+Owns the parts of an ACL, and the matching of filters with ACLs. Never decides about permissions (authorizer.py) and
+never stores an ACL.
 
-An ACL reads: PRINCIPAL from HOST is allowed (or denied) OPERATION on all resources that PATTERN covers.
+An ACL means: PRINCIPAL from HOST is allowed (or denied) OPERATION on all resources that PATTERN covers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 WILDCARD: Final = "*"
-"""As a literal name it means every resource of a type; as a host it means every host."""
+"""The wildcard: as a literal name it means every resource of a type, as a host every host."""
 ANY_USER: Final = "User:*"
 CLUSTER_NAME: Final = "kafka-cluster"
 """The only name of a resource of type CLUSTER."""
 MOST_MATCHED: Final = 100_000
-"""The most ACLs that the filters of one request may match together."""
+"""The maximum number of ACLs that the filters of one request may match together."""
 
 
 class _Code(IntEnum):
-    """A code of the protocol: 0 is UNKNOWN, 1 is ANY; an ACL contains neither of these two."""
+    """A code of the protocol: 0 is UNKNOWN, 1 is ANY. ACLs do not contain these two codes."""
 
     # Use int's hash, because Enum's is computed in Python: each request looks up keys that contain these codes.
     __hash__ = int.__hash__
@@ -60,7 +60,7 @@ class ResourceType(_Code):
 
 
 class PatternType(_Code):
-    """How a pattern's name is used. ANY and MATCH are for filters; MATCH means any pattern that covers the name."""
+    """The use of a pattern's name. ANY and MATCH are for filters; MATCH means any pattern that covers the name."""
 
     UNKNOWN = 0
     ANY = 1
@@ -123,7 +123,7 @@ OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }  # fmt: skip
-"""The operations on each type of resource; clients may request which of them they are allowed (KIP-430)."""
+"""The operations on each type of resource. A client may request the list of those that it is allowed (KIP-430)."""
 
 
 class Pattern(NamedTuple):
@@ -216,7 +216,7 @@ class AclFilter:
 async def matching(
     acls: Acls, filters: Sequence[AclFilter]
 ) -> tuple[list[list[Acl] | ApiError], dict[Pattern, frozenset[Entry]]]:
-    """Return the matches of each filter, and all matches by pattern. Their number over all filters is limited."""
+    """Return the matches of each filter, and all matches by pattern. The total number of matches is limited."""
     answers: list[list[Acl] | ApiError] = []
     by_pattern: dict[Pattern, set[Entry]] = {}
     left = MOST_MATCHED
@@ -255,7 +255,7 @@ def added(acls: Acls, more: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern,
 
 
 def without(acls: Acls, removed: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, frozenset[Entry]]:
-    """Return ACLs without the `removed` ones."""
+    """Return ACLs without the ACLs in `removed`."""
     changed = dict(acls)
     for pattern, entries in removed.items():
         left = changed.pop(pattern, frozenset()) - entries

@@ -1,7 +1,7 @@
 """The evaluation of access control lists: whether a principal may do something (Apache Kafka's StandardAuthorizer).
 
 Owns the decision, the cache of decisions, and their log under Kafka's name `kafka.authorizer.logger`;
-handlers/authorized/audit.py logs changes by administrators. Never changes an ACL, and does not know the request:
+handlers/authorized/audit.py logs changes by administrators. Never changes an ACL. Does not know the request:
 handlers/authorized/ does.
 
 1. Super users are allowed everything.
@@ -10,8 +10,8 @@ handlers/authorized/ does.
 3. Otherwise, if an applicable ACL allows the operation, the request is allowed.
 4. Otherwise the request is denied, unless no ACL covers the resource and `allow.everyone.if.no.acl.found` is set.
 
-The look-up uses the resource's name, and its beginnings that are as long as an existing prefix, so its cost does not
-depend on the number of ACLs. Decisions are cached until the ACLs change.
+The look-up uses the resource's name, and the beginnings of the name that are as long as an existing prefix. So the cost
+of a look-up does not depend on the number of ACLs. Decisions are cached until the ACLs change.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def _log(level: int, outcome: str, principal: Principal, host: str, operation: O
 
 
 REMEMBERED: Final = 4096
-"""The most cached decisions about one principal from one host; when this number is reached, the cache is cleared."""
+"""The maximum number of cached decisions about one principal from one host. At this number, the cache is cleared."""
 REMEMBERED_NAME: Final = 256
 """Decisions about names with more characters are not cached, which limits the cache to about 1 MB."""
 REMEMBERED_RIGHTS: Final = 4096
-"""The most cached pairs of principal and host; live connections keep their own `Rights`."""
+"""The maximum number of cached pairs of principal and host; live connections keep their own `Rights`."""
 _IMPLIES_DESCRIBE: Final = frozenset(
     {Operation.DESCRIBE, Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALL}
 )
@@ -144,7 +144,7 @@ class Authorizer:
                 yield entries
 
     def _about(self, kind: ResourceType) -> dict[str, list[tuple[Pattern, Entry]]]:
-        """Return the ACLs of a type by principal; grouped once after a change, not for each request."""
+        """Return the ACLs of a type by principal. They are grouped once after a change, not for each request."""
         about = self._by_principal.get(kind)
         if about is None:
             about = self._by_principal[kind] = {}
@@ -207,7 +207,7 @@ class Rights:
         return allowed
 
     def may_read(self, topic: str) -> bool:
-        """Whether a topic's records may be read; like `may`, but much faster, because each fetch calls it."""
+        """Whether a topic's records may be read. Each fetch calls this method, so it is much faster than `may`."""
         authorizer = self._authorizer
         if topic in self._readable and self._readable_by is authorizer.acls and not authorizer.logs_allowed:
             return True

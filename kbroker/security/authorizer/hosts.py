@@ -63,7 +63,7 @@ def _range_6(host: str) -> IPv6Network:
 def _known_range(host: str) -> tuple[int, int, int] | None:
     """Return a range's IP version, its prefix as a number, and the number of bits after it; None for another text.
 
-    Cached, because a decision may check the ranges of many ACLs.
+    The result is cached, because a decision may check the ranges of many ACLs.
     """
     try:
         network = parse_range(host)

@@ -1,9 +1,9 @@
 """The authentication on one connection: the allowed requests, and its result.
 
 Owns the order of requests (Apache Kafka: SaslServerAuthenticator), and the interface of a mechanism (bytes in, bytes
-out, and a name at the end). Owns also the session of a login: its end, when a client may log in again (KIP-368), and
-when a broker renews its own login to another broker. Never handles a frame: network/sasl_gate.py reads and writes
-frames.
+out, and a name at the end). Owns also the session of a login: its end, the times at which a client may log in again
+(KIP-368), and the time at which a broker renews its own login to another broker. Never handles a frame:
+network/sasl_gate.py reads and writes frames.
 
     FIRST       ApiVersions, once, or SaslHandshake
     HANDSHAKE   SaslHandshake
@@ -26,8 +26,8 @@ from kbroker.security.principal import USER, Principal, printable
 class AuthenticationFailed(Exception):  # noqa: N818 - an outcome, not a fault of the program
     """An authentication has failed. The message is for the log, and contains no secret.
 
-    `client_message` is the message for the client; if it is None, the client only receives that its credentials are
-    invalid.
+    `client_message` is the message for the client; if it is None, the client receives the general message that its
+    credentials are invalid.
     """
 
     def __init__(self, reason: str, client_message: str | None = None) -> None:
@@ -40,7 +40,7 @@ class UnsupportedMechanism(AuthenticationFailed):
 
 
 class MechanismChanged(AuthenticationFailed):
-    """A client authenticates again with another mechanism; it receives no response."""
+    """Raised if a client authenticates again with another mechanism. The client receives no response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ Options = Mapping[str, str]
 
 
 LEAST_MS_BETWEEN: Final = 1000
-"""The least ms between two authentications of a client; an earlier one is refused."""
+"""The minimum time in ms between two authentications of a client. An earlier authentication is refused."""
 _SHARE_OF_SESSION: Final = 0.85
 """The share of a session's time after which a broker renews its login to another broker."""
 _LONGEST_MS: Final = (1 << 63) - 1
@@ -131,7 +131,7 @@ class Session:
 
 
 class Stage(Enum):
-    """The expected request; see the module's docstring."""
+    """The states of an authentication, named after the expected request; see the module's docstring."""
 
     FIRST = 1
     HANDSHAKE = 2

@@ -19,7 +19,7 @@ from kbroker.security.tls.mapping import NoRule
 NAME: Final = "GSSAPI"
 MODULE: Final = "com.sun.security.auth.module.Krb5LoginModule"
 MOST_BYTES: Final = 128 * 1024
-"""The most bytes of a message; a ticket that lists the groups of a large directory has 64 kB."""
+"""The maximum size in bytes of a message. A ticket that lists the groups of a large directory has 64 kB."""
 _MOST_STEPS: Final = 10
 _NO_LAYER: Final = 1
 

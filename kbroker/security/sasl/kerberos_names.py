@@ -27,7 +27,7 @@ _RULE: Final = re.compile(
 )
 _PARAMETER: Final = re.compile(r"\$(\d*)")
 _LONGEST: Final = 1024
-"""The most characters of a principal's name: the operator's patterns could be slow on a client's longer name."""
+"""The maximum length in characters of a principal's name. On longer names, the operator's patterns could be slow."""
 
 
 class KerberosName(NamedTuple):

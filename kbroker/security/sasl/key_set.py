@@ -120,7 +120,7 @@ def _from_file(path: str) -> bytes:
 
 
 def _from_web(url: str) -> bytes:
-    import urllib.request  # imported only if the keys have a URL, because it takes some ms
+    import urllib.request  # imported only if the keys have a URL, because the import takes some ms
 
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
     try:
@@ -137,7 +137,7 @@ def _bounded(data: bytes) -> bytes:
 
 
 def parse_keys(data: bytes) -> list[Key]:
-    """Parse a key set; return its signature keys, without those of unknown kinds. Raises BadKeySet."""
+    """Parse a key set. Return its signature keys, without keys of unknown kinds. Raises BadKeySet."""
     try:
         listed = json.loads(data)["keys"]
         if not isinstance(listed, list):

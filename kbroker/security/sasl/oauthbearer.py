@@ -18,7 +18,10 @@ from kbroker.security.sasl.authentication import AuthenticationFailed, Identity
 MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 NAME: Final = "OAUTHBEARER"
 MOST_BYTES: Final = 64 * 1024
-"""The most bytes of a message; one of sasl.server.max.receive.size bytes would block the loop for about ten ms."""
+"""The maximum size in bytes of a message.
+
+A message of sasl.server.max.receive.size bytes would block the loop for about ten ms.
+"""
 _SEPARATOR: Final = "\x01"
 _BEARER: Final = re.compile(r"bearer +([-_.+/a-zA-Z0-9]+=*)", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z]+")

@@ -51,7 +51,7 @@ class PlainServer:
         return b""
 
     def _is_right(self, name: str, password: str) -> bool:
-        """Whether the password is correct; takes the same time whether the name, the length or a character is wrong."""
+        """Whether the password is correct. The check takes the same time for a wrong name, length or character."""
         expected = self._known.get(name)
         same = hmac.compare_digest(_digest(password), _digest(expected if expected is not None else ""))
         return same and expected is not None

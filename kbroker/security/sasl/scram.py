@@ -8,8 +8,8 @@ Owns the messages and their order. Does not know where credentials are stored, a
     server   v=signature
 
 With the extension tokenauth=true the user's name is the id of a delegation token, and the password is its HMAC in
-base64. In names a comma is =2C and an equals sign =3D. The server answers for an unknown user as for a known user: it
-sends a salt that stays the same until the process ends, and then refuses every proof.
+base64. In names a comma is =2C and an equals sign =3D. The server answers an unknown user like a known user: it sends a
+salt that stays the same until the process ends, and then refuses every proof.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ TokenLookup = Callable[[str], TokenLogin | None]
 """Returns a delegation token for one mechanism by the token's id, or None."""
 _SECRET: Final = secrets.token_bytes(32)
 _MOST_ITERATIONS_ASKED: Final = 1_000_000
-"""The most iterations that a client accepts: with more, a server could make it waste time."""
+"""The maximum number of iterations that a client accepts: with more, a server could waste the client's time."""
 _LONGEST: Final = 16 * 1024
-"""The most bytes of a client's message; a name, a nonce and a proof together have some hundred bytes."""
+"""The maximum size in bytes of a client's message. A name, a nonce and a proof together have some hundred bytes."""
 _PRINTABLE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 _EXTENSION: Final = re.compile(r"[A-Za-z]+=[^,\0]+")
 _BY_TOKEN: Final = re.compile(r"tokenauth=true", re.IGNORECASE)
@@ -105,7 +105,10 @@ class ScramServer:
         return self._challenge
 
     def _found(self, *, by_token: bool) -> ScramCredential:
-        """Return the user's or token's credential; if it is unknown, a similar credential that no password matches."""
+        """Return the user's or token's credential.
+
+        For an unknown user, return a similar credential that no password matches.
+        """
         if by_token:
             token = self._token(self._name)
             if token is not None:

@@ -132,7 +132,7 @@ def _no_credential(_user: str, _mechanism: str) -> None:
 def offers(config: BrokerConfig, credentials: Credentials | None = None) -> dict[str, Offer]:
     """Return the offer of each SASL listener, by listener name. Raises ConfigError.
 
-    Without `credentials` it only checks the settings, and fetches no keys.
+    Without `credentials`, this function only checks the settings, and fetches no keys.
     """
     return {
         each.name: _offer(ListenerSettings(config, each.name, credentials), protocol)
@@ -207,7 +207,7 @@ def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
 
 def _scram(settings: ListenerSettings, mechanism: str) -> Begin:
     found = settings.find(JAAS, mechanism)
-    # A setting that names no mechanism may be intended for another mechanism.
+    # A setting without the name of a mechanism may be intended for another mechanism.
     if found is not None and found[0].endswith(f".{mechanism.lower()}.{JAAS}"):
         required_login(settings, mechanism, scram.MODULE)
     credentials = settings.credentials

@@ -20,7 +20,7 @@ ALGORITHMS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The allowed algorithms of each kind of key; none of them uses a shared secret."""
 _TRIED: Final = 8
-"""The most keys tried for a token that does not name its key."""
+"""The maximum number of keys tried for a token that does not name its key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ _OPTIONS: Final = "unsecuredValidator"
 
 
 def are_enabled(options: Options) -> bool:
-    """Whether a login module's options enable unsigned tokens, of clients or for this broker's own login."""
+    """Whether a login module's options enable unsigned tokens, either of clients or for this broker's own login."""
     return any(name.startswith(_PREFIX) for name in options)
 
 

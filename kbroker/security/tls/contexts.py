@@ -1,7 +1,7 @@
 """Converts settings to contexts of Python's ssl module: one for a listener, one for connections to other brokers.
 
-Owns versions, ciphers, and the loading of keys. OpenSSL reads keys only from files, so they are passed as a file in
-memory. Invalid settings raise ConfigError, in one line and without a secret.
+Owns versions, ciphers, and the loading of keys. OpenSSL reads keys only from files, so this module passes keys as a
+file in memory. Invalid settings raise ConfigError, in one line and without a secret.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def openssl_name(name: str) -> str:
 
 
 def split(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the suites of TLSv1.2 and those of TLSv1.3 among `names`."""
+    """Return two parts of `names`: the suites of TLSv1.2 and the suites of TLSv1.3."""
     newer = [name for name in names if "_WITH_" not in name]
     return [name for name in names if "_WITH_" in name], newer
 
@@ -97,7 +97,7 @@ def _choose(context: ssl.SSLContext, settings: TlsSettings) -> None:
             raise ConfigError(f"{name}: none of {', '.join(settings.cipher_suites)} is of a version that is offered")
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     if older:
-        with contextlib.suppress(ssl.SSLError):  # OpenSSL has none of these suites
+        with contextlib.suppress(ssl.SSLError):  # OpenSSL supports none of these suites
             context.set_ciphers(":".join(map(openssl_name, older)))
         chosen = {each["name"] for each in context.get_ciphers()}
         unknown = [each for each in older if openssl_name(each) not in chosen]
@@ -183,7 +183,7 @@ def _as_file(text: str) -> Iterator[str]:
         return
     import tempfile
 
-    with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:  # only its owner may read it
+    with tempfile.NamedTemporaryFile("w", encoding="ascii") as file:  # only the file's owner may read it
         file.write(text)
         file.flush()
         yield file.name

@@ -1,7 +1,7 @@
 """An authority for development, and the certificates that it signs.
 
 Owns their form (P-256 keys, valid for a year), and the names in a server's certificate. Anyone who has the files can
-claim any identity, so they must not be used on a network with strangers. Writes no file: cli/cert.py does.
+claim any identity, so the files must not be used on a network with strangers. Writes no file: cli/cert.py does.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _encryption(password: str | None) -> serialization.KeySerializationEncryptio
 
 
 def server_names() -> list[str]:
-    """Return this machine's names and addresses, for the certificate of a server on it."""
+    """Return this machine's names and addresses, for the certificate of a server on this machine."""
     return ["localhost", "127.0.0.1", "::1", socket.gethostname()]
 
 

@@ -1,6 +1,6 @@
 """Java's older format of key stores, JKS: keys with their certificates, and trusted certificates.
 
-Owns the reading of this format, which is small and for which there is no maintained library. Never writes such a file:
+Owns the reading of this format. The format is small, and no maintained library reads it. Never writes such a file:
 `keytool` creates PKCS12 by default.
 
     0xFEEDFEED, version i32 (2), entries i32
@@ -36,7 +36,7 @@ class BadStore(Exception):  # noqa: N818 - named after the file
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A masked key with its certificate chain (DER; its own first), or a trusted certificate without a key."""
+    """A masked key with its certificate chain in DER (its own first), or a trusted certificate without a key."""
 
     alias: str
     chain: tuple[bytes, ...]
@@ -44,7 +44,7 @@ class Entry:
 
 
 def load(data: bytes, password: str | None) -> list[Entry]:
-    """Return the entries of a store, in order; without a password, a changed file is not detected."""
+    """Return the entries of a store, in order. Without a password, this function does not detect a changed file."""
     if password is not None:
         digest = hashlib.sha1(_utf16(password) + _WORD + data[:-_HASH]).digest()
         if not hmac.compare_digest(digest, data[-_HASH:]):

@@ -57,7 +57,10 @@ class TlsListener:
         return self._client
 
     def principal_of(self, certificate: bytes | None) -> Principal:
-        """Return the principal of a certificate (DER; None: ANONYMOUS). Raises Broken if no rule matches its name."""
+        """Return the principal of a certificate in DER, or ANONYMOUS without a certificate.
+
+        Raises Broken if no rule matches the certificate's name.
+        """
         if certificate is None or not self._names_clients:
             return ANONYMOUS
         try:
@@ -97,7 +100,10 @@ def _made(settings: TlsSettings, between_brokers: bool) -> Made:
 
 
 def _meet(settings: TlsSettings, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Perform a TLS handshake of this broker with itself; raises ConfigError if it fails, as it would with others."""
+    """Perform a TLS handshake of this broker with itself.
+
+    Raises ConfigError if it fails: it would also fail with others.
+    """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     checks, client.check_hostname = client.check_hostname, False  # the name that other brokers use is unknown
     try:

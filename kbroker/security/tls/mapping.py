@@ -78,7 +78,10 @@ def _rules(text: str) -> Iterator[_Rule]:
 
 
 def expanded(replacement: str, match: re.Match[str]) -> str:
-    """Return a replacement with its groups inserted; a too large group number loses digits or stays text."""
+    """Return a replacement with its groups inserted.
+
+    If a group number is too large, its last digits or all of it stay text.
+    """
     groups = match.re.groups
 
     def put(reference: re.Match[str]) -> str:

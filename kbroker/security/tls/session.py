@@ -2,7 +2,7 @@
 
 Owns the handshake and the records, in OpenSSL's memory. Owns also the detection of clients that use a wrong protocol
 for their port: HTTP, TLS on a port without TLS, plaintext on a port with TLS. Never uses a socket, a clock or a loop.
-Its memory is bounded by the bytes that were passed in since it last requested more.
+The memory of a session is limited to the bytes that it received since its last request for more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def protocol_without_tls(head: bytes) -> str | None:
 FIRST_BYTE = 0x16
 """The first byte of a client's first record, which is a handshake record."""
 MOST_OF_HANDSHAKE = 256 * 1024
-"""The most bytes that a client may send before its handshake is finished."""
+"""The maximum number of bytes that a client may send before its handshake is finished."""
 
 
 class Broken(Exception):  # noqa: N818 - an outcome
@@ -94,7 +94,7 @@ class Session:
         return bool(self._incoming.pending or self._tls.pending() or self.ended)
 
     def received(self, data: memoryview) -> None:
-        """Add bytes from the wire; all earlier bytes must be read before."""
+        """Add bytes from the wire. The caller must have read all earlier bytes."""
         self._incoming.write(data)
 
     def read_into(self, room: memoryview) -> int:

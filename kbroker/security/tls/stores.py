@@ -3,8 +3,8 @@
 Owns the reading of stores, with Kafka's rules for combining settings. Never creates a context. Errors raise ConfigError
 with the config's name, and never with a secret.
 
-A file's first bytes decide whether it is PKCS12 or JKS, even if the other of these two types is configured: Java reads
-both formats under both names.
+A file's first bytes decide whether it is PKCS12 or JKS. The configured one of these two types has no effect, because
+Java reads both formats under both names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LARGEST: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KeyStore:
-    """A private key in PEM, its password or None, and its certificate chain (DER; its own certificate first)."""
+    """A private key in PEM, its password or None, and its certificate chain in DER (its own certificate first)."""
 
     key: str = field(repr=False)
     password: str | None = field(repr=False)

@@ -17,9 +17,9 @@ from kbroker.security.tokens.known import Tokens
 from kbroker.security.tokens.token import Token, TokenInformation, TokenSettings
 
 MOST_OF_ONE: Final = 10_000
-"""The most valid tokens of one requester."""
+"""The maximum number of valid tokens of one requester."""
 MOST_CHARACTERS: Final = 4096
-"""The most characters of all names in a token together."""
+"""The maximum total length in characters of all names in a token."""
 MOST_RENEWERS: Final = 256
 _LATEST: Final = (1 << 63) - 1
 
@@ -53,7 +53,7 @@ def new_token(
 
 
 def renewed(settings: TokenSettings, token: Token, principal: Principal, period_ms: int, now_ms: int) -> Token:
-    """Return a token with a later expiry, or the latest possible if `period_ms` is not positive.
+    """Return a token with a later expiry. It is the latest possible expiry if `period_ms` is not positive.
 
     Raises ApiError.
     """

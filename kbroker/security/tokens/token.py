@@ -1,7 +1,7 @@
 """A delegation token, and the secret key of its HMAC.
 
 Anyone who knows a token's HMAC can log in as its owner. The HMAC is never stored, because it can be computed from the
-id and the brokers' common secret, and no log and no repr contains it. Times are in ms since 1970.
+id and the brokers' common secret. No log and no repr contains it. Times are in ms since 1970.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kbroker.security.principal import Principal
 
 SECRET_KEY: Final = "delegation.token.secret.key"
 MASTER_KEY: Final = "delegation.token.master.key"
-"""The secret's config key before Apache Kafka 4."""
+"""The config key of the secret in versions before Apache Kafka 4."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenInformation:
-    """The stored part of a token, which is not sufficient for a login."""
+    """The stored part of a token. It is not sufficient for a login."""
 
     token_id: str
     owner: Principal

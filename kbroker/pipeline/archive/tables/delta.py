@@ -1,9 +1,9 @@
 """A Delta table at a path, as Delta's own connector reads and writes it.
 
 Owns the calls into the connector, and the reading of commits (`_delta_log/N.json`, by Delta's published protocol). The
-note of an archive is the user metadata of a commit, which also has the transaction id of the stream and the batch, so
-that Delta itself refuses a batch for the second time. The newest note is looked for backwards from the newest commit,
-over commits of others; a RESTORE leads to the version that it restored.
+note of an archive is the user metadata of a commit. The commit also contains the transaction id of the stream and the
+batch, so that Delta itself refuses a repeated batch. The search for the newest note goes backwards from the newest
+commit, over commits of others; from a RESTORE it continues at the restored version.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class DeltaLog:
         self._files = files
 
     def versions(self) -> set[int]:
-        """Return the versions whose commits are in the log. Delta deletes old ones."""
+        """Return the versions whose commits are in the log. Delta deletes old commits."""
         names = (each.name.removesuffix(".json") for each in self._files.listing(LOG) if each.name.endswith(".json"))
         return {int(name) for name in names if len(name) == _DIGITS and name.isdecimal()}
 
     def note(self) -> str | None:
-        """Return the newest note that the table's content includes. None if no archive began the table.
+        """Return the newest note that the table's content includes. Return None if no archive began the table.
 
         Raises PipelineError if the commits with the notes are gone.
         """
@@ -126,7 +126,7 @@ def _text(note: str) -> str:
 
 
 def _note(metadata: Any) -> str | None:
-    """Return the note in a commit's user metadata. None if there is none, because others have metadata of their own."""
+    """Return the note in a commit's user metadata. Return None without a note: the metadata may be another writer's."""
     if not isinstance(metadata, str) or not metadata.startswith(f'{{"{_KEY}"'):
         return None
     found = json.loads(metadata).get(_KEY)

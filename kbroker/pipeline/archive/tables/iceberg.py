@@ -1,8 +1,8 @@
 """An Iceberg table at a path, as Iceberg's own Spark runtime reads and writes it.
 
 Owns the calls into Iceberg: HadoopTables, which needs no catalog, and Spark's data source. The note of an archive is a
-property in the summary of each snapshot. An append of another engine between two batches is harmless: the newest note
-is looked for along the current snapshot's ancestors. After a rollback these are the older ones, as they should be.
+property in the summary of each snapshot. The search for the newest note follows the current snapshot's ancestors, so an
+append of another engine between two batches is harmless. After a rollback, the search correctly finds an older note.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.connectors import ICEBERG, require_class
 
 NOTE: Final = "kbroker.archive"
-"""The property, of a snapshot or of the table before its first one."""
+"""The property that contains the note. It belongs to a snapshot, or to the table before the first snapshot."""
 HINT: Final = "metadata/version-hint.text"
 """The file by which a table at a path is recognized."""
 _PROPERTIES: Final = {
     "format-version": "2",
-    # A task has a partition's records, and so are its files: no shuffle by day.
+    # Each task writes the records of one partition to files of its own, without a shuffle by day.
     "write.distribution-mode": "none",
-    # Without, each commit would leave a file of metadata for ever.
+    # Without this property, each commit would leave a file of metadata forever.
     "write.metadata.delete-after-commit.enabled": "true",
 }
 
@@ -80,7 +80,7 @@ class IcebergTable:
         return self._session.read.format("iceberg").load(self._url)
 
     def append(self, frame: Any, note: str, stream: str, batch: int) -> None:
-        del stream, batch  # the note names them
+        del stream, batch  # the note names both
         frame.write.format("iceberg").mode("append").option(f"snapshot-property.{NOTE}", note).save(self._url)
 
     def tidy(self, most: int) -> None:

@@ -1,4 +1,4 @@
-"""What an archive notes in each commit of a table: the archived offsets, with the sums of their records.
+"""The note of an archive in each commit of a table: the archived offsets, with the sums of their records.
 
 Owns the form of the note. The note of a commit describes the archive as a whole, so the newest note suffices: other
 engines may expire older commits. Never reads or writes a table.

@@ -1,10 +1,9 @@
 """An archive as a table of another engine, whose commits are atomic and name the archived offsets.
 
-Owns the steps of a batch: the records are kept by Spark, while their sums are taken; then Spark appends them to the
-table, in one commit that carries the note of all archived offsets (state.py). A batch whose commit did not happen left
-at most files that no reader sees; the engines' own chores delete these. Only one process at a time writes
-(storage/lock.py). Changes of other engines are left alone, as far as the columns of an archive are still there. Never
-deletes records.
+Owns the steps of a batch. Spark keeps the records while it computes their sums. Then Spark appends the records to the
+table, in one commit that contains the note of all archived offsets (state.py). A batch without a commit leaves at most
+files that no reader sees; the engines' own maintenance deletes these files. Only one process at a time writes
+(storage/lock.py). Changes of other engines stay, if the columns of an archive still exist. Never deletes records.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ class Table(Protocol):
     """Whether a column's type can change to a wider one."""
 
     def exists(self) -> bool:
-        """Whether there is a table, of whomever."""
+        """Whether there is a table of any origin."""
 
     def note(self) -> str | None:
-        """Return the newest note that the table's content includes. None if no archive began the table."""
+        """Return the newest note that the table's content includes. Return None if no archive began the table."""
 
     def folders(self, partition_by: str) -> tuple[str, ...]:
-        """Return the columns that the table has besides a record's, to be partitioned by."""
+        """Return the columns by which the table is partitioned, besides the columns of a record."""
 
     def create(self, schema: Any, partition_by: str, note: str) -> None:
         """Create an empty table."""
@@ -50,7 +49,7 @@ class Table(Protocol):
         """Return the columns, as Spark's StructType."""
 
     def evolve(self, schema: Any) -> None:
-        """Change the columns to those of a schema that `merged` has returned, unless an append does so."""
+        """Change the columns to those of a schema that `merged` has returned, unless an append changes them."""
 
     def frame(self) -> Any:
         """Return the table's rows."""
@@ -59,7 +58,7 @@ class Table(Protocol):
         """Append rows, in one commit with the note."""
 
     def tidy(self, most: int) -> None:
-        """Shorten the table's history by its own rules, if it has more commits than this."""
+        """Shorten the table's history by the table's own rules, if it has more commits than this."""
 
 
 class TableStore:
@@ -104,12 +103,12 @@ class TableStore:
 
     def file_faults(self, manifest: Manifest) -> list[str]:
         del manifest
-        return []  # the engine knows its files, and may replace them at any time
+        return []  # the engine manages the table's files, and may replace them at any time
 
     def frame(self, manifest: Manifest) -> Any:
         rows = self._table.frame()
         self._require_columns(rows.schema)
-        # Somebody else may keep rows of other kinds in the table.
+        # Another writer may store rows of other kinds in the table.
         rows = rows.where(rows["topic"].isin(*{partition.topic for partition in manifest.ranges}))
         kinds = {each.name: each.dataType for each in self._own_schema().fields}
         return with_folders(rows.select(*(rows[name].cast(kinds[name]) for name in COLUMNS)), self._partition_by)
@@ -118,7 +117,7 @@ class TableStore:
         return nullable(small_frame(self._session, [], f"topic string, {SCHEMA}").select(*COLUMNS).schema)
 
     def _require_columns(self, schema: Any) -> None:
-        """Refuse a table that lacks a column of an archive, or has it with a type that cannot hold its values."""
+        """Refuse a table that lacks a column of an archive, or has a column whose type cannot contain the values."""
         there, own = nullable(schema), self._own_schema()
         if missing := [name for name in COLUMNS if name not in there.names]:
             raise PipelineError(
@@ -196,13 +195,13 @@ class TableStore:
         self._kept = None
 
     def _in_one(self, frames: list[Any]) -> Any:
-        """Return the records of several frames in one, with one type for each decoded column."""
+        """Return one frame with the records of several frames, and with one type for each decoded column."""
         frames = [frame.select(*COLUMNS, *(name for name in DECODED if name in frame.columns)) for frame in frames]
         every = reduce(self._both, (nullable(frame.schema) for frame in frames))
         return reduce(lambda one, other: one.unionByName(other), (selected(frame, every) for frame in frames))
 
     def _both(self, table: Any, batch: Any) -> Any:
-        """Return a schema with the columns of both."""
+        """Return a schema with the columns of both schemas."""
         try:
             return merged(table, batch, widens=self._table.widens)
         except OtherTypeError as err:

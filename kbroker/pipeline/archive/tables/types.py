@@ -1,6 +1,6 @@
-"""The types of a table's columns: what a batch adds to them, and batches in the types of the table.
+"""The types of a table's columns: their extension by a batch, and the conversion of a batch to them.
 
-Owns the rules of two types that meet in one column, and the conversion of values. Types are Spark's; whether a value
+Owns the rules for two types in one column, and the conversion of values. Types are Spark's; whether a value
 may be null is ignored. Never changes a table.
 """
 
@@ -12,7 +12,7 @@ _WIDER: Final = {("int", "bigint"), ("float", "double")}
 
 
 class OtherTypeError(Exception):
-    """Raised if a column would need two types. The text names the column, where known, and both types."""
+    """Raised if a column would need two types. The text names both types and, if known, the column."""
 
 
 def nullable(kind: Any) -> Any:
@@ -31,8 +31,8 @@ def nullable(kind: Any) -> Any:
 def merged(table: Any, batch: Any, *, widens: bool) -> Any:
     """Return the type for a column that has one type in the table, and another in a batch.
 
-    Structs get the fields of both, by name. A number keeps the wider type; if that is the batch's, the table must be
-    able to change its type (`widens`). Raises OtherTypeError if no type has the values of both.
+    Structs get the fields of both, by name. A number gets the wider type. If the batch's type is wider, the table must
+    be able to change its column's type (`widens`). Raises OtherTypeError if no type has the values of both.
     """
     from pyspark.sql import types as t
 
@@ -53,7 +53,7 @@ def merged(table: Any, batch: Any, *, widens: bool) -> Any:
 
 
 def conformed(column: Any, have: Any, want: Any) -> Any:
-    """Return a column's values in a type that `merged` has returned for its type."""
+    """Return a column's values in a type that `merged` has returned for the column's type."""
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
@@ -76,7 +76,7 @@ def conformed(column: Any, have: Any, want: Any) -> Any:
 
 
 def selected(frame: Any, want: Any) -> Any:
-    """Return a frame's rows with the columns of a schema that `merged` has returned for its own; others are null."""
+    """Return a frame's rows in a schema that `merged` has returned for the frame's schema. Missing columns are null."""
     from pyspark.sql import functions as f
 
     have = {each.name: each.dataType for each in frame.schema.fields}
